@@ -22,11 +22,10 @@ class TargetKind(enum.Enum):
 
 class Objective(enum.Enum):
     """The aim of a tuning: more samples a second, the least energy a sample, or the least peak
-    memory. The cost of a sample on the same machine is least where throughput is highest.
+    memory.
     """
 
     THROUGHPUT = "throughput"
-    COST = "cost"
     ENERGY = "energy"
     MEMORY = "memory"
 
@@ -102,9 +101,8 @@ class Options:
 
     @property
     def aim(self) -> Objective:
-        """The objective, which is throughput where nobody said another. Cost is the same aim."""
-        asked = self.objective or Objective.THROUGHPUT
-        return Objective.THROUGHPUT if asked is Objective.COST else asked
+        """The objective, which is throughput where nobody said another."""
+        return self.objective or Objective.THROUGHPUT
 
     @property
     def typed(self) -> Target:

@@ -42,7 +42,7 @@ user's own value wins."""
 WARM_UP_SECONDS = 2.0
 """The launch before the pairs measures step time, memory and losses."""
 PAIR_SECONDS = 2 * STRETCH_SECONDS + TURN_SECONDS
-"""The most that a live pair measures, without its start."""
+"""What a live pair usually measures, without its start."""
 
 
 @dataclass(frozen=True)

@@ -187,8 +187,8 @@ def _check(options: Options) -> None:
         LiveOutputs(options).close()
     if options.aim is Objective.ENERGY and not tells_energy():
         raise GpurunError(
-            "--objective energy: no GPU here tells its energy",
-            "tune for throughput: what ends sooner mostly takes less",
+            "--objective energy: the GPUs here do not all count their joules, or there is none",
+            "tune for throughput: a training that ends sooner mostly takes less energy",
         )
     check_outputs(**{"json": options.json, "save-settings": options.save_settings})
 

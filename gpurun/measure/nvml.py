@@ -64,7 +64,7 @@ def exclusive_gpu() -> str:
 
 
 def tells_energy() -> bool:
-    """True if each visible GPU, of which there is one, counts the joules that it takes."""
+    """True if there is a GPU, and each visible one counts its joules."""
     nvml = _started_nvml()
     if nvml is None:
         return False

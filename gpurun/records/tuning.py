@@ -250,8 +250,8 @@ APPLICABLE = (*PROVEN, "fits")
 @record
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
-    "smaller", "saves_energy", "fits", "dry_run", "too_few_steps", "no_training", "script_failed",
-    "interrupted" or "error".
+    "smaller", "saves_energy", "fits", "dry_run", "too_few_steps", "no_training",
+    "not_measured", "script_failed", "interrupted" or "error".
 
     Under the objective "memory" the proof is of less peak memory ("smaller"). `memory_reduction` is
     the factor (2.0: half as much), `p_value` belongs to it, and `speedup` is the price. Under

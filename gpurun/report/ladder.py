@@ -40,7 +40,7 @@ COLUMNS = (
     Column("gain", right=True),
     Column("95 % CI", right=True, dropped=3),
     Column("memory", right=True, dropped=1),
-    Column("energy/sample", right=True, dropped=1),
+    Column("energy/sample", right=True),
     Column("Δ loss", right=True, dropped=2),
     Column("answers", dropped=0),
     Column("effect"),
@@ -62,7 +62,7 @@ LATE_SECONDS = 3.0
 
 def ladder_grid(report: TuningReport) -> Grid:
     """The ladder: the script as it is, then one row a change; what was not measured is empty."""
-    rows = [_baseline_row(report.baseline)] if report.baseline is not None else []
+    rows = [_baseline_row(report, report.baseline)] if report.baseline is not None else []
     styles = [""] * len(rows)
     for row in report.ladder:
         rows.append(_row(report, row))
@@ -88,21 +88,24 @@ def _memory_heading(report: TuningReport) -> str:
     )
 
 
-def _baseline_row(base: Candidate) -> tuple[str, ...]:
+def _baseline_row(report: TuningReport, base: Candidate) -> tuple[str, ...]:
     rate, memory = _rate(base.samples_per_second), _size(base.peak_memory_bytes)
     name = "script made to fit" if base.knobs else "script as it is"
-    return (name, rate, "", "", memory, _energy(base.joules_per_sample), "", "", "", "")
+    energy = _energy(report, base.joules_per_sample)
+    return (name, rate, "", "", memory, energy, "", "", "", "")
 
 
 def _chosen_row(report: TuningReport, chosen: Candidate) -> tuple[str, ...]:
     gain, bounds = report.speedup, report.speedup_confidence_interval
+    if report.objective != "throughput":
+        gain = bounds = None  # the price of what was proven
     return (
         CHOSEN,
         _rate(chosen.samples_per_second),
         factor(gain) if gain is not None else "",
-        interval(bounds) or "",
+        "" if bounds is None else interval(bounds) or "",
         _size(chosen.peak_memory_bytes),
-        _energy(chosen.joules_per_sample),
+        _energy(report, chosen.joules_per_sample),
         "",
         "",
         "",
@@ -119,7 +122,7 @@ def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
         _share(report, row) if row.kept else "",
         "",
         _size(row.peak_memory_bytes),
-        _energy(row.joules_per_sample),
+        _energy(report, row.joules_per_sample),
         _deviation(row),
         "" if row.answers is None else row.answers.value.replace("_", " "),
         row.effect,
@@ -149,8 +152,9 @@ def _size(value: int | None) -> str:
     return byte_size(value) if value is not None else ""
 
 
-def _energy(value: float | None) -> str:
-    return joules(value) if value is not None else ""
+def _energy(report: TuningReport, value: float | None) -> str:
+    """Energy is a column of a tuning for it; samples/s and memory are always of interest."""
+    return joules(value) if value is not None and report.objective == "energy" else ""
 
 
 def _share(report: TuningReport, row: LadderRow) -> str:

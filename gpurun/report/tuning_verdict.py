@@ -47,6 +47,7 @@ _PLAIN_VERDICTS = {
     "too_few_steps": "The script ends before enough steps could be measured; nothing was tuned",
     "no_training": "No training was seen; nothing was tuned",
     "script_failed": "The script fails by itself; nothing was tuned",
+    "not_measured": "What is to be improved was not measured; nothing was tuned",
     "dry_run": "Dry run: nothing was tuned",
     "interrupted": "Interrupted before a proof; nothing is claimed",
 }
@@ -193,6 +194,8 @@ def _best(report: TuningReport) -> str:
 def _not_proven(report: TuningReport) -> str:
     """Changes that the budget left unproven, and what to do."""
     open_end = report.unproven
+    if open_end is None and report.proof is not None:
+        return f"Not proven: the budget ended first{_so_far(report, None)}"
     if open_end is None:
         why = report.decisions[-1] if report.decisions else "the budget ended first"
         return f"Not proven: {one_line(why)}"
@@ -202,13 +205,13 @@ def _not_proven(report: TuningReport) -> str:
     )
 
 
-def _so_far(report: TuningReport, open_end: Unproven) -> str:
+def _so_far(report: TuningReport, open_end: Unproven | None) -> str:
     """An interval if it says anything, else the gains of the pairs."""
     bounds, proof = report.speedup_confidence_interval, report.proof
     if bounds is not None and not says_nothing(bounds) and report.speedup is not None:
         parts = [f"so far {times(report.speedup)}", f"95 % interval {interval(bounds)}"]
         return _bracket([*parts, *_pairs(proof)])
-    pairs = proof.pairs if proof is not None else open_end.pairs
+    pairs = proof.pairs if proof is not None else open_end.pairs if open_end is not None else ()
     if not pairs or report.objective != "throughput":
         return ""
     seen = [times(candidate / baseline) for baseline, candidate in pairs]

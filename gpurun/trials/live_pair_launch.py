@@ -38,8 +38,8 @@ MOST_ROUNDS = 4 * LEAST_ROUNDS
 SMALL_ERROR = 0.007
 """Turns of a pair end sooner once their ratio is known so well: launches differ by more."""
 LARGE_ERROR = 0.03
-"""Turns go on, for up to `MOST_TURN_SECONDS`, where their ratio is known no better: launches differ
-by no more, and a further pair would have to start first."""
+"""Turns go on, for up to `MOST_TURN_SECONDS`, where their ratio is known no better, which is about
+what launches differ by: that costs less than the start of a further pair."""
 MOST_TURN_SECONDS = 15.0
 EXIT_SECONDS = 30.0
 """A side whose turns are over writes its record and leaves within this time."""

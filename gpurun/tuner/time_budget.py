@@ -153,7 +153,7 @@ class TimeBudget:
     def _round(self, candidate: Trial, seconds: float) -> float:
         """Seconds of a round whose candidate's launch takes `seconds`.
 
-        The processes of a live pair are not started early.
+        The processes of a live pair may not be started early.
         """
         if not self.live or self._whole is None:
             return self.usual + seconds
@@ -201,11 +201,11 @@ class TimeBudget:
     def screen_limit(self) -> float:
         """Seconds that the next trial of the search may take before it is given up.
 
-        A share of the budget, and no more than the shortest proof leaves. The first trial may take
-        its time if launches are long: see `no_room_to_search`.
+        A share of the budget, and no more than a round of the proof leaves. The first trial may
+        take its time if launches are long: see `no_room_to_search`.
         """
         shortest = 0.0 if self._whole is None else self._round(self._whole, self.usual)
-        room = self.left - least_for_proof(shortest)
+        room = self.left - shortest
         if not self.tried and room < AMPLE * self.usual:
             room = self.left - self.usual
         return max(min(room, self._screen_share), DISTURBED * self.usual)

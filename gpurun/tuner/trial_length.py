@@ -41,7 +41,8 @@ PROOF_ROUNDS = 4
 LIVE_PAIRS = 3
 """And for so many live pairs: two settle most proofs, and the third one those that differ."""
 LEAST_PROOF_ROUNDS = 2
-"""And for so many even where they take most of the budget: fewer can show nothing."""
+"""And for so many even where they take most of the budget: fewer can show nothing. As long as
+nothing was found, for one: the same command goes on with it."""
 LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
 """The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
 PROOF_SHARE = 0.6

@@ -273,7 +273,7 @@ class TuningRun:
                 return self._baseline(again)
             if again is not self._unfit:
                 raise TuningEnded(*unusable(again))
-        if trial.throughput is None or trial.result is None:
+        if trial.score is None or trial.result is None:
             raise TuningEnded(*unusable(trial))
         self._time.baseline(trial, bool(self._trials.standby_modules), probe)
         self._time.live = not self._proofs.pairs_against(base).obstacle(facts, [])

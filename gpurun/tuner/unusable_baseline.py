@@ -14,8 +14,10 @@ def too_few(trial: Trial, steps: int) -> tuple[str, str]:
 
 
 def unusable(trial: Trial) -> tuple[str, str]:
-    """The verdict on a trial without a throughput."""
+    """The verdict on a trial without a throughput, or without the figure to tune for."""
     record = trial.record
+    if trial.throughput is not None and trial.score is None:
+        return "not_measured", f"the {trial.objective.value} of a sample was not measured in it"
     steps = trial.result.steps if trial.result else 0
     if trial.failure is not None and trial.failure.kind is FailureKind.RANKS_REFUSED:
         return "script_failed", record.reason

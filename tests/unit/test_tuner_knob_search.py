@@ -168,7 +168,7 @@ def test_what_may_gain_goes_to_the_proof_if_nothing_surer_is_found(
         base=in_turns(1.0, 0.0),
     )
     assert state.settings == kept
-    told = any("the proof will tell" in note for note in notes)
+    told = any("the proof measures it" in note for note in notes)
     assert told is (figures[:2] == UNSURE_TWICE and (1.05, 0.01) not in figures)
     assert [row.knob for row in state.ladder if row.kept] == list(kept)
 
@@ -180,15 +180,35 @@ def test_a_set_that_may_gain_goes_to_the_proof_if_no_member_does_by_itself() -> 
     class Second(Other):
         likely: ClassVar[bool] = True
 
-    coming = [*UNSURE_TWICE, (1.0, 0.01), (1.0, 0.01)]
+    coming = [*UNSURE_TWICE, (1.0, 0.01), (1.0, 0.01), (1.0, 0.01)]
     state, notes = searched(
-        [First([2]), Second([4])],
+        [First([2, 3]), Second([4])],
         lambda request: in_turns(*coming.pop(0), request.settings),
         base=in_turns(1.0, 0.0),
     )
     assert any(note.startswith("all at once: uncertain: ×1.11") for note in notes)
     assert state.settings == {"planted": 2, "other": 4}
-    assert [(row.knob, row.kept) for row in state.ladder] == [("planted", True), ("other", True)]
+    assert [(row.knob, row.value, row.kept) for row in state.ladder] == [
+        ("planted", 3, False), ("planted", 2, True), ("other", 4, True),
+    ], "what else was tried stays"  # fmt: skip
+
+
+def test_a_gain_that_is_unsure_does_not_pass_by_the_price_of_a_slow_start() -> None:
+    def measured(gain: float, error: float, startup: float) -> Trial:
+        found = in_turns(gain, error, {"planted": 2})
+        times = StepTime(40.0, 40.0, 40.0, 40.0)
+        assert found.result is not None
+        started = replace(found.result, startup_seconds=startup, step_time_ms=times)
+        return replace(found, result=started)
+
+    state, _ = searched(
+        [Slow([2])],
+        lambda request: measured(1.15, 0.16, 60.0),
+        base=measured(1.0, 0.0, 3.0),
+        planned_steps=4_000,
+    )
+    assert state.settings == {}
+    assert state.ladder[0].reason.startswith("starts 57 s later, repaid after")
 
 
 def test_under_the_aim_of_energy_the_search_keeps_what_takes_fewer_joules_a_sample() -> None:

@@ -69,6 +69,12 @@ def test_steps_of_minutes_are_not_cut_into_turns() -> None:
     assert proof(StandIn()).obstacle(on_gpu(80, step_ms=30_000), []) == "a step takes 30 s"
 
 
+def test_energy_is_not_measured_by_turns_of_milliseconds() -> None:
+    series = StandIn(with_peak(20, {}), with_peak(40, {"a": 1}))
+    said = proof(series, Objective.ENERGY).obstacle(on_gpu(80), [{"a": 1}])
+    assert said == "turns are too short for a GPU's counter of joules"
+
+
 def test_a_script_that_is_soon_over_is_not_started_for_a_live_pair() -> None:
     over = replace(with_peak(1, {}), status="completed")
     said = proof(StandIn(with_peak(1, {}), over)).obstacle(on_gpu(80), [{"a": 1}])

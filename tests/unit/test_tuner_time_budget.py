@@ -95,9 +95,10 @@ def test_a_trial_of_the_search_gets_a_share_of_the_budget_and_leaves_the_proof_i
     times.baseline(launch(100, 6.0, to_data=1.0), started_early=False)
     assert times.screen_limit() == pytest.approx(80.0, abs=1.0)
     nearly_over = timetable(60)
+    nearly_over._deadline -= 20.0  # spent by now
     nearly_over.baseline(launch(100, 10.0, to_data=1.0), started_early=False)
     nearly_over.launched(launch(100, 10.0, to_data=1.0), started_early=False)
-    assert nearly_over.screen_limit() == pytest.approx(20.0, abs=1.0), "four launches are left"
+    assert nearly_over.screen_limit() == pytest.approx(20.0, abs=1.0), "a round is left"
 
 
 def test_what_takes_more_than_its_share_to_start_is_not_even_begun() -> None:

@@ -99,7 +99,7 @@ def test_a_proven_gain_holds_its_proof_and_the_means_of_its_launches() -> None:
 @pytest.mark.parametrize(
     ("objective", "verdict", "factor"),
     [
-        ("cost", "faster", "speedup"),
+        ("throughput", "faster", "speedup"),
         ("memory", "smaller", "memory_reduction"),
         ("energy", "saves_energy", "energy_reduction"),
     ],

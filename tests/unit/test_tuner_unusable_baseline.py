@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpurun.arguments.options import Objective
 from gpurun.tuner.tuning_trial import Trial
 from gpurun.tuner.unusable_baseline import unusable
 from tests.unit.tuner_trials import trial
@@ -22,6 +23,11 @@ def test_a_budget_that_ends_before_the_first_step_says_nothing_of_the_script() -
         assert verdict == "inconclusive"
         assert words in reason
         assert "a longer --budget" in reason
+
+
+def test_a_script_whose_energy_was_not_told_does_not_pass_for_one_that_fails() -> None:
+    told = unusable(replace(trial(100.0), objective=Objective.ENERGY))
+    assert told == ("not_measured", "the energy of a sample was not measured in it")
 
 
 def test_a_script_that_ended_without_a_step_is_no_training() -> None:

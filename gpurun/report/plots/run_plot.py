@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpurun.formatting.knob_text import knob_change
 from gpurun.formatting.number_text import count, factor, milliseconds
 from gpurun.formatting.one_line import one_line
-from gpurun.records.tuning import TuningReport
+from gpurun.records.tuning import LadderRow, TuningReport
 from gpurun.report.ladder import CHOSEN
 from gpurun.report.page.measured_sections import PARTS, Named, step_parts
 from gpurun.report.page.page_blocks import Page, Paragraph
@@ -77,7 +77,7 @@ def panels_of(runs: Sequence[RunContents]) -> list[Draw]:
     panels: list[Draw] = [
         partial(_gains, name, run.tuning)
         for name, run in zip(names, runs, strict=True)
-        if run.tuning is not None and run.tuning.verdict == "faster" and run.tuning.speedup
+        if run.tuning is not None and run.tuning.verdict == "faster" and _told(run.tuning)
     ]
     if parts := step_parts(launches):
         panels.append(partial(_step, parts))
@@ -94,9 +94,14 @@ def panels_of(runs: Sequence[RunContents]) -> list[Draw]:
     return panels + [partial(_gauge, name, gauge) for name, gauge in gauges]
 
 
+def _told(report: TuningReport) -> list[LadderRow]:
+    """The rows whose gain was measured; that of all together stands in the heading, too."""
+    return [row for row in report.ladder if row.kept and row.speedup is not None]
+
+
 def _gains(name: str, report: TuningReport, axes: Axes) -> None:
     """The factor of throughput of each change that is kept, and of all together."""
-    rows = [row for row in report.ladder if row.kept and row.speedup is not None]
+    rows = _told(report)
     names = [knob_change(row.knob, row.value) for row in rows] + [CHOSEN]
     values = [row.speedup or 1.0 for row in rows] + [report.speedup or 1.0]
     colors = [plot_style.MEASURED] * len(rows) + [plot_style.BETTER]

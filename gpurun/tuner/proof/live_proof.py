@@ -47,6 +47,8 @@ class LiveProof:
         """Reason why these finalists cannot be measured live beside the baseline, or ""."""
         if self.series.in_turn_only:
             return self.series.in_turn_only
+        if self.objective is Objective.ENERGY:
+            return "turns are too short for a GPU's counter of joules"
         step = facts.result.step_time_ms
         if step is not None and step.mean > 1000 * SLOW_STEP_SECONDS:
             return f"a step takes {step.mean / 1000:.0f} s"

@@ -208,10 +208,10 @@ class CombinedTrial:
         guard: GuardVerdict | None,
         state: SearchState,
     ) -> None:
-        """Members that did not apply are no part of it; rows of single trials before it go."""
+        """Members that did not apply are no part of it. Rows of single trials of the same go."""
         settings, seen = dict(state.settings), compared(trial, state.best)
-        names = {name for member in group for name in member.settings}
-        state.ladder[:] = [row for row in state.ladder if row.knob not in names or row.kept]
+        turned = [change for member in group for change in member.settings.items()]
+        state.ladder[:] = [row for row in state.ladder if (row.knob, row.value) not in turned]
         for member in group:
             reason = not_applied(member.knob, trial, state.facts.argv)
             if reason is not None:

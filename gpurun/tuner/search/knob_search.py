@@ -105,8 +105,8 @@ class KnobSearch:
             self._note(f"not tried for lack of time: {', '.join(self.untried)}")
         together.leave_one_out(state)
         unsure = self._screening.unsure
-        if unsure is not None and state.best is at_first:
-            self._note(f"nothing surer was found than ×{unsure.gain:.2f}: the proof will tell")
+        if unsure is not None and state.best is unsure.over is at_first:
+            self._note(f"the best gain is uncertain (×{unsure.gain:.2f}): the proof measures it")
             unsure.keep()
 
     def _one_by_one(

@@ -96,9 +96,13 @@ class SearchLimits:
 
 @dataclass(frozen=True)
 class UnsureGain:
-    """What seems to gain, by turns that may be off by as much; `keep` keeps it after all."""
+    """What seems to gain over a trial, by turns that may be off by as much.
+
+    `keep` keeps it after all.
+    """
 
     gain: float
+    over: Trial
     keep: Callable[[], None]
 
 
@@ -211,7 +215,7 @@ class Screening:
         """What may be better than `other` goes to the proof if nothing surer is found."""
         gain = gain_over(trial, other)
         if seems_to_gain(trial, other) and (self.unsure is None or gain > self.unsure.gain):
-            self.unsure = UnsureGain(gain, keep)
+            self.unsure = UnsureGain(gain, other, keep)
 
     def _named(self, trial: Trial, turned: Sequence[Knob], state: SearchState) -> Trial:
         """A trial that was given up, with the knob that most likely made it slow in its reason."""
@@ -248,6 +252,8 @@ class Screening:
         effect = strongest_effect([effect, *(self._knobs[name].effect for name in names)])
         if trial.throughput is None or trial.result is None:
             return trial.record.reason or f"the trial ended as {trial.record.status}", None
+        if trial.score is None:
+            return f"its {trial.objective.value} was not measured", None
         if trial.evidence is None:
             return "the trial showed nothing of its training", None
         verdict = state.judge.judge([trial.evidence], effect)
@@ -295,7 +301,7 @@ def repaid_too_late(knob: Knob, trial: Trial, without: Trial, facts: Facts) -> s
     """
     if knob_calls.seconds_to_start(knob, facts) < DEAR_SECONDS or facts.planned_steps is None:
         return None
-    if not gains(trial, without):
+    if not (gains(trial, without) or seems_to_gain(trial, without)):
         return None
     later, steps = startup_difference(trial, without)
     if later is None or steps is None or steps <= facts.planned_steps:
