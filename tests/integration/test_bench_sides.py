@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees import worktrees
 from gpurun.bench.trees.git import open_repository
 from gpurun.bench.trees.prepared_sides import Sides, compared_sides
-from gpurun.bench.trees.setup_command import SetupFailed
+from gpurun.bench.trees.setup_command import SetupFailed, run_setup
 from gpurun.bench.trees.worktrees import WORKTREES, checked_out
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.rundir import find_home
@@ -460,6 +461,28 @@ def test_an_interrupted_setup_ends_with_all_that_it_started(
         pass
     assert wait_for(lambda: not alive(int(pids.read_text())))
     assert_nothing_left(folder)
+
+
+def test_a_setup_that_is_interrupted_before_its_process_is_known_ends_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C within Popen: the command runs, and nobody has its process id."""
+    pids = tmp_path / "pid"
+    real = subprocess.Popen
+
+    def interrupted(words: list[str], **more: Any) -> Any:
+        child = real(words, **more)
+        if words[-1].startswith("sleep"):
+            assert wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
+            raise KeyboardInterrupt
+        return child
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_setup(
+            f"sleep 6000 & echo $! > {pids}; wait", "baseline", tmp_path, os.environ, tmp_path
+        )
+    assert wait_for(lambda: not alive(int(pids.read_text())))
 
 
 def test_a_setup_ends_with_a_killed_comparison_with_all_that_it_started(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -53,22 +52,18 @@ def run_setup(
             start_new_session=True,
             preexec_fn=begin,
         )
-        try:
-            code = exit_code_of(child.wait())
-        except BaseException:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            raise
+        code = exit_code_of(child.wait())
     if code:
         raise SetupFailed(side, _told(command, side, code, log), log)
 
 
 @contextmanager
 def _guard() -> Iterator[int]:
-    """Have a process group killed when this process is, by one that waits for a word from us.
+    """Have a process group killed by one that waits for a word from us, which an error keeps back.
 
-    The kernel would tell the shell alone, and not what the shell has started. The group is written
-    to what is yielded, before it starts anything.
+    If this process is killed, the kernel would tell the shell alone, and not what the shell has
+    started. The group is written to what is yielded, before it starts anything: an interruption
+    may come before we know it.
     """
     reader, writer = os.pipe()
     try:
@@ -83,8 +78,8 @@ def _guard() -> Iterator[int]:
         os.close(reader)
     try:
         yield writer
-    finally:
         os.write(writer, b"over\n")
+    finally:
         os.close(writer)
         guard.wait()
 
