@@ -31,6 +31,8 @@ from gpurun.trials.turn_ratio import LEAST_EPOCHS, LEAST_ROUNDS, TurnRatio, turn
 STRETCH_SECONDS = 2.0
 """Each side first has the machine for so long without a break: GPU activity, power and memory
 cannot be told from turns of some milliseconds."""
+STRETCH_SECONDS_WITHOUT_GPU = 1.0
+"""There are fewer counters, and pairs are many: launches on a CPU differ by 2 to 4 %."""
 TURN_SECONDS = 5.0
 EPOCH_SECONDS = 16.0
 MOST_ROUNDS = 4 * LEAST_ROUNDS
@@ -144,7 +146,8 @@ def run_live_pair(
         samplers = [stack.enter_context(closing(Sampler(side.run_dir))) for side in sides]
         for sampler in samplers:
             sampler.look_around()
-        for hold, side in zip((False, not samplers[0].sees_gpus), sides, strict=True):
+        gpus = samplers[0].sees_gpus
+        for hold, side in zip((False, not gpus), sides, strict=True):
             sandboxes.append(stack.enter_context(side.start(hold)))
         others = started()
         for number, side in enumerate(sides):
@@ -155,7 +158,8 @@ def run_live_pair(
         try:
             await_both(pair, sides[1].go)
             ready()
-            nanoseconds = int(STRETCH_SECONDS * 1e9)
+            seconds = STRETCH_SECONDS if gpus else STRETCH_SECONDS_WITHOUT_GPU
+            nanoseconds = int(seconds * 1e9)
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
             enough = TurnLimits().enough(deadline)
             rounds = take_turns(pair, draws, enough, has_short_epochs(stretches))
