@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpurun.arguments.options import Objective
 from gpurun.records.result import RunResult
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.trials.live_pair import LEAST_STEPS
@@ -28,6 +29,8 @@ WINDOWS_A_BUDGET = 75
 """A smaller budget shortens the windows, so that there are trials to choose from."""
 SHORTEST_SECONDS = 1.5
 """And at least lasts at any speed."""
+SHORTEST_OF_ENERGY = 3.0
+"""Where energy counts: a GPU's counter of joules is read between samples inside the window."""
 MEASURED_STEPS = 12
 """Fewest measured steps that say anything."""
 SLOW_STEPS = 6
@@ -80,7 +83,12 @@ def needed_steps(probe: RunResult | None) -> int:
     return audited + WARMUP_STEPS + MEASURED_STEPS
 
 
-def plan_trials(probe: RunResult, steps_per_epoch: int | None, budget_seconds: float) -> StopRule:
+def plan_trials(
+    probe: RunResult,
+    steps_per_epoch: int | None,
+    budget_seconds: float,
+    objective: Objective = Objective.THROUGHPUT,
+) -> StopRule:
     """The stop rule of every later trial, from what the first one showed."""
     audited = audit_steps(probe)
     lead = audited + WARMUP_STEPS
@@ -93,9 +101,10 @@ def plan_trials(probe: RunResult, steps_per_epoch: int | None, budget_seconds: f
             measured = steps_per_epoch * math.ceil(measured / steps_per_epoch)
     if probe.status == "completed":
         measured = min(measured, probe.steps - lead)
+    energy = objective is Objective.ENERGY
     return StopRule(
         min_steps=min(lead + measured, MAX_STEPS),
-        min_seconds=SHORTEST_SECONDS,
+        min_seconds=SHORTEST_OF_ENERGY if energy else SHORTEST_SECONDS,
         max_steps=MAX_STEPS,
         warmup_steps=WARMUP_STEPS,
         audit_steps=audited,

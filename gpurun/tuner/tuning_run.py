@@ -250,8 +250,8 @@ class TuningRun:
         self._trials.training_loaders = facts.training_loaders
         self._prefetch = max((x.prefetch_factor or 2 for x in facts.loaders), default=2)
         workers = max((x.workers for x in facts.loaders_of_training()), default=0)
-        self._time.epoch_steps = steps_per_epoch(probe.log)
-        self._rule = plan_trials(probe.result, self._time.epoch_steps, self._time.budget)
+        self._time.epoch_steps = epoch = steps_per_epoch(probe.log)
+        self._rule = plan_trials(probe.result, epoch, self._time.budget, self._objective)
         self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, self._prefetch)
         steps, audited = self._rule.min_steps - self._rule.audit_steps, self._rule.audit_steps
         self._decide(f"trials measure {steps} steps after {audited} audited ones")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gpurun.arguments.options import Objective
+from gpurun.measure.resource_use import ENERGY_SECONDS
 from gpurun.tuner.trial_length import (
     AUDIT_STEPS,
     MAX_STEPS,
@@ -59,6 +61,13 @@ def test_a_small_budget_shortens_the_windows() -> None:
     probe = result(step_ms=10.0, status="stopped")
     assert plan_trials(probe, None, 60.0).min_steps < plan_trials(probe, None, 300.0).min_steps
     assert plan_trials(probe, None, 1.0).min_steps * 0.010 >= 1.5
+
+
+def test_a_trial_is_long_enough_for_the_counter_of_joules_where_energy_counts() -> None:
+    probe = result(step_ms=50.0, status="stopped")
+    energy = plan_trials(probe, None, 60.0, Objective.ENERGY)
+    assert energy.min_seconds >= 2 * ENERGY_SECONDS
+    assert energy.min_steps == plan_trials(probe, None, 60.0).min_steps
 
 
 def test_the_search_leaves_most_of_a_small_budget_and_four_rounds_of_a_large_one() -> None:
