@@ -6,6 +6,8 @@ Where NVML is absent there are no devices; a figure that a device does not tell 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from gpurun.measure.gpm_counters import GpmActivity
@@ -31,61 +33,32 @@ COMPUTE_MODES = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 def gpu_hardware() -> tuple[Gpu, ...]:
     """The GPUs visible under CUDA_VISIBLE_DEVICES; their handles are not valid any more."""
-    nvml = _started_nvml()
-    if nvml is None:
-        return ()
-    try:
-        return tuple(visible_gpus(nvml))
-    finally:
-        nvml.nvmlShutdown()
+    with _nvml_for_a_moment() as nvml:
+        return () if nvml is None else tuple(visible_gpus(nvml))
 
 
 def gpu_links() -> tuple[tuple[GpuPlace, ...], tuple[GpuPair, ...]]:
     """The visible GPUs with their links and each pair of them, as far as NVML tells."""
-    nvml = _started_nvml()
-    if nvml is None:
-        return (), ()
-    try:
-        return links(nvml, visible_gpus(nvml))
-    finally:
-        nvml.nvmlShutdown()
+    with _nvml_for_a_moment() as nvml:
+        return ((), ()) if nvml is None else links(nvml, visible_gpus(nvml))
 
 
 def exclusive_gpu() -> str:
     """The compute mode of a visible GPU that lets in one process or none, "" if there is none."""
-    nvml = _started_nvml()
-    if nvml is None:
-        return ""
-    try:
-        modes = [ask(nvml.nvmlDeviceGetComputeMode, gpu.handle) for gpu in visible_gpus(nvml)]
-    finally:
-        nvml.nvmlShutdown()
+    modes = _asked_of_each("nvmlDeviceGetComputeMode")
     return next((COMPUTE_MODES[mode] for mode in modes if mode in COMPUTE_MODES), "")
 
 
 def tells_energy() -> bool:
     """True if there is a GPU, and each visible one counts its joules."""
-    nvml = _started_nvml()
-    if nvml is None:
-        return False
-    try:
-        asked = [
-            ask(nvml.nvmlDeviceGetTotalEnergyConsumption, g.handle) for g in visible_gpus(nvml)
-        ]
-    finally:
-        nvml.nvmlShutdown()
-    return bool(asked) and None not in asked
+    joules = _asked_of_each("nvmlDeviceGetTotalEnergyConsumption")
+    return bool(joules) and None not in joules
 
 
 def driver_version() -> str | None:
     """Version of the GPU driver, None without one."""
-    nvml = _started_nvml()
-    if nvml is None:
-        return None
-    try:
-        return text(ask(nvml.nvmlSystemGetDriverVersion))
-    finally:
-        nvml.nvmlShutdown()
+    with _nvml_for_a_moment() as nvml:
+        return None if nvml is None else text(ask(nvml.nvmlSystemGetDriverVersion))
 
 
 class DeviceSampler:
@@ -209,6 +182,24 @@ def _started_nvml() -> Any:
     except Exception:
         return None  # no package, no library, no driver or no permission: no devices
     return pynvml
+
+
+@contextmanager
+def _nvml_for_a_moment() -> Iterator[Any]:
+    """NVML, and None where there is none; it is closed afterwards."""
+    nvml = _started_nvml()
+    try:
+        yield nvml
+    finally:
+        if nvml is not None:
+            nvml.nvmlShutdown()
+
+
+def _asked_of_each(query: str) -> list[Any]:
+    """The answer of each visible GPU to a query of its handle; None for one that does not tell."""
+    with _nvml_for_a_moment() as nvml:
+        gpus = [] if nvml is None else visible_gpus(nvml)
+        return [ask(getattr(nvml, query, None), gpu.handle) for gpu in gpus]
 
 
 def _scaled(value: Any, factor: float) -> float | None:

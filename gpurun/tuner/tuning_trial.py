@@ -42,6 +42,11 @@ class Trial:
         return None if not price else 1.0 / price
 
     @property
+    def no_score(self) -> str:
+        """What to say of a trial without a score, whose record gives no reason."""
+        return f"its {self.objective.value} was not measured"
+
+    @property
     def gain(self) -> float | None:
         """Speed over the reference, in turns with it; None if it took none."""
         return self.record.gain_over_reference

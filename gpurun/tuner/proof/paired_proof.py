@@ -226,8 +226,7 @@ def _launch(
 
 def _take(finalist: Finalist, trial: Trial, rates: dict[str, float]) -> None:
     if trial.score is None or trial.result is None:
-        not_told = f"its {trial.objective.value} was not measured"
-        finalist.failure = trial.record.reason or not_told
+        finalist.failure = trial.record.reason or trial.no_score
         return
     rates[finalist.name] = trial.score
     finalist.rates.append(trial.score)

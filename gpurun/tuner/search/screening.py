@@ -253,7 +253,7 @@ class Screening:
         if trial.throughput is None or trial.result is None:
             return trial.record.reason or f"the trial ended as {trial.record.status}", None
         if trial.score is None:
-            return f"its {trial.objective.value} was not measured", None
+            return trial.no_score, None
         if trial.evidence is None:
             return "the trial showed nothing of its training", None
         verdict = state.judge.judge([trial.evidence], effect)
