@@ -60,7 +60,7 @@ class PairLauncher:
     @property
     def why(self) -> str:
         """The reason why pairs are launched in turn, in one line."""
-        return f"launches in turn, not live pairs: {self.in_turn}"
+        return f"launches one after the other, not live pairs: {self.in_turn}"
 
     @property
     def expected(self) -> float:

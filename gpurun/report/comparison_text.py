@@ -117,7 +117,7 @@ def method_lines(found: Comparison) -> list[str]:
         return []
     if not method.live:
         why = method.why_in_turn
-        return [one_line(f"launches in turn, not live pairs: {why}")] if why else []
+        return [one_line(f"launches one after the other, not live pairs: {why}")] if why else []
     if method.prior_sd is None or method.pair_sd is None:
         return []
     return [

@@ -113,7 +113,7 @@ def scaling_lines(report: ScalingReport) -> list[str]:
     lines += [one_line(note) for note in report.notes]
     rounds = "no round of launches was finished"
     if report.rounds:
-        rounds = f"{count(report.rounds, 'round')} of launches in turn"
+        rounds = f"{count(report.rounds, 'round')} of launches one after the other"
     lines.append(f"{rounds}, {duration(report.seconds)} in all")
     return lines
 

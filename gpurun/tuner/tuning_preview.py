@@ -99,7 +99,7 @@ def _batches(ground: PreviewInputs) -> str:
 def _time(trials: int, ground: PreviewInputs, times: TimeBudget) -> str:
     """An upper bound: a gain that is found early spares trials."""
     each, rounds = times.usual, times.round_of(ground.state.best)
-    kind = "launches of each side in turn" if ground.in_turn else "live pairs"
+    kind = "launches of each side one after the other" if ground.in_turn else "live pairs"
     whole = trials * each + LIVE_PAIRS * rounds
     limit = f"; the budget of {duration(times.budget)} ends it" if whole > times.budget else ""
     why = f" ({ground.in_turn})" if ground.in_turn else ""

@@ -124,7 +124,7 @@ def test_a_script_that_needs_a_port_for_itself_is_launched_in_turn(tmp_path: Pat
     assert found.method is not None
     assert not found.method.live
     assert "Address already in use" in (found.method.why_in_turn or "")
-    assert "launches in turn, not live pairs: a live pair failed" in said
+    assert "launches one after the other, not live pairs: a live pair failed" in said
 
 
 @pytest.mark.slow  # quick twin: the one of test_bench_compare.py

@@ -102,7 +102,7 @@ def test_the_last_ten_records_of_the_branch_are_the_baseline(bench: Bench) -> No
     assert same.baseline.commit == bench.shas[COMMITS - 1]
     assert len(same.baseline.launches) == 50
     assert same.baseline.samples_per_second == pytest.approx(1000.0, rel=0.01)
-    assert "weaker than launching both sides in turn" in same.notes[-1]
+    assert "weaker than launching both sides one after the other" in same.notes[-1]
     assert comparison_lines(same)[-1].endswith("(against 10 records)")
     kept = bench.store.get("r0090")
     assert kept is not None

@@ -238,5 +238,5 @@ def test_the_report_says_how_pairs_were_launched(tmp_path: Path) -> None:
     one, findings = comparing(tmp_path, launcher)
     one.run()
     lines = comparison_lines(document(findings))
-    assert "launches in turn, not live pairs: launches work on the real files" in lines
+    assert "launches one after the other, not live pairs: launches work on the real files" in lines
     assert "(4 pairs)" in lines[-1]

@@ -89,7 +89,7 @@ def test_results_are_judged_by_the_records_of_the_commits_before(
     assert found.baseline.commit == judge.shas[-2]
     assert found.current.commit == judge.shas[-1]
     assert found.likely_culprit_commit == (judge.shas[-1] if code else None)
-    assert "weaker than launching both sides in turn" in said
+    assert "weaker than launching both sides one after the other" in said
 
 
 def test_records_of_later_commits_are_no_baseline(judge: Judge) -> None:

@@ -89,7 +89,9 @@ def test_without_a_reference_trials_run_alone_and_their_rates_are_compared() -> 
     reference, baseline, notes = started(series, launches)
     assert gain_over(reference.run(SCREEN), baseline) == pytest.approx(2.0)
     assert launches.in_turns == [False]
-    assert notes == ["the search launches in turn: the script runs in several ranks"]
+    assert notes == [
+        "the search launches one trial after the other: the script runs in several ranks"
+    ]
 
 
 def test_the_first_failure_beside_it_is_repeated_alone_and_ends_it() -> None:

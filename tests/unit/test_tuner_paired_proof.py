@@ -159,7 +159,7 @@ def test_where_a_live_pair_fails_launches_take_turns_and_the_prior_holds_no_more
     told: list[str] = []
     live = LivePairs(1.3, failing=1)
     prove(baseline, [chosen], machine.launch, lambda _: False, told.append, 3.0, live)
-    assert "launches in turn from here on: a port is taken" in told
+    assert "launches one after the other from here on: a port is taken" in told
     assert live.rounds == [0, 1]
     assert machine.launched[0][1] == 2
     assert not chosen.live

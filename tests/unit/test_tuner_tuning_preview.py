@@ -99,6 +99,8 @@ def test_it_says_how_long_it_takes_and_with_how_much_memory() -> None:
     assert "ends it" not in lines[-2]
     assert lines[-1].startswith("memory: about 300 MiB of the main process in a trial, up to ")
     short = told(30.0, in_turn="the script runs in several ranks")
-    assert "launches of each side in turn (the script runs in several ranks)" in short[-2]
+    assert (
+        "launches of each side one after the other (the script runs in several ranks)" in short[-2]
+    )
     assert short[-2].endswith("the budget of 30.0 s ends it")
     assert short[-1].endswith("one launch at a time")

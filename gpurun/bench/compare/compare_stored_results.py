@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 ELSEWHERE = "give its past records: --baseline FOLDER, such as .gpurun/benchmarks"
 UNDECIDED = (
-    "one run cannot separate that from the noise between runs: launch both sides in turn "
-    "(gpurun bench --compare REF)"
+    "one run cannot separate that from the noise between runs: launch both sides "
+    "one after the other (gpurun bench --compare REF)"
 )
 
 

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 MOST_LAUNCHES = 16
 """As many as a comparison in turn takes at most, unless more are asked for."""
 UNDECIDED = (
-    "one run cannot separate that from the noise between runs: launch both sides in turn "
-    "(leave out --from-history)"
+    "one run cannot separate that from the noise between runs: launch both sides "
+    "one after the other (leave out --from-history)"
 )
 
 
@@ -267,8 +267,8 @@ class HistoryComparison:
         days = sorted(f"{utc_moment(record.time):%Y-%m-%d}" for record in self.used)
         span = " to ".join(dict.fromkeys((days[0], days[-1])))
         self._remember(
-            f"compared with {len(self.used)} records ({span}): weaker than launching both sides in "
-            "turn, because the machine may have drifted since"
+            f"compared with {len(self.used)} records ({span}): weaker than launching both "
+            "sides one after the other, because the machine may have drifted since"
         )
 
     def _remember(self, line: str) -> None:

@@ -14,7 +14,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkFingerprint, BenchmarkRecord
 from gpurun.records.bench.metrics import Metric
 
-PAIRS = "or launch both sides in turn: leave out --from-history"
+PAIRS = "or launch both sides: leave out --from-history"
 
 
 def usable(records: Iterable[BenchmarkRecord], branch: Branch) -> list[BenchmarkRecord]:

@@ -125,7 +125,7 @@ def prove(
         if live is not None:
             failure = _live_round(baseline, open_finalists, live, number, costs, report)
             if failure:
-                report(f"launches in turn from here on: {failure}")
+                report(f"launches one after the other from here on: {failure}")
                 live = None
             continue
         rates = _round_in_turn(baseline, open_finalists, launch, number, costs, out_of_time)

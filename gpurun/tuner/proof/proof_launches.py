@@ -113,7 +113,7 @@ class ProofLaunches:
         live = self.pairs_against(self.findings.base)
         why = live.obstacle(facts, [finalist.settings for finalist in finalists])
         if why:
-            self._decide(f"the proof launches in turn: {why}")
+            self._decide(f"the proof launches one side after the other: {why}")
             return None
         return live
 

@@ -54,7 +54,7 @@ class LiveReference:
         if not obstacle and (step is None or step.mean > 1000 * MOST_STEP_SECONDS):
             obstacle = "its steps are slow"
         if obstacle:
-            self.note(f"the search launches in turn: {obstacle}")
+            self.note(f"the search launches one trial after the other: {obstacle}")
             return
         settings, best = state.settings, state.best
         self._request = TrialRequest("reference", settings, rule, limit_seconds=limit_seconds)
@@ -93,7 +93,7 @@ class LiveReference:
             return False
         why = self.series.start_reference(self._request, self._samples_a_step)
         if why:
-            self.note(f"the search launches in turn: {why}")
+            self.note(f"the search launches one trial after the other: {why}")
         return not why
 
     def _doubtful(self, kind: FailureKind) -> bool:
