@@ -48,7 +48,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.bench.bisect.bisect_state import Bisection, Done, Outcome, Pair, SearchPlan
-from gpurun.bench.bisect.culprit_decision import next_action
+from gpurun.bench.bisect.culprit_search import next_action
 from scripts.launch_noise import INDEPENDENT, Machine
 
 COMMITS = 64

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpurun.diagnoses import diagnose
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.ranked_findings import diagnose
 from gpurun.records.diagnosis import AbsentSource, DiagnosisReport
 
 TODO = {

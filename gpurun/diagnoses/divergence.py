@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.ncu_kernels import weighty
 from gpurun.records.finding import Finding, FindingType
+from gpurun.timeline.weighty_kernels import weighty
 
 ADVICE = (
     "sort or group the work so that neighbouring threads take the same branch",

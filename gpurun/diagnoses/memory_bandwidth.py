@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.ncu_kernels import weighty
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType
 from gpurun.timeline.model import Group, KernelMetrics
+from gpurun.timeline.weighty_kernels import weighty
 
 ADVICE = (
     "torch.compile fuses chains of elementwise operations: each value is read and written once",

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.ncu_kernels import weighty
 from gpurun.records.finding import Finding, FindingType
 from gpurun.timeline.model import KernelMetrics
+from gpurun.timeline.weighty_kernels import weighty
 
 ADVICE = {
     "registers": (

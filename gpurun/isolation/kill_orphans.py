@@ -1,4 +1,4 @@
-"""Process trees as /proc shows them, and an end to all of one."""
+"""Kills the processes that a trial left behind: all that are below one, as /proc shows them."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from gpurun.bench.bisect.bisect_state import (
     Pair,
     SearchPlan,
 )
-from gpurun.bench.bisect.culprit_decision import next_action
+from gpurun.bench.bisect.culprit_search import next_action
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.codec import from_json, to_json
 from scripts.simulate_bisect import (
@@ -189,5 +189,5 @@ def test_a_range_with_a_commit_twice_is_refused() -> None:
 
 
 def test_reading_a_search_needs_no_numpy() -> None:
-    code = "import gpurun.bench.bisect.culprit_decision, sys; sys.exit('numpy' in sys.modules)"
+    code = "import gpurun.bench.bisect.culprit_search, sys; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

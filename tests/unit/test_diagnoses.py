@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.diagnoses import all_diagnoses, diagnose
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.ranked_findings import all_diagnoses, diagnose
 from gpurun.diagnoses.thresholds import DEFAULTS, Thresholds
 from gpurun.knobs import all_knobs
 from gpurun.records.events import ValueRead

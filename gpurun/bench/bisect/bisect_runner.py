@@ -31,7 +31,7 @@ from gpurun.bench.bisect.bisect_state import (
 )
 from gpurun.bench.bisect.commit_launches import CommitLauncher, TreePool, Unmeasurable
 from gpurun.bench.bisect.commit_range import CommitRange, branch_of, commit_range
-from gpurun.bench.bisect.culprit_decision import next_action
+from gpurun.bench.bisect.culprit_search import next_action
 from gpurun.bench.compare.pair_runner import MOST_AGAIN, Tell
 from gpurun.bench.live_or_in_turn import MeasuredPair
 from gpurun.bench.trees.git import Repository, open_repository, short
