@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.trees.prepared_sides import Side
@@ -42,9 +42,7 @@ class MeasuredPair:
     def turned(self) -> MeasuredPair:
         """The same pair with its second launch first."""
         ratio = self.ratio
-        return MeasuredPair(
-            self.second, self.first, None if ratio is None else replace(ratio, log=-ratio.log)
-        )
+        return MeasuredPair(self.second, self.first, None if ratio is None else ratio.turned)
 
 
 class PairLauncher:

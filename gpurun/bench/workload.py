@@ -10,6 +10,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.optional_figures import known
 from gpurun.measure.other_programs import CROWDED, crowd_out
 from gpurun.records.bench.metrics import Metric
+from gpurun.records.samples import POWER_CAP
 
 WAITS_APART = 3.0
 """Percent of the measured time: where one half waited so much more for cores, it was disturbed."""
@@ -118,7 +119,8 @@ def disturbance(baseline: Launch, current: Launch, live: bool = False) -> str | 
     """Why a pair says nothing about the trees: what befell one half of it alone, by records.
 
     The half is named as its launch is. Never by its timing: pairs that are dropped for their
-    figures would bias the verdict. In a `live` pair a wait for cores falls on both sides' turns.
+    figures would bias the verdict. In a `live` pair a wait for cores falls on both sides' turns,
+    and a side that alone reaches the power cap does so by its own work.
     """
     throttled = [_throttled(launch) for launch in (baseline, current)]
     names = [launch.start.name for launch in (baseline, current)]
@@ -126,8 +128,9 @@ def disturbance(baseline: Launch, current: Launch, live: bool = False) -> str | 
         (names[0], throttled[0], throttled[1]),
         (names[1], throttled[1], throttled[0]),
     ):
-        if own - of_other:
-            return f"the GPU was throttled in the {name} half only ({', '.join(sorted(own))})"
+        alone = own - of_other - ({POWER_CAP} if live else set())
+        if alone:
+            return f"the GPU was throttled in the {name} half only ({', '.join(sorted(alone))})"
     beside = [_foreign(launch) for launch in (baseline, current)]
     if None not in beside and any(beside) and not all(beside):
         half = names[0] if beside[0] else names[1]

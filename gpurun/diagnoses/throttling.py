@@ -8,9 +8,8 @@ from typing import ClassVar
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
-from gpurun.records.samples import DeviceSample
+from gpurun.records.samples import POWER_CAP, DeviceSample
 
-POWER_CAP = "software power cap"
 ADVICE_HEAT = (
     "check the cooling: temperature, fans and neighbours of this GPU (nvidia-smi -q -d "
     "TEMPERATURE,PERFORMANCE)",

@@ -13,11 +13,11 @@ from typing import Any
 from gpurun.measure.gpm_counters import GpmActivity
 from gpurun.measure.gpu_links import links
 from gpurun.measure.visible_gpus import Gpu, ask, error_text, text, visible_gpus
-from gpurun.records.samples import DeviceSample
+from gpurun.records.samples import POWER_CAP, DeviceSample
 from gpurun.records.topology import GpuPair, GpuPlace
 
 THROTTLE_REASONS = {
-    0x04: "software power cap",
+    0x04: POWER_CAP,
     0x08: "hardware slowdown",
     0x10: "sync boost",
     0x20: "software thermal slowdown",

@@ -11,6 +11,8 @@ from typing import ClassVar
 from gpurun.records.record import record
 
 SAMPLES_SCHEMA = "gpurun/samples@1"
+POWER_CAP = "software power cap"
+"""The throttle reason of a GPU that takes all the power it may."""
 
 
 @record

@@ -68,7 +68,8 @@ class Look:
     """The result of the test at its latest completed look; pairs after that look are not used yet.
 
     Before the first look `speedup`, `interval` and `p_value` are None and nothing is settled. The
-    interval is the common part of those of all looks so far, so a proven gain stays proven.
+    interval is the common part of those of all looks so far, so a proven gain stays proven, unless
+    they contradict one another: then the latest counts.
     `speedup` is the geometric mean of candidate / baseline; `p_value` is adjusted for the looks, so
     that it is below `alpha` exactly where `interval` excludes 1.
     """
@@ -101,18 +102,19 @@ def sequential_look(
         _one_look(logs[:n], _widened(plan, errors[:n]), level)
         for n, level in ((plan.looks[i], plan.levels[i]) for i in done)
     ]
-    average, interval, _ = looks[-1]
-    # All intervals hold together at the overall level, so their common part does too.
+    average, interval, p_value = looks[-1]
+    # All intervals hold together at the overall level, so their common part does too; where there
+    # is none, the latest look counts alone.
     low, high = max(i[0] for _, i, _ in looks), min(i[1] for _, i, _ in looks)
     if low < high:
-        interval = (low, high)
+        interval, p_value = (low, high), min(p for _, _, p in looks)
     significant = not interval[0] <= 1.0 <= interval[1]
     precise = significant and interval[1] <= plan.precise * interval[0]
     futile = 1 - plan.irrelevant < interval[0] and interval[1] < 1 + plan.irrelevant
     return Look(
         speedup=min(max(math.exp(average), interval[0]), interval[1]),
         interval=interval,
-        p_value=min(p for _, _, p in looks),
+        p_value=p_value,
         significant=significant,
         settled=precise or futile or done[-1] == len(plan.looks) - 1,
         pairs_used=plan.looks[done[-1]],

@@ -213,7 +213,10 @@ class Side:
                 raise SideEnded(self.name, code)
             if time.monotonic() > deadline:
                 raise SideEnded(self.name, None)
-        return Turn.read(line)
+        try:
+            return Turn.read(line)
+        except ValueError:  # ranks that the script spawned answer beside one another
+            raise PairFailed(f"several processes of {self.name} train") from None
 
 
 def await_both(sides: tuple[Side, Side], let_second_go: Callable[[], None] = lambda: None) -> None:

@@ -60,6 +60,7 @@ class Prestarted:
         if self._fits(spec, run_dir):
             return
         self.drop(run_dir)
+        shutil.rmtree(run_dir, ignore_errors=True)  # of a launch that could not be started
         (run_dir / "control").mkdir(parents=True)
         write_spec(RunSpec(str(run_dir), os.getpid(), standby=self.modules))
         with suppress(GpurunError):  # the launch that follows says so

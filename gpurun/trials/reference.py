@@ -16,7 +16,12 @@ from gpurun.measure.sampler import Sampler
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.messages.turns import Turn
 from gpurun.trials.live_pair import PairFailed, Round, SideEnded, has_short_epochs, take_turns
-from gpurun.trials.live_pair_launch import PairSide, TurnLimits, live_side
+from gpurun.trials.live_pair_launch import (
+    MOST_TURN_SECONDS,
+    PairSide,
+    TurnLimits,
+    live_side,
+)
 from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
 LIMITS = TurnLimits(seconds=4.0, most_seconds=4.0, epoch_seconds=8.0, error=0.01)
@@ -119,8 +124,9 @@ class BesideReference:
         try:
             stretch = side.take(int(STRETCH_SECONDS * 1e9), partner)
             known = self._reference.last
+            deadline = time.monotonic() + MOST_TURN_SECONDS
             short = has_short_epochs([stretch] if known is None else [stretch, known])
-            rounds = take_turns((partner, side), self._draws, LIMITS.enough(), short)
+            rounds = take_turns((partner, side), self._draws, LIMITS.enough(deadline), short)
             self._reference.last = rounds[-1].first
             return rounds
         except PairFailed as failed:

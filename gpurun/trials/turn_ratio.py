@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
 
@@ -50,13 +50,21 @@ class TurnRatio:
     """`log`: ln(step time of the second side / step time of the first); `error`: its standard
     error within this pair of launches. Launches differ beyond it.
 
-    `epoch_starts`: of the side that had fewer, so far as they are counted apart.
+    `epoch_starts`: of the side that had fewer, so far as they are counted apart. `excess`: what the
+    ratio of mean step times, over all turns at once, adds to `log`. Costs that come once in many
+    steps are in few turns, and the medians leave them out.
     """
 
     log: float
     error: float
     rounds: int
     epoch_starts: int = 0
+    excess: float = 0.0
+
+    @property
+    def turned(self) -> TurnRatio:
+        """The same with the sides exchanged."""
+        return replace(self, log=-self.log, excess=-self.excess)
 
 
 @dataclass(frozen=True)
@@ -84,18 +92,19 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
         blocks = len(logs) // 2 if len(logs) >= FEWEST_FOR_BLOCKS else len(logs)
         medians = [median(part) for part in _parts(logs, min(MOST_BLOCKS, blocks))]
         log, error = median(logs), median_error(medians)
+    excess = _log_of(steady) - log
     if whole:
-        return TurnRatio(log, error, len(steady))
+        return TurnRatio(log, error, len(steady), excess=excess)
     first = [r.first for r in rounds]
     second = [r.second for r in rounds]
     log += math.log(_made_meanwhile(first) / _made_meanwhile(second))
     costs = (_epoch_cost(first), _epoch_cost(second))
     starts = min(cost.starts for cost in costs)
     if starts < LEAST_EPOCHS:
-        return TurnRatio(log, error, len(steady))
+        return TurnRatio(log, error, len(steady), excess=excess)
     log += math.log1p(costs[1].share) - math.log1p(costs[0].share)
     error = math.hypot(error, *(cost.error / (1 + cost.share) for cost in costs))
-    return TurnRatio(log, error, len(steady), starts)
+    return TurnRatio(log, error, len(steady), starts, excess)
 
 
 def least_rounds(turn_seconds: float) -> int:

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpurun.arguments.options import Objective
+from gpurun.measure.measured_window import measured_window
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialRecord
+from gpurun.stats.descriptive import median
 from gpurun.tuner.guard.training_evidence import Evidence
 
 
@@ -53,11 +55,17 @@ class Trial:
 
     @property
     def samples_a_step(self) -> float:
-        """1 where samples cannot be counted: then scores are steps."""
-        result = self.result
-        if result is None or result.samples is None or not result.measured_steps:
+        """Of a usual step; 1 where samples cannot be counted: then scores are steps.
+
+        The median: how many steps with an epoch's last, smaller batch are measured is chance.
+        """
+        if self.result is None or self.result.samples is None or self.log is None:
             return 1.0
-        return result.samples / result.measured_steps
+        window = measured_window(self.log)
+        if window is None:
+            return 1.0
+        counted = window.clock.samples[window.first : window.last]
+        return median(counted) if len(counted) else 1.0
 
     @property
     def seconds_to_data(self) -> float | None:

@@ -8,13 +8,23 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from gpurun.records.messages.turns import ANSWERS
 from gpurun.trials import live_pair
 from gpurun.trials.freezer import tree_below
-from gpurun.trials.live_pair import SideBlocked, SideEnded, await_both, take_turns
+from gpurun.trials.live_pair import (
+    PairFailed,
+    Side,
+    SideBlocked,
+    SideEnded,
+    await_both,
+    make_fifos,
+    take_turns,
+)
 from scripts.kill_launchers import LAUNCHER, SIDE, killed_after, left_behind
 from tests.conftest import REPOSITORY
 from tests.integration.launched import wait_for
@@ -219,3 +229,22 @@ def test_ctrl_c_in_a_turn_ends_both_sides(tmp_path: Path) -> None:
         launcher.send_signal(signal.SIGINT)
         assert launcher.wait(60) != 0
     assert wait_for(lambda: not left_behind(tmp_path), 30)
+
+
+class Here:
+    """This very process, as the launched one of a side."""
+
+    pid = os.getpid()
+
+    def poll(self) -> int | None:
+        return None
+
+
+def test_several_processes_that_answer_are_no_side(tmp_path: Path) -> None:
+    make_fifos(tmp_path)
+    with closing(Side("first", Here(), tmp_path, 10.0)) as one:
+        answers = os.open(tmp_path / ANSWERS, os.O_RDWR)
+        os.write(answers, b"0 0 0 0 0 0 0 0 0 0 0\n")
+        os.close(answers)
+        with pytest.raises(PairFailed, match="several processes of first train"):
+            one.await_ready()

@@ -151,3 +151,10 @@ def test_step_time_alone_gives_the_slowdown() -> None:
     pairs = findings.figures(Metric.STEP_TIME)
     findings.result = judge([Gated(Metric.STEP_TIME, pairs, 0.05)])
     assert document(findings).slowdown == pytest.approx(0.2, abs=0.002)
+
+
+def test_a_side_of_a_live_pair_reaches_the_power_cap_by_its_own_work() -> None:
+    calm = launch("baseline", 1000.0)
+    capped = launch("current", 1000.0, devices=(device("software power cap"),))
+    assert disturbance(calm, capped) is not None
+    assert disturbance(calm, capped, live=True) is None

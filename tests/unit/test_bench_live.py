@@ -42,6 +42,8 @@ class Live(Launcher):
         self.fails: Failure | None = None
         self.lifts = [1.0]
         """By how much the mean step of current sides exceeds their median one."""
+        self.excess = [0.0]
+        """The same over all turns of a pair, as a logarithm."""
 
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         self.turns += start.name[0]
@@ -56,9 +58,11 @@ class Live(Launcher):
             ended = replace(drifted, error=self.fails.text, failure=self.fails)
             return PairOutcome(sides[0], ended, None, self.fails)
         log = self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
-        if starts[0].name == CURRENT:
-            log = -log
-        return PairOutcome(sides[0], drifted, TurnRatio(log, self.error, 40), None)
+        excess = self.excess.pop(0) if len(self.excess) > 1 else self.excess[0]
+        ratio = TurnRatio(log, self.error, 40, excess=excess)
+        return PairOutcome(
+            sides[0], drifted, ratio.turned if starts[0].name == CURRENT else ratio, None
+        )
 
     def _side(self, start: Side, lift: float) -> Launch:
         times = StepTime(8.0 * lift, 8.0, 8.0, 8.0)
@@ -129,7 +133,13 @@ def test_a_cost_that_comes_once_in_many_steps_is_not_passed_by_turns_that_miss_i
     assert "once in many steps" in findings.in_turn
 
     launcher = Live(tmp_path, [0.0])
-    launcher.lifts = [1.3, 0.8, 1.1]
+    launcher.excess = [0.0, 0.6, 0.6]  # the stretches are too short to meet it
+    one, findings = comparing(tmp_path, launcher)
+    one.run()
+    assert launcher.turns == "bc(bc)(cb)(bc)" + "bccb" * 2
+
+    launcher = Live(tmp_path, [0.0])
+    launcher.lifts, launcher.excess = [1.3, 0.8, 1.1], [0.04, -0.05, 0.02]
     one, findings = comparing(tmp_path, launcher)
     one.run()
     assert (findings.in_turn, findings.verdict) == ("", Verdict.PASS)

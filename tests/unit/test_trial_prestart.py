@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from gpurun.arguments.options import Target, TargetKind
+from gpurun.errors import GpurunError
+from gpurun.isolation.api import LaunchSpec, Mode
 from gpurun.knobs.api import Skip
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import ImportsEvent, ProcessEvent, TorchEvent
 from gpurun.trials import prestart
-from gpurun.trials.prestart import what_to_import
+from gpurun.trials.prestart import Prestarted, what_to_import
 
 SCRIPT = Target(TargetKind.SCRIPT, "train.py")
 TORCH = TorchEvent("2.13", 1, None)
@@ -61,3 +63,19 @@ def test_one_core_alone_is_left_to_the_trial(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(prestart, "available_cores", lambda: 1.0)
     found = what_to_import(SCRIPT, first_launch(TORCH, IMPORTS), ranks=False)
     assert found == Skip("a process beside a trial needs a core of its own")
+
+
+def test_the_folder_of_a_launch_that_could_not_be_started_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(spec: LaunchSpec) -> None:
+        raise GpurunError("no room for a sandbox")
+
+    monkeypatch.setattr(prestart, "Sandbox", no_room)
+    left = tmp_path / "control" / "orders"
+    left.parent.mkdir()
+    left.touch()
+    log = tmp_path / "output.log"
+    spec = LaunchSpec(("python",), {}, tmp_path, (), (), Mode.IN_PLACE, log)
+    Prestarted().start(spec, tmp_path)
+    assert not left.exists()

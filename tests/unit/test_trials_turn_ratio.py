@@ -57,6 +57,16 @@ def test_one_disturbed_turn_in_ten_does_not_move_the_ratio() -> None:
     assert abs(ratio.log) < 0.02
 
 
+def test_a_cost_that_few_turns_hold_is_in_the_excess_of_the_mean() -> None:
+    found = rounds(40, slower=1.0, seed=3)
+    found[20] = Round(found[20].first, Turn(5, 40 * found[20].second.nanoseconds))
+    ratio = turn_ratio(found)
+    assert ratio is not None
+    assert abs(ratio.log) < 0.04
+    assert ratio.excess == pytest.approx(math.log(1 + 39 / 40), abs=0.05)
+    assert ratio.turned.excess == -ratio.excess
+
+
 def epochs(count: int, starts: tuple[int, int], steps: int, seed: int) -> list[Round]:
     """Turns of 5 steps of 10 ms on average, a start of an epoch (ms) in every tenth."""
     draws, found = random.Random(seed), []

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpurun.arguments.options import Objective
+from gpurun.measure.run_events import read_run
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import StepTime
 from gpurun.trials.outcome import PairOutcome
@@ -18,6 +20,7 @@ from gpurun.tuner.proof.live_proof import LiveProof
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts, result
+from tests.unit.recorded_runs import loader, row, steps, write_events
 from tests.unit.tuner_trials import trial
 
 GIB = 1 << 30
@@ -86,17 +89,37 @@ def test_what_the_launcher_cannot_do_live_is_the_reason() -> None:
     assert proof(series).obstacle(on_gpu(80), []) == "trials work on the real files"
 
 
-@pytest.mark.parametrize(("batch", "gain"), [(1, 2.0), (4, 8.0)])
-def test_a_pair_counts_samples_where_sides_take_other_batches(batch: int, gain: float) -> None:
-    def side(samples_a_step: int) -> Trial:
-        found = trial(100.0)
-        measured = result(samples_per_second=100.0)
-        measured = replace(measured, samples=50 * samples_a_step, measured_steps=50)
-        return replace(found, result=measured)
+def side(folder: Path, batches: list[int]) -> Trial:
+    """A side of a pair whose steps have so many samples, two of a warm-up before them."""
+    folder.mkdir()
+    rows = [row(1000 + 10 * n, samples={0: (b, 1)}) for n, b in enumerate((8, 8, *batches))]
+    write_events(folder, [loader(), steps(rows)])
+    (log,) = read_run(folder).processes
+    samples = sum(batches)
+    measured = replace(result(), samples=samples, measured_steps=len(batches))
+    return replace(trial(100.0), result=measured, log=log)
 
-    ends = PairOutcome(side(32), side(32 * batch), TurnRatio(math.log(0.5), 0.01, 20), None)
+
+@pytest.mark.parametrize(("batch", "gain"), [(32, 2.0), (128, 8.0)])
+def test_a_pair_counts_samples_where_sides_take_other_batches(
+    tmp_path: Path, batch: int, gain: float
+) -> None:
+    sides = side(tmp_path / "a", [32] * 50), side(tmp_path / "b", [batch] * 50)
+    ends = PairOutcome(*sides, TurnRatio(math.log(0.5), 0.01, 20), None)
     pair = proof(StandIn(ends=ends))({"a": 1}, 0)
     assert pair.gain == pytest.approx(gain)
+
+
+def test_the_last_batch_of_an_epoch_in_one_side_alone_is_no_gain(tmp_path: Path) -> None:
+    sides = side(tmp_path / "a", [32] * 12), side(tmp_path / "b", [32] * 20 + [8])
+    ends = PairOutcome(*sides, TurnRatio(0.0, 0.01, 20), None)
+    assert proof(StandIn(ends=ends))({"a": 1}, 0).gain == pytest.approx(1.0)
+
+
+def test_ranks_that_the_script_spawned_do_not_take_turns() -> None:
+    ranks = on_gpu(80)
+    ranks = replace(ranks, result=replace(ranks.result, ranks=2))
+    assert proof(StandIn()).obstacle(ranks, []) == "the script runs in several ranks"
 
 
 def test_a_pair_without_turns_says_why() -> None:

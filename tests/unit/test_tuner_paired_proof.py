@@ -154,6 +154,15 @@ def test_the_gain_of_a_live_pair_is_that_of_its_turns() -> None:
     assert proof.statistically_significant
 
 
+def test_live_pairs_without_a_gain_leave_the_budget_to_others() -> None:
+    machine, baseline, chosen = Machine(1.0), Finalist("baseline", {}), Finalist("chosen", {"a": 1})
+    live = LivePairs(1.0)
+    prove(baseline, [chosen], machine.launch, lambda _: False, lambda _: None, 3.0, live)
+    assert live.rounds == [0, 1, 2]
+    assert chosen.done
+    assert not chosen.look().significant
+
+
 def test_where_a_live_pair_fails_launches_take_turns_and_the_prior_holds_no_more() -> None:
     machine, baseline, chosen = Machine(1.3), Finalist("baseline", {}), Finalist("chosen", {"a": 1})
     told: list[str] = []

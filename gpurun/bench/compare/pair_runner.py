@@ -181,7 +181,9 @@ class PairRunner:
         shares = [share for metric, share in findings.gated.items() if metric in BY_TURNS]
         if findings.in_turn or findings.verdict is not Verdict.PASS or not shares:
             return
-        if has_rare_cost([(pair.baseline, pair.current) for pair in findings.pairs], min(shares)):
+        both = [(pair.baseline, pair.current) for pair in findings.pairs]
+        turns = [pair.ratio.excess for pair in findings.pairs if pair.ratio is not None]
+        if has_rare_cost(both, turns, min(shares)):
             self._pairing.in_turn, findings.result = MISSED, None
             self._note_in_turn()
 

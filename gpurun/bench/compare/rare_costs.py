@@ -1,7 +1,8 @@
-"""Costs that come once in many steps: turns of a few steps miss them, a long stretch does not.
+"""Costs that come once in many steps: the median over turns of a few steps leaves them out.
 
-A checkpoint at every hundredth step is in few turns of a live pair, and the median over turns
-leaves it out. In the uninterrupted stretches it lifts the mean step above the median one.
+A checkpoint at every hundredth step is in few turns of a live pair. It lifts a mean step above the
+median one: in the uninterrupted stretch, if that is long enough, and over all turns of a pair at
+once. Stretches cover the same steps in every pair, turns do not.
 """
 
 from __future__ import annotations
@@ -14,24 +15,36 @@ from gpurun.stats.descriptive import mean, standard_deviation
 from gpurun.stats.student_t import t_quantile
 
 LEVEL = 0.99
-"""One-sided, of the proof that there is such a cost."""
+"""One-sided, of the proof by stretches that there is such a cost."""
 SHARE = 0.5
-"""The share of the threshold below which a cost may be left out."""
+"""The share of the threshold below which a cost may be left out of stretches."""
+LEVEL_OF_TURNS = 0.9
+"""By turns a suspicion is enough: what follows is the slower method, not a verdict. A cost may lie
+in the turns of two pairs of three."""
 MISSED = "the current tree has a cost that comes once in many steps: turns of a few steps miss it"
 
 
-def has_rare_cost(pairs: Sequence[tuple[Launch, Launch]], threshold: float) -> bool:
-    """True if (baseline, current) launches prove a rare cost of the current side that matters.
+def has_rare_cost(
+    pairs: Sequence[tuple[Launch, Launch]], turns: Sequence[float], threshold: float
+) -> bool:
+    """True if (baseline, current) launches show a rare cost of the current side that matters.
 
+    `turns`: by how much the mean over all turns of each pair exceeds the median, as a logarithm.
     `threshold`: the fraction of throughput that may be lost.
     """
-    excess = [_excess(now) - _excess(before) for before, now in pairs]
+    stretches = [_excess(now) - _excess(before) for before, now in pairs]
+    return _exceeds(stretches, SHARE * threshold, LEVEL) or _exceeds(
+        turns, threshold, LEVEL_OF_TURNS
+    )
+
+
+def _exceeds(excess: Sequence[float], least: float, level: float) -> bool:
+    """True if the mean is above `least`, and above 0 at this level."""
     if len(excess) < 2 or not all(map(math.isfinite, excess)):
         return False
     average = mean(excess)
     error = standard_deviation(excess) / math.sqrt(len(excess))
-    proven = average - t_quantile(len(excess) - 1, LEVEL) * error > 0
-    return proven and average > SHARE * threshold
+    return average > least and average > t_quantile(len(excess) - 1, level) * error
 
 
 def _excess(launch: Launch) -> float:

@@ -41,8 +41,7 @@ class JudgedFinalist:
             return self.finalist.failure
         if not self.guard.accepted:
             return "rejected by the loss guard: " + "; ".join(self.guard.reasons)
-        look = self.finalist.look()
-        if not look.settled:
+        if not self.finalist.settled:
             return "not proven: the budget ended first"
         return "the proof does not confirm it"
 
@@ -66,7 +65,7 @@ def decide(
     if proven:
         winner = max(proven, key=lambda j: j.finalist.look().speedup or 0.0)
         return Decision("faster", winner, winner)
-    open_ones = [j for j in candidates if j.accepted and not j.finalist.look().settled]
+    open_ones = [j for j in candidates if j.accepted and not j.finalist.settled]
     if open_ones:
         return Decision("inconclusive", None, open_ones[0])
     return Decision("no_gain", None, candidates[0] if candidates else None)

@@ -49,6 +49,8 @@ class LiveProof:
             return self.series.in_turn_only
         if self.objective is Objective.ENERGY:
             return "turns are too short for a GPU's counter of joules"
+        if facts.result.ranks > 1:
+            return "the script runs in several ranks"
         step = facts.result.step_time_ms
         if step is not None and step.mean > 1000 * SLOW_STEP_SECONDS:
             return f"a step takes {step.mean / 1000:.0f} s"

@@ -13,10 +13,12 @@ from typing import Any
 
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
+from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.intervals import says_nothing
 from gpurun.stats.sequential_test import DEFAULT, LIVE, Look, sequential_look
 from gpurun.trials.live_pair_launch import TURN_SECONDS
 from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.search.screening import LEAST_GAIN
 from gpurun.tuner.trial_length import PROOF_ROUNDS
 from gpurun.tuner.tuning_trial import Trial
 
@@ -28,6 +30,9 @@ TRUST = 0.5
 guess from other launches, and a tuning without any round has proven nothing."""
 SPARE_SECONDS = TURN_SECONDS / 2
 """So much shorter can the turns of a pair be where the time is short."""
+ENOUGH_WITHOUT = 3
+"""So many live pairs whose mean gain is not worth a change end the proof: the test alone would go
+on to its last look, with time that a larger batch could have."""
 
 LaunchSide = Callable[[str, Mapping[str, Any], int, Sequence[Mapping[str, Any]]], Trial]
 """(purpose, settings, seed offset, settings of the launches after it) → the finished trial."""
@@ -86,7 +91,15 @@ class Finalist:
     @property
     def done(self) -> bool:
         """Nothing more to learn from this finalist."""
-        return self.failure is not None or self.look().settled
+        return self.failure is not None or self.settled
+
+    @property
+    def settled(self) -> bool:
+        """The test is over, or live pairs show no gain that is worth a change."""
+        if self.look().settled:
+            return True
+        gains = [theirs / ours for ours, theirs in self.pairs]
+        return self.live and len(gains) >= ENOUGH_WITHOUT and geometric_mean(gains) < LEAST_GAIN
 
 
 def prove(
