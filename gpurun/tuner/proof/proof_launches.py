@@ -27,7 +27,7 @@ Companions = Callable[[LadderRow], Sequence[str]]
 
 @dataclass
 class ProofLaunches:
-    """Launches what `Finals` asks for. `rule(settings)`: how long a launch is.
+    """Launches what `FinalSelection` asks for. `rule(settings)`: how long a launch is.
 
     `launch` runs a single one.
     """
