@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import Any
 
 from gpurun.measure.other_programs import busy_seconds
@@ -16,7 +17,8 @@ LIST_CHILDREN_SECONDS = 2.0
 class HostSampler:
     """Samples the tree of one process. CPU time of ended children is in their parent's figures.
 
-    `beside`: processes of ours outside of that tree, which are none of the others.
+    `beside`: processes of ours outside of that tree; they and what they started are none of the
+    others.
     """
 
     def __init__(self, pid: int, beside: tuple[int, ...] = ()) -> None:
@@ -25,9 +27,9 @@ class HostSampler:
         self._psutil = psutil
         self._pid = pid
         self._beside = dict.fromkeys(beside, 0.0)
-        """CPU seconds of each, also after its end."""
+        """CPU seconds of each with its tree, also after its end."""
         self._tree: list[Any] = []
-        self._tree_beside: list[Any] = []
+        self._trees_beside: dict[int, list[Any]] = {}
         self._listed = float("-inf")
 
     @property
@@ -38,7 +40,7 @@ class HostSampler:
     @property
     def own_pids(self) -> set[int]:
         """These and all that belong to the processes beside: nobody else's."""
-        return self.pids | {process.pid for process in self._tree_beside}
+        return self.pids | {p.pid for tree in self._trees_beside.values() for p in tree}
 
     def sample(self) -> HostSample | None:
         """CPU seconds and memory now; None once the process is gone."""
@@ -53,12 +55,11 @@ class HostSampler:
         for process in self._tree:
             try:
                 with process.oneshot():
-                    times = process.cpu_times()
+                    seconds = _seconds_of(process)
                     rss_bytes += process.memory_info().rss
             except self._psutil.Error:
                 continue  # ended since the tree was listed
-            cpu_seconds += times.user + times.system
-            cpu_seconds += times.children_user + times.children_system
+            cpu_seconds += seconds
             processes += 1
             read = self._with_reads_of(process, read)
         if not processes:
@@ -81,17 +82,17 @@ class HostSampler:
         return 0.0 if os.getpid() in self.pids else time.process_time()
 
     def _seconds_beside(self) -> float:
-        for pid in self._beside:
-            try:
-                times = self._psutil.Process(pid).cpu_times()
-            except self._psutil.Error:
-                continue
-            self._beside[pid] = times.user + times.system
+        for pid, tree in self._trees_beside.items():
+            seconds = 0.0
+            for process in tree:
+                with suppress(self._psutil.Error):
+                    seconds += _seconds_of(process)
+            self._beside[pid] = max(self._beside[pid], seconds)
         return sum(self._beside.values())
 
     def _list(self) -> None:
         self._tree = self._tree_of(self._pid)
-        self._tree_beside = [p for pid in self._beside for p in self._tree_of(pid)]
+        self._trees_beside = {pid: self._tree_of(pid) for pid in self._beside}
 
     def _tree_of(self, pid: int) -> list[Any]:
         try:
@@ -99,3 +100,9 @@ class HostSampler:
             return [main, *main.children(recursive=True)]
         except self._psutil.Error:
             return []
+
+
+def _seconds_of(process: Any) -> float:
+    """CPU seconds of a process, and of its children that have ended."""
+    times = process.cpu_times()
+    return float(times.user + times.system + times.children_user + times.children_system)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.measure.fingerprint import differences, fingerprint
+from gpurun.measure.host_sampler import HostSampler
 from gpurun.measure.machine import available_cores, available_memory, machine
 from gpurun.measure.other_programs import busy_seconds_in
 from gpurun.measure.resource_use import Samples, host_use, read_samples
@@ -154,6 +155,28 @@ def test_a_programs_own_children_are_not_among_the_others(tmp_path: Path) -> Non
     assert spent > 0.1
     seconds = (samples[-1].unix_time_ns - samples[0].unix_time_ns) / 1e9
     assert use.others_cpu_percent / 100 * seconds + spent < 1.15 * seconds
+
+
+def test_what_programs_beside_have_started_is_not_among_the_others(tmp_path: Path) -> None:
+    beside = subprocess.Popen(
+        [sys.executable, "-c", BUSY_CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as idle:
+        try:
+            assert beside.stdout is not None
+            assert beside.stdout.readline() == b"\n", "its child has begun to spin"
+            knows, stranger = HostSampler(idle.pid, (beside.pid,)), HostSampler(idle.pid)
+            time.sleep(1.0)
+            told, counted = stranger.sample(), knows.sample()
+        finally:
+            beside.communicate(b"\n")
+            idle.communicate(b"\n")
+    assert told is not None
+    assert counted is not None
+    assert told.others_cpu_seconds is not None
+    assert counted.others_cpu_seconds is not None
+    spun = told.others_cpu_seconds - counted.others_cpu_seconds
+    assert spun > 0.2, "its start and at least a part of the second that its child has spun"
 
 
 STAT = """cpu  900 0 90 9000 9 0 9 9 0 0
