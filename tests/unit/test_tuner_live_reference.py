@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.tuner.search.live_reference import LiveReference
+from gpurun.tuner.search.live_reference import ENDED, LiveReference
 from gpurun.tuner.search.screening import SearchState, compared, gain_over, gains
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
@@ -127,6 +127,19 @@ def test_a_reference_that_came_to_its_end_is_launched_again_if_it_was_of_use() -
         series.has_reference = False
         reference.run(SCREEN)
     assert series.started == 3, "it was launched for nothing once, and not again"
+
+
+def test_a_reference_that_ended_beside_a_trial_is_told() -> None:
+    series = Series()
+
+    def ends_with_it(request: TrialRequest) -> Trial:
+        series.has_reference = False
+        return finished(100.0)
+
+    any_launches: Any = ends_with_it
+    reference, _, notes = started(series, any_launches)
+    reference.run(SCREEN)
+    assert notes == [ENDED]
 
 
 def test_other_trials_than_those_of_the_search_run_alone() -> None:

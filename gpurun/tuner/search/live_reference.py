@@ -28,6 +28,8 @@ NOT_BESIDE = frozenset(
 )
 """Failures that the reference beside may have caused: memory, a port, a lock."""
 
+ENDED = "the script as it is ended beside this trial, which is compared by its throughput"
+
 
 @dataclass
 class LiveReference:
@@ -76,6 +78,8 @@ class LiveReference:
             self.note("this trial failed beside the script as it is, and is launched alone")
             self.end()
             return self.launch(request)
+        if trial.gain is None and not self.series.has_reference:
+            self.note(ENDED)
         self._worked = self._worked or trial.gain is not None
         return trial
 
