@@ -69,9 +69,9 @@ class Look:
 
     Before the first look `speedup`, `interval` and `p_value` are None and nothing is settled. The
     interval is the common part of those of all looks so far, so a proven gain stays proven, unless
-    they contradict one another: then the latest counts.
-    `speedup` is the geometric mean of candidate / baseline; `p_value` is adjusted for the looks, so
-    that it is below `alpha` exactly where `interval` excludes 1.
+    they contradict one another: then the latest counts. `speedup` is the geometric mean of
+    candidate / baseline; `p_value` is adjusted for the looks, so that it is below `alpha` exactly
+    where `interval` excludes 1.
     """
 
     speedup: float | None

@@ -158,8 +158,7 @@ def run_live_pair(
         try:
             await_both(pair, sides[1].go)
             ready()
-            seconds = STRETCH_SECONDS if gpus else STRETCH_SECONDS_WITHOUT_GPU
-            nanoseconds = int(seconds * 1e9)
+            nanoseconds = int(1e9 * (STRETCH_SECONDS if gpus else STRETCH_SECONDS_WITHOUT_GPU))
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
             enough = TurnLimits().enough(deadline)
             rounds = take_turns(pair, draws, enough, has_short_epochs(stretches))

@@ -8,10 +8,9 @@ from typing import Any
 
 from gpurun.knobs.api import Effect
 from gpurun.records.tuning import Rejection, Unproven
-from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner.proof.decision import APPLY_TRAINING, BATCH, JudgedFinalist, decide, final_ladder
 from gpurun.tuner.proof.paired_proof import Finalist
-from gpurun.tuner.search.screening import LEAST_GAIN, SearchState, strongest_effect
+from gpurun.tuner.search.screening import SearchState, strongest_effect
 from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
@@ -66,7 +65,7 @@ class FinalSelection:
         found.chosen = decision.shown.finalist if decision.shown is not None else None
         found.guard = decision.shown.guard if decision.shown is not None else None
         if decision.verdict == "inconclusive" and decision.shown is not None:
-            if _may_gain(decision.shown.finalist):
+            if decision.shown.finalist.may_gain:  # else the next tuning searches anew
                 found.unproven = self._unproven(decision.shown.finalist, state)
         found.ladder[:] = final_ladder(found.ladder, decision, objections, found.larger, found.base)
 
@@ -145,9 +144,3 @@ class FinalSelection:
         objections[BATCH] = why
         self.note(f"{BATCH} {larger.settings[BATCH]['batch_size']}: {why}")
         self.findings.larger = None
-
-
-def _may_gain(finalist: Finalist) -> bool:
-    """False if its pairs so far show no gain: the next tuning then searches anew."""
-    gains = [theirs / ours for ours, theirs in finalist.pairs]
-    return not gains or geometric_mean(gains) >= LEAST_GAIN

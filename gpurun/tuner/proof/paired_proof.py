@@ -96,10 +96,14 @@ class Finalist:
     @property
     def settled(self) -> bool:
         """The test is over, or live pairs show no gain that is worth a change."""
-        if self.look().settled:
-            return True
+        without = self.live and len(self.pairs) >= ENOUGH_WITHOUT and not self.may_gain
+        return without or self.look().settled
+
+    @property
+    def may_gain(self) -> bool:
+        """False if its pairs so far show no gain that is worth a change."""
         gains = [theirs / ours for ours, theirs in self.pairs]
-        return self.live and len(gains) >= ENOUGH_WITHOUT and geometric_mean(gains) < LEAST_GAIN
+        return not gains or geometric_mean(gains) >= LEAST_GAIN
 
 
 def prove(
