@@ -9,9 +9,10 @@ import pytest
 
 from gpurun.bench.compare.comparison_document import Compared, comparison, together
 from gpurun.bench.compare.pair_runner import Findings, Pair
+from gpurun.bench.disturbed_pairs import disturbance
 from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.unfinished import Unfinished
-from gpurun.bench.workload import check_workload, disturbance
+from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.bench.comparison import Comparison

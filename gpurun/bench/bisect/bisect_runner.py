@@ -32,13 +32,14 @@ from gpurun.bench.bisect.bisect_state import (
 from gpurun.bench.bisect.commit_launches import CommitLauncher, TreePool, Unmeasurable
 from gpurun.bench.bisect.commit_range import CommitRange, branch_of, commit_range
 from gpurun.bench.bisect.culprit_search import next_action
-from gpurun.bench.compare.pair_runner import MOST_AGAIN, Tell
+from gpurun.bench.compare.pair_runner import Tell
+from gpurun.bench.disturbed_pairs import MOST_AGAIN, disturbance
 from gpurun.bench.live_or_in_turn import MeasuredPair
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import Sides, single_side
 from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
 from gpurun.bench.unfinished import Unfinished, ended_by
-from gpurun.bench.workload import Work, disturbance, figure
+from gpurun.bench.workload import Work, figure
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
 from gpurun.measure.fingerprint import fingerprint

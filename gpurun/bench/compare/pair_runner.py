@@ -16,16 +16,11 @@ from gpurun.bench.benchmark_launcher import Launch, Launcher, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.rare_costs import MISSED, has_rare_cost
+from gpurun.bench.disturbed_pairs import MOST_AGAIN, disturbance, trouble_of_both
 from gpurun.bench.live_or_in_turn import PairLauncher
 from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import Side, Sides
-from gpurun.bench.workload import (
-    check_workload,
-    disturbance,
-    figure,
-    trouble_of_both,
-    without_effect,
-)
+from gpurun.bench.workload import check_workload, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
@@ -34,9 +29,6 @@ from gpurun.stats.gate import GatePlan, GateResult, Verdict, judge
 from gpurun.stats.gated_metric import Gated
 from gpurun.trials.stop_rules import later_rule
 from gpurun.trials.turn_ratio import TurnRatio
-
-MOST_AGAIN = 8
-"""Pairs that are launched again because something befell one half; further ones count."""
 
 BY_TURNS = (Metric.THROUGHPUT, Metric.STEP_TIME)
 """The metrics that the turns of a live pair measure."""

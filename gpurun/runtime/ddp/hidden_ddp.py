@@ -24,11 +24,10 @@ from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER, error_text
 from gpurun.runtime.ddp.accumulated_passes import AccumulatedPasses
-from gpurun.runtime.ddp.ddp_wrapper import wrapped
 from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
 from gpurun.runtime.ddp.unwrapped_parameters import UnwrappedParameters
-from gpurun.runtime.ddp.wrapped_root import RemovedParameter, WrappedRoot
+from gpurun.runtime.ddp.wrapped_root import RemovedParameter, WrappedRoot, wrapped_weakly
 from gpurun.runtime.observe.root_inputs import first_tensor
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
@@ -371,7 +370,7 @@ class HiddenDDP:
         if module is None or not root.reached:
             return
         try:
-            root.wrapper = wrapped(module, unused)
+            root.wrapper = wrapped_weakly(module, unused)
             root.wrapped = {id(p): p for p in root.trainable()}
         except Exception as error:
             stop_rank(

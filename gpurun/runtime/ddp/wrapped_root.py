@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -152,3 +154,19 @@ class WrappedRoot:
 
 def _state(gradient: Tensor | None) -> tuple[int, int] | None:
     return None if gradient is None else (id(gradient), gradient._version)
+
+
+def wrapped_weakly(module: nn.Module, unused: bool) -> DistributedDataParallel:
+    """Return a wrapper that does not keep its module alive.
+
+    `unused`: some parameters get no gradient. All ranks have the same weights already: writing
+    them once more would break graphs that need them. `TypeError` for an option that torch does not
+    know.
+    """
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    # torch 2.4, which does not know the option, writes them all the same
+    as_they_are: dict[str, Any] = {"init_sync": False} if "init_sync" in known else {}
+    wrapper = DistributedDataParallel(module, find_unused_parameters=unused, **as_they_are)
+    del wrapper._modules["module"]
+    wrapper.__dict__["module"] = weakref.proxy(module)
+    return wrapper

@@ -31,7 +31,7 @@ from gpurun.runtime.observe.exit_metrics import write_exit_metrics
 from gpurun.runtime.observe.optimizers import unless_compiling
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
-from gpurun.runtime.safety.user_lines import say
+from gpurun.runtime.safety.stderr_messages import say
 
 STEP_SECONDS = 5.0
 """The longest that a SIGTERM waits for the end of an optimizer's step."""

@@ -27,7 +27,7 @@ from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.exit_metrics import BEFORE_END
 from gpurun.runtime.observe.optimizers import unless_compiling
 from gpurun.runtime.observe.step_clock import CLOCK, CLOCKS, PATIENCE
-from gpurun.runtime.safety.user_lines import say_once
+from gpurun.runtime.safety.stderr_messages import say_once
 
 ENDED = 1
 """Exit code of a run that `stop` ends."""

@@ -1,4 +1,4 @@
-"""Compares losses: finite where the baseline's are, and the curve within the baseline's noise."""
+"""Losses that are not finite or run away, and the words for a curve that is too far off."""
 
 from __future__ import annotations
 
