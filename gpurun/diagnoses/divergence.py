@@ -18,7 +18,7 @@ ADVICE = (
 class Divergence(Diagnosis):
     """Threads of a warp diverge, and the warp takes each way in turn.
 
-    Triggered, by kernel, by less than 80 % of a warp's threads active an instruction.
+    Triggered, by kernel, by less than 80 % of a warp's threads active per instruction.
     """
 
     type: ClassVar[FindingType] = FindingType.DIVERGENCE

@@ -22,9 +22,9 @@ class SmallBatch(Diagnosis):
     """The batch gives the device too little to do at a time.
 
     Triggered if less than half of the device's memory is in use and kernels are small. Kernels
-    count as small if SM activity is below 60 % while busy. Where it is not measured, they do if
-    kernels with fewer blocks than multiprocessors take over 30 % of the kernels' time. Not while
-    the training waits for data.
+    count as small if SM activity is below 60 % while busy. Without that figure, kernels are small
+    if those with fewer blocks than SMs take over 30 % of kernel time. Not reported while the
+    training waits for data.
     """
 
     type: ClassVar[FindingType] = FindingType.SMALL_BATCH
