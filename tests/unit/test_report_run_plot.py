@@ -102,3 +102,11 @@ def test_panels_of_several_runs_have_their_names(tuned: RunContents) -> None:
 def test_what_has_no_room_is_counted(tuned: RunContents, tmp_path: Path) -> None:
     few, many = [drawn(tmp_path / f"{n}.png", *[tuned] * n)[1] for n in (2, 9)]
     assert many < 2 * few
+
+
+def test_a_commit_whose_subject_would_be_a_broken_formula_is_drawn(tmp_path: Path) -> None:
+    figure = plot_style.new_figure(4, 2)
+    figure.subplots(1, 1).set_title("quote ${A}_ and ${B}_")
+    figure.suptitle("scaling of train.py $x_")
+    plot_style.save_png(figure, tmp_path / "odd.png")
+    assert (tmp_path / "odd.png").stat().st_size > 1000

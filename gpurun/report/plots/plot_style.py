@@ -27,9 +27,12 @@ DOTS_PER_INCH = 130
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure of that size (inches), drawn without a screen and without pyplot's state."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells of folders and fonts
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    # a dollar sign in a path or a commit's subject begins no formula
+    matplotlib.rcParams["text.parse_math"] = False
     figure = Figure(figsize=(width, height), dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -44,11 +47,6 @@ def plain(axes: Axes) -> None:
     axes.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=SMALL, color=FAINT, labelcolor=TEXT)
-
-
-def literal(words: str) -> str:
-    """Words as they are written: a dollar sign would begin a formula."""
-    return words.replace("$", r"\$")
 
 
 def save_png(figure: Figure, path: Path) -> None:

@@ -50,7 +50,7 @@ def draw_runs(path: Path, page: Page, runs: Sequence[RunContents]) -> bool:
             plot_style.plain(axes)
             panel(axes)
     words = textwrap.fill(_headline(page), TITLE_LENGTH)
-    figure.suptitle(plot_style.literal(words), fontsize=plot_style.LARGE, fontweight="bold")
+    figure.suptitle(words, fontsize=plot_style.LARGE, fontweight="bold")
     if left > 0:
         caption = f"not drawn: {count(left, 'more panel')}"
         figure.supxlabel(caption, fontsize=plot_style.SMALL, color=plot_style.TEXT)
@@ -143,7 +143,7 @@ def _lines(
 ) -> None:
     for number, (name, points) in enumerate(lines):
         color = plot_style.SERIES[number % len(plot_style.SERIES)]
-        label = plot_style.literal(one_line(name, NAME_LENGTH))
+        label = one_line(name, NAME_LENGTH)
         width = 1.2 + 0.9 * min(len(lines) - 1 - number, 2)  # equal curves stay visible
         dot = "o" if len(points) == 1 else None
         axes.plot(*zip(*points, strict=True), color=color, linewidth=width, marker=dot, label=label)
@@ -155,9 +155,9 @@ def _lines(
 
 def _short(names: Sequence[str]) -> list[str]:
     """Names as they are written, cut where there is no room; equal ones stay apart."""
-    cut = [plot_style.literal(one_line(name, NAME_LENGTH)) for name in names]
+    cut = [one_line(name, NAME_LENGTH) for name in names]
     return [f"{name}{' ' * cut[:n].count(name)}" for n, name in enumerate(cut)]
 
 
 def _title(axes: Axes, words: str) -> None:
-    axes.set_title(plot_style.literal(one_line(words, 60)), fontsize=plot_style.USUAL, loc="left")
+    axes.set_title(one_line(words, 60), fontsize=plot_style.USUAL, loc="left")

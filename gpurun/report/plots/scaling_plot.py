@@ -77,6 +77,7 @@ def _throughput(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -
     axes.set_ylabel(unit)
     if last > 16:
         axes.set_yscale("log", base=10)
+        axes.yaxis.set_major_formatter("{x:,.10g}")  # not as a formula
     else:  # a bar that is longer leaves the picture
         axes.set_ylim(0, 1.15 * max(*values, *linear))
     axes.set_title("throughput", fontsize=plot_style.USUAL)
