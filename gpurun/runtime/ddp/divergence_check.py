@@ -196,4 +196,4 @@ def _sum(parameter: Tensor) -> float:
     numbers = parameter.detach()
     if numbers.is_complex():
         numbers = numbers.real + numbers.imag
-    return float(numbers.double().sum())
+    return float(numbers.sum(dtype=torch.float64))  # .double() would hold a second copy
