@@ -12,7 +12,7 @@ def descendants(ancestor: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            parent = _parent(int(name))
+            parent = parent_of(int(name))
             if parent is not None:
                 children.setdefault(parent, []).append(int(name))
     found: list[int] = []
@@ -43,7 +43,8 @@ def kill_descendants(ancestor: int) -> None:
         time.sleep(0.002)
 
 
-def _parent(pid: int) -> int | None:
+def parent_of(pid: int) -> int | None:
+    """The parent of a process at this moment; None once it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()

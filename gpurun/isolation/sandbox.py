@@ -18,6 +18,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation import quiet_services
 from gpurun.isolation.folder_removal import discard
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.kill_orphans import parent_of
 from gpurun.isolation.pseudo_terminal import PseudoTerminal
 from gpurun.isolation.supervisor_spec import MEMORY, ROOT, UPPERS, SupervisorSpec
 from gpurun.isolation.working_copy import WorkingCopy
@@ -55,7 +56,8 @@ class LaunchSpec:
 class Sandbox:
     """A running trial. It starts at once; `GpurunError` says which call failed if it cannot.
 
-    `pid` is the script's process, as the launcher sees it. `notes` says what is not isolated quite
+    `pid` is the script's process, as the launcher sees it, and `adopter` its parent, which gets its
+    orphans. `notes` says what is not isolated quite
     as it should be, one clause each. `cwd` is where the script runs (a copy under Landlock).
     """
 
@@ -63,6 +65,7 @@ class Sandbox:
         self.spec = spec
         self.notes: list[str] = []
         self.pid = 0
+        self.adopter: int | None = None
         self._code: int | None = None
         self._copy: WorkingCopy | None = None
         self._terminal: PseudoTerminal | None = None
@@ -198,6 +201,7 @@ class Sandbox:
                 if b"start" in block.splitlines():  # an error may have come right behind it
                     started = True
                     self.pid = struct.unpack("3i", ancillary[0][2])[0]
+                    self.adopter = parent_of(self.pid)
         except TimeoutError:
             text += b"error no answer from the sandbox\n"
         for line in text.decode(errors="replace").splitlines():

@@ -12,10 +12,12 @@ class Freezer:
 
     SIGSTOP reaches every process whatever it ignores. The main process is stopped first, and the
     tree is read again until nothing new appears: a worker may fork while it is being stopped.
+    `adopter`: the process that gets the tree's orphans as children, and never stops.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, adopter: int | None = None) -> None:
         self._pid = pid
+        self._root = pid if adopter is None else adopter
         self._frozen: list[int] = []
 
     @property
@@ -30,7 +32,7 @@ class Freezer:
             for pid in ahead:
                 _send(pid, signal.SIGSTOP)
             self._frozen += ahead
-            ahead = [pid for pid in tree_below(self._pid) if pid not in self._frozen]
+            ahead = [pid for pid in tree_below(self._root) if pid not in self._frozen]
 
     def thaw(self) -> None:
         """Let it go on, those that were stopped last first."""
@@ -40,7 +42,7 @@ class Freezer:
 
     def cpu_seconds(self) -> float:
         """What the processes of the tree have computed so far; those that ended are left out."""
-        ticks = sum(map(_ticks, (self._pid, *tree_below(self._pid))))
+        ticks = sum(map(_ticks, {self._pid, *tree_below(self._root)}))
         return ticks / os.sysconf("SC_CLK_TCK")
 
 

@@ -45,9 +45,10 @@ RELEASED_SECONDS = 1.0
 
 
 class Running(Protocol):
-    """A launched process. `poll` gives its exit code, None while it runs."""
+    """A launched process. `adopter`: the one that gets its orphans, if nothing else is below it."""
 
     pid: int
+    adopter: int | None
 
     def poll(self) -> int | None:
         """The exit code, None while it runs."""
@@ -120,7 +121,7 @@ class Side:
         self._while_waiting = while_waiting
         self._held_up = False
         """True once an answer came as soon as the partner was thawed."""
-        self._freezer = Freezer(process.pid)
+        self._freezer = Freezer(process.pid, process.adopter)
         self._orders = os.open(control / ORDERS, os.O_RDWR | os.O_CLOEXEC)
         self._answers = os.open(control / ANSWERS, os.O_RDWR | os.O_CLOEXEC)
 

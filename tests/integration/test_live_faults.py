@@ -182,6 +182,24 @@ def test_workers_in_sessions_of_their_own_are_frozen_with_their_side(
     assert wait_for(lambda: all(state(pid) == "T" for pid in everyone), 10)
 
 
+@pytest.mark.slow  # quick twin: the workers of test_live_pair.py
+def test_a_helper_whose_parent_has_left_is_frozen_with_its_side(
+    sides: Sides, tmp_path: Path
+) -> None:
+    leaving = "import os, time; os.fork() and os._exit(0); time.sleep(600)"
+    begun = f"subprocess.run([sys.executable, '-c', {leaving!r}])"
+    side = sides.run("only", script(tmp_path, "only", before="import subprocess, sys; " + begun))
+    side.await_ready()
+    sandbox = sides.sandboxes[0]
+    assert sandbox.adopter is not None
+    apart = set(tree_below(sandbox.adopter)) - {sandbox.pid, *tree_below(sandbox.pid)}
+    (helper,) = apart
+    side.freeze()
+    assert wait_for(lambda: state(helper) == "T", 10)
+    side.thaw()
+    assert wait_for(lambda: state(helper) == "S", 10)
+
+
 @pytest.mark.slow  # quick twin: the slower side of test_live_pair.py
 def test_what_a_side_is_frozen_for_does_not_count_as_its_silence(
     sides: Sides, tmp_path: Path
@@ -235,6 +253,7 @@ class Here:
     """This very process, as the launched one of a side."""
 
     pid = os.getpid()
+    adopter: int | None = None
 
     def poll(self) -> int | None:
         return None
