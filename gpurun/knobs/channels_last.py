@@ -29,6 +29,7 @@ class ChannelsLast(Knob):
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 23
     acts_on: ClassVar[str] = "model"
+    choices: ClassVar[tuple[bool, ...]] = (True,)
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """On, where the model convolves images on a GPU."""

@@ -28,6 +28,7 @@ class CudnnBenchmark(Knob):
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 32
     acts_on: ClassVar[str] = "model"
+    choices: ClassVar[tuple[bool, ...]] = (True,)
     likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:

@@ -36,6 +36,7 @@ class Tf32(Knob):
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 34
     acts_on: ClassVar[str] = "model"
+    choices: ClassVar[tuple[bool, ...]] = (True,)
     likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
