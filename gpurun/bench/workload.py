@@ -9,6 +9,8 @@ from gpurun.bench.benchmark_launcher import Launch
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.metrics import Metric
 
+BATCH_SIZE = "batch size"
+
 
 @dataclass(frozen=True)
 class Work:
@@ -30,7 +32,7 @@ class Work:
     def difference(self, before: Work) -> tuple[str, float, float] | None:
         """The first thing that differs: its name, what it is, what it was `before`."""
         figures: list[tuple[str, float | None, float | None]] = [
-            ("batch size", self.batch_size, before.batch_size),
+            (BATCH_SIZE, self.batch_size, before.batch_size),
             ("number of parameters", self.parameters, before.parameters),
             ("number of steps", self.steps, before.steps),
         ]
@@ -89,11 +91,12 @@ def check_workload(
 def _refuse(difference: tuple[str, float, float] | None) -> None:
     if difference is not None:
         name, now, before = difference
+        settings = ", or two settings with --allow training" if name == BATCH_SIZE else ""
         raise GpurunError(
             f"the workload has changed: the {name} is {now:,.10g}, and {before:,.10g} in the "
             "baseline",
             "compare equal work: name the same value on both sides, as in args of [bench], "
-            "or compare from the commit on that changed it",
+            f"or compare from the commit on that changed it{settings}",
             ExitCode.NO_BASELINE,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.arguments import settings_file
@@ -16,7 +16,6 @@ from gpurun.bench.record_of_launches import version_here
 from gpurun.bench.single_tree import users_variables
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
-from gpurun.errors import ExitCode
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.tuning import SavedSettings
@@ -61,11 +60,7 @@ def compare_settings(
     contest = _contest(benchmark, (both[0].label, both[1].label), (done[0], done[1]), may_train)
     for side, one in zip((BASELINE, CURRENT), both, strict=True):
         asked.tell(f"{side}: {one.label}, {_shown(one)}")
-    found = compare_sides(benchmark, asked, interruption, lambda: contest)
-    if found.exit_code == int(ExitCode.NO_BASELINE) and not may_train:
-        consent = "add --allow training to compare samples/s anyway"
-        return replace(found, recommendation=consent)
-    return found
+    return compare_sides(benchmark, asked, interruption, lambda: contest)
 
 
 def _contest(
