@@ -26,8 +26,8 @@ from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import printed
 from gpurun.trials.launch_request import LaunchRequest
-from gpurun.trials.live_pair_launch import STRETCH_SECONDS, TURN_SECONDS
 from gpurun.trials.outcome import Outcome, PairOutcome
+from gpurun.trials.pair_seconds import SideSeconds, live_pair_seconds
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 
@@ -41,8 +41,6 @@ more in speed. With it, large blocks always come from the kernel, and memory is 
 user's own value wins."""
 WARM_UP_SECONDS = 2.0
 """The launch before the pairs measures step time, memory and losses."""
-PAIR_SECONDS = 2 * STRETCH_SECONDS + TURN_SECONDS
-"""What a live pair usually measures, without its start."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +105,8 @@ class Launcher:
         self.trials = TrialLauncher(folder, mode)
         self._longest_later = 0.0
         self._longest_pair = 0.0
+        self._slowest_step = 0.0
+        self._on_gpu = False
         self._note = note
 
     @property
@@ -122,7 +122,10 @@ class Launcher:
     @property
     def expected_pair(self) -> float:
         """Seconds that another live pair may take."""
-        return self._longest_pair or WARM_SHARE * self.longest + PAIR_SECONDS
+        if self._longest_pair:
+            return self._longest_pair
+        side = SideSeconds(WARM_SHARE * self.longest, self._slowest_step)
+        return live_pair_seconds(side, side, together=True, on_gpu=self._on_gpu)
 
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
@@ -190,6 +193,9 @@ class Launcher:
 
     def _launch(self, start: Side, rule: StopRule, first: bool) -> Launch:
         outcome = self.trials.run(self.request(start, rule, first=first))
+        step = outcome.result.step_time_ms
+        self._slowest_step = max(self._slowest_step, 0.0 if step is None else step.p50 / 1000)
+        self._on_gpu = bool(outcome.result.devices)
         if not first:
             self._longest_later = max(self._longest_later, outcome.seconds)
         return launch_of(start, outcome)

@@ -7,26 +7,18 @@ turn.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.trees.prepared_sides import Side
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.measure.machine import available_memory
 from gpurun.measure.optional_figures import known
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
 from gpurun.trials.outcome import PairOutcome
+from gpurun.trials.pair_obstacle import live_pair_obstacle, peaks_of
 from gpurun.trials.turn_ratio import TurnRatio
-
-SLOW_STEP_SECONDS = 20.0
-"""Steps that take longer make turns of minutes."""
-MEMORY_SHARE = 0.9
-"""The peaks of both sides together may take this part of the memory."""
-CONTEXT_BYTES = 1 << 30
-"""Memory that a process holds on a GPU beside its tensors."""
 
 
 @dataclass(frozen=True)
@@ -99,23 +91,11 @@ def obstacle(first: Sequence[Launch], mode: Mode) -> str:
     """Why launches like these cannot be live pairs, "" if they can."""
     if mode is Mode.IN_PLACE:
         return "launches work on the real files"
-    results = [launch.result for launch in first]
-    if any(result.ranks > 1 for result in results):
-        return "the script runs in several ranks"
     if any(launch.whole for launch in first):
         return "the script is over too soon to take turns"
-    slowest = max((time.mean for time in known(r.step_time_ms for r in results)), default=0.0)
-    if slowest > 1000 * SLOW_STEP_SECONDS:
-        return f"a step takes {slowest / 1000:.0f} s"
-    hosts = known(result.host for result in results)
-    on_host = sum(known(host.peak_rss_bytes for host in hosts))
-    on_gpu = sum(CONTEXT_BYTES + peak for peak in known(r.peak_reserved_bytes for r in results))
-    gpu = min(
-        known(d.memory_total_bytes for result in results for d in result.devices), default=math.inf
-    )
-    if on_host > MEMORY_SHARE * available_memory() or on_gpu > MEMORY_SHARE * gpu:
-        return "both sides together do not fit in memory"
-    return ""
+    results = [launch.result for launch in first]
+    gpus = known(d.memory_total_bytes for result in results for d in result.devices)
+    return live_pair_obstacle(results, list(map(peaks_of, results)), min(gpus, default=None))
 
 
 def _why_in_turn(both: PairOutcome[Launch]) -> str:

@@ -134,6 +134,10 @@ class TrialRecord:
     """Standard error of the logarithm of that gain, within these launches."""
     joules_per_sample: float | None = None
     """Energy of the GPUs."""
+    peak_reserved_bytes: int | None = None
+    """GPU memory that its allocator held at most, free blocks included."""
+    peak_host_bytes: int | None = None
+    """Resident memory of all its processes together, at most."""
 
 
 @record

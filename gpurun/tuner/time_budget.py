@@ -5,18 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from gpurun.trials.pair_seconds import CORES_FOR_TWO, SideSeconds, live_pair_seconds
 from gpurun.trials.prestart import CORES_EACH
 from gpurun.tuner.search.screening import StartupSeconds
 from gpurun.tuner.trial_length import (
-    CORES_FOR_TWO,
     LEAST_LAUNCHES,
     SCREEN_SHARE,
-    SideSeconds,
     budget_flag,
     kept_for_proof,
     launched_again,
     least_for_proof,
-    live_pair_seconds,
 )
 from gpurun.tuner.tuning_trial import Trial
 
@@ -165,7 +163,8 @@ class TimeBudget:
             _side(self._whole, self.usual + self._imports, steps, imports),
             _side(candidate, seconds + self._imports, steps, imports),
         )
-        return live_pair_seconds(*sides, together=self._cores >= CORES_FOR_TWO)
+        on_gpu = self._whole.result is not None and bool(self._whole.result.devices)
+        return live_pair_seconds(*sides, together=self._cores >= CORES_FOR_TWO, on_gpu=on_gpu)
 
     def no_room_to_search(self, best: Trial, startup: StartupSeconds) -> bool:
         """True if a launch with such a start, and the proof after it, would not fit the budget.

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
 from gpurun.records.result import RunResult
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
-from gpurun.trials.live_pair import LEAST_STEPS
-from gpurun.trials.live_pair_launch import (
-    EPOCH_SECONDS,
-    STRETCH_SECONDS,
-    TURN_SECONDS,
-    seconds_to_see_epochs,
-)
-from gpurun.trials.turn_ratio import least_rounds
 
 AUDIT_STEPS = 8
 WARMUP_STEPS = 4
@@ -55,10 +47,6 @@ SCREEN_SHARE = 0.4
 PATIENCE_SHARE = 0.25
 """A trial may be silent for this part of the budget at least, up to `MOST_PATIENCE`."""
 MOST_PATIENCE = 60.0
-STRETCHES_SECONDS = 2 * STRETCH_SECONDS + 1.0
-"""Seconds of a live pair: both uninterrupted stretches, and the end of both sides."""
-CORES_FOR_TWO = 4
-"""On fewer cores two processes that start beside each other take as long as one after the other."""
 COMPILED_ALREADY = 3
 """Compiling takes this many times less where the trials' caches hold its results."""
 
@@ -117,39 +105,6 @@ def launched_again(seconds: float, usual: float) -> float:
     `usual`: seconds of a launch that compiles nothing.
     """
     return min(seconds, usual + (seconds - usual) / COMPILED_ALREADY)
-
-
-@dataclass(frozen=True)
-class SideSeconds:
-    """Seconds of a side's start, until it could take turns, of a step, and of an epoch.
-
-    `imports`: the part of its start in which it uses one core. `epoch` is 0 where it is not known.
-    `uncounted`: the steps of a turn in which batches that are ready are used up, or as many made as
-    there were before.
-    """
-
-    start: float
-    step: float = 0.0
-    epoch: float = 0.0
-    uncounted: int = 0
-    imports: float = 0.0
-
-
-def live_pair_seconds(one: SideSeconds, other: SideSeconds, *, together: bool) -> float:
-    """Seconds of a live pair: both starts, an uninterrupted stretch of each side, and the turns.
-
-    `together`: both warm up at the same time. Both import at the same time in any case.
-    """
-    starts = max(one.start, other.start)
-    if not together:
-        starts = one.start + other.start - min(one.imports, other.imports)
-    longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
-    uncounted = sum(side.step * (1 + side.uncounted) for side in (one, other))
-    turns = least_rounds(longest) * (2 * longest + uncounted)
-    epochs = seconds_to_see_epochs(max(one.epoch, other.epoch))
-    if epochs > EPOCH_SECONDS:  # too long to be waited for
-        epochs = 0.0
-    return starts + STRETCHES_SECONDS + max(TURN_SECONDS, turns, epochs)
 
 
 def kept_for_proof(round_seconds: float, budget_seconds: float, live: bool) -> float:

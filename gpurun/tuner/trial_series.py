@@ -22,6 +22,7 @@ from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
 from gpurun.trials.launch_request import LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome, PairOutcome
+from gpurun.trials.pair_obstacle import peaks_of
 from gpurun.trials.prestart import prestart_slots
 from gpurun.trials.trial_launcher import LEAST_PATIENCE, TrialLauncher
 from gpurun.tuner import knob_calls
@@ -267,6 +268,7 @@ def trial_of(
 ) -> Trial:
     """The trial that an outcome is. `folder`: of the tuning."""
     result, log = outcome.result, outcome.log
+    peaks = peaks_of(result)
     record = TrialRecord(
         number=number,
         purpose=request.purpose,
@@ -283,6 +285,8 @@ def trial_of(
         others_cpu_percent=None if result.host is None else result.host.others_cpu_percent,
         foreign_processes=max(known(d.foreign_processes for d in result.devices), default=None),
         failure=None if outcome.failure is None else outcome.failure.kind,
+        peak_reserved_bytes=peaks.reserved or None,
+        peak_host_bytes=peaks.host or None,
     )
     shown = None if log is None else evidence(log, request.seed_offset, request.rounded)
     return Trial(record, result, log, shown, outcome.exit_code, objective, outcome.failure)

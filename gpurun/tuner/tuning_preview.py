@@ -9,8 +9,9 @@ from typing import Any
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import byte_size, count, duration, number
 from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.records.tuning import TrialRecord
+from gpurun.trials.pair_obstacle import CONTEXT_BYTES
 from gpurun.tuner import knob_calls
-from gpurun.tuner.proof.live_proof import OVERHEAD_BYTES
 from gpurun.tuner.search.combined_trial import likely_changes
 from gpurun.tuner.search.screening import SearchState
 from gpurun.tuner.search.worth_a_trial import not_worth_a_trial
@@ -58,7 +59,7 @@ def preview_lines(ground: PreviewInputs, times: TimeBudget) -> list[str]:
     lines += [f"would not try {', '.join(names)}: {why}" for why, names in not_tried.items()]
     lines.append(_batches(ground))
     trials = min(trials, ground.most_trials)
-    return [*lines, _time(trials, ground, times), _memory(probe.record.peak_memory_bytes, ground)]
+    return [*lines, _time(trials, ground, times), _memory(probe.record, ground)]
 
 
 def _launched(ground: PreviewInputs) -> str:
@@ -110,13 +111,15 @@ def _time(trials: int, ground: PreviewInputs, times: TimeBudget) -> str:
     )
 
 
-def _memory(peak: int | None, ground: PreviewInputs) -> str:
+def _memory(probe: TrialRecord, ground: PreviewInputs) -> str:
+    peak, held, whose = probe.peak_memory_bytes, probe.peak_host_bytes, "of the main process"
+    if ground.state.facts.device != "cpu":
+        held, whose = CONTEXT_BYTES + (probe.peak_reserved_bytes or 0), "on the GPU"
     if peak is None:
         return "memory: not known"
-    whose = "of the main process" if ground.state.facts.device == "cpu" else "on the GPU"
     if ground.in_turn:
         return f"memory: about {byte_size(peak)} {whose}, one launch at a time"
-    both = byte_size(2 * (peak + OVERHEAD_BYTES))
+    both = byte_size(2 * max(peak, held or 0))
     return (
         f"memory: about {byte_size(peak)} {whose} in a trial, up to {both} while a pair runs; "
         "some changes take more"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpurun.arguments.options import Objective
+from gpurun.measure.machine import available_memory
 from gpurun.measure.run_events import read_run
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import StepTime
@@ -26,8 +27,9 @@ from tests.unit.tuner_trials import trial
 GIB = 1 << 30
 
 
-def with_peak(gib: float, knobs: Mapping[str, Any]) -> Any:
-    return replace(trial(100.0, knobs).record, peak_memory_bytes=int(gib * GIB))
+def with_peak(gib: float, knobs: Mapping[str, Any], host: int = GIB) -> Any:
+    record = trial(100.0, knobs).record
+    return replace(record, peak_reserved_bytes=int(gib * GIB), peak_host_bytes=host)
 
 
 class StandIn:
@@ -64,6 +66,13 @@ def test_two_sides_that_fit_beside_each_other_are_measured_live() -> None:
 
 def test_two_sides_that_do_not_fit_together_take_turns_as_launches() -> None:
     series = StandIn(with_peak(30, {}), with_peak(45, {"a": 1}))
+    said = proof(series).obstacle(on_gpu(80), [{"a": 1}])
+    assert said == "both sides together do not fit in memory"
+
+
+def test_two_sides_whose_data_do_not_fit_in_the_hosts_memory_take_turns_as_launches() -> None:
+    data = available_memory() * 6 // 10
+    series = StandIn(with_peak(1, {}, data), with_peak(1, {"a": 1}, data))
     said = proof(series).obstacle(on_gpu(80), [{"a": 1}])
     assert said == "both sides together do not fit in memory"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpurun.arguments.options import Objective
 from gpurun.measure.resource_use import ENERGY_SECONDS
+from gpurun.trials.pair_seconds import SideSeconds, live_pair_seconds
 from gpurun.tuner.trial_length import (
     AUDIT_STEPS,
     MAX_STEPS,
@@ -11,10 +12,8 @@ from gpurun.tuner.trial_length import (
     PROBE,
     SLOW_STEPS,
     WARMUP_STEPS,
-    SideSeconds,
     budget_flag,
     kept_for_proof,
-    live_pair_seconds,
     patience,
     plan_trials,
     with_read_ahead,
@@ -83,28 +82,32 @@ def test_three_live_pairs_are_kept_and_two_where_those_take_most_of_the_budget()
 
 def test_a_live_pair_takes_the_longer_start_where_both_have_cores_and_else_the_sum() -> None:
     one, other = SideSeconds(10.0), SideSeconds(30.0)
-    alone = live_pair_seconds(one, other, together=True)
+    alone = live_pair_seconds(one, other, together=True, on_gpu=True)
     assert 30.0 < alone < 30.0 + 20.0
-    assert live_pair_seconds(one, other, together=False) == alone + 10.0
+    assert live_pair_seconds(one, other, together=False, on_gpu=True) == alone + 10.0
 
 
 def test_a_live_pair_waits_for_epochs_that_are_not_too_long() -> None:
-    usual = live_pair_seconds(SideSeconds(3.0), SideSeconds(3.0), together=False)
+    usual = live_pair_seconds(SideSeconds(3.0), SideSeconds(3.0), together=False, on_gpu=True)
     for epoch, more in ((0.5, 0.0), (2.0, 3.0), (20.0, 0.0)):
         sides = SideSeconds(3.0, epoch=epoch), SideSeconds(3.0, epoch=epoch / 2)
-        assert live_pair_seconds(*sides, together=False) == usual + more
+        assert live_pair_seconds(*sides, together=False, on_gpu=True) == usual + more
 
 
 def test_slow_steps_make_the_turns_of_a_pair_longer() -> None:
-    quick = live_pair_seconds(SideSeconds(10.0, 0.001), SideSeconds(10.0, 0.001), together=True)
-    slow = live_pair_seconds(SideSeconds(10.0, 0.3), SideSeconds(10.0, 0.1), together=True)
+    quick = live_pair_seconds(
+        SideSeconds(10.0, 0.001), SideSeconds(10.0, 0.001), together=True, on_gpu=True
+    )
+    slow = live_pair_seconds(
+        SideSeconds(10.0, 0.3), SideSeconds(10.0, 0.1), together=True, on_gpu=True
+    )
     assert slow > quick + 8.0
 
 
 def test_batches_that_workers_have_ready_make_the_turns_of_a_pair_longer() -> None:
     plain, busy = SideSeconds(10.0, 0.2), SideSeconds(10.0, 0.2, uncounted=8)
-    usual = live_pair_seconds(plain, plain, together=True)
-    assert live_pair_seconds(plain, busy, together=True) > usual + 6.0
+    usual = live_pair_seconds(plain, plain, together=True, on_gpu=True)
+    assert live_pair_seconds(plain, busy, together=True, on_gpu=True) > usual + 6.0
 
 
 def test_patience_follows_the_budget_and_what_launches_take() -> None:

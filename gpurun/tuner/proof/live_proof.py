@@ -12,16 +12,10 @@ from gpurun.arguments.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import TrialRecord
 from gpurun.trials.outcome import PairOutcome
+from gpurun.trials.pair_obstacle import MemoryPeaks, live_pair_obstacle
 from gpurun.tuner.proof.paired_proof import PairResult
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
-
-SLOW_STEP_SECONDS = 20.0
-"""Steps that take longer make turns of minutes."""
-MEMORY_SHARE = 0.9
-"""The peaks of both sides together may take this part of the memory."""
-OVERHEAD_BYTES = 1 << 30
-"""Bytes of a process on a device beside its tensors: context, libraries, unused segments."""
 
 MakeRequest = Callable[[str, Mapping[str, Any], int], TrialRequest]
 """(purpose, settings, seed offset) → what to launch as one side."""
@@ -49,21 +43,15 @@ class LiveProof:
             return self.series.in_turn_only
         if self.objective is Objective.ENERGY:
             return "turns are too short for a GPU's counter of joules"
-        if facts.result.ranks > 1:
-            return "the script runs in several ranks"
-        step = facts.result.step_time_ms
-        if step is not None and step.mean > 1000 * SLOW_STEP_SECONDS:
-            return f"a step takes {step.mean / 1000:.0f} s"
         if any(trial.status == "completed" for trial in self.series.trials):
             return "the script is over before a live pair could be measured"
-        memory = facts.machine.memory_bytes
-        if facts.device != "cpu":
-            memory = facts.machine.gpu_memory_bytes or 0
-        peaks = [self._peak(settings) for settings in finalists]
-        together = self._peak(self.base) + max(peaks, default=0) + 2 * OVERHEAD_BYTES
-        if memory and together > MEMORY_SHARE * memory:
-            return "both sides together do not fit in memory"
-        return ""
+        of_finalists = [self._peaks(settings) for settings in finalists]
+        largest = MemoryPeaks(
+            max((peaks.host for peaks in of_finalists), default=0),
+            max((peaks.reserved for peaks in of_finalists), default=0),
+        )
+        gpu = None if facts.device == "cpu" else facts.machine.gpu_memory_bytes
+        return live_pair_obstacle([facts.result], (self._peaks(self.base), largest), gpu)
 
     def __call__(self, settings: Mapping[str, Any], number: int) -> PairResult:
         """Measure one pair."""
@@ -86,11 +74,12 @@ class LiveProof:
             _error(trials, self.objective),
         )
 
-    def _peak(self, settings: Mapping[str, Any]) -> int:
-        """The largest peak that trials with these settings had; 0 if there was none."""
-        return max(
-            (t.peak_memory_bytes or 0 for t in self.series.trials if t.knobs == dict(settings)),
-            default=0,
+    def _peaks(self, settings: Mapping[str, Any]) -> MemoryPeaks:
+        """The largest peaks that trials with these settings had; 0 if there was none."""
+        trials = [t for t in self.series.trials if t.knobs == dict(settings)]
+        return MemoryPeaks(
+            max((t.peak_host_bytes or 0 for t in trials), default=0),
+            max((t.peak_reserved_bytes or 0 for t in trials), default=0),
         )
 
 

@@ -1,0 +1,57 @@
+"""How long a live pair takes, expected before it is launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpurun.trials.live_pair import LEAST_STEPS
+from gpurun.trials.live_pair_launch import (
+    EPOCH_SECONDS,
+    STRETCH_SECONDS,
+    STRETCH_SECONDS_WITHOUT_GPU,
+    TURN_SECONDS,
+    seconds_to_see_epochs,
+)
+from gpurun.trials.turn_ratio import least_rounds
+
+CORES_FOR_TWO = 4
+"""On fewer cores two processes that start beside each other take as long as one after the other."""
+END_SECONDS = 1.0
+"""Both sides write their records and leave."""
+
+
+@dataclass(frozen=True)
+class SideSeconds:
+    """Seconds of a side's start, until it could take turns, of a step, and of an epoch.
+
+    `imports`: the part of its start in which it uses one core. `epoch` is 0 where it is not known.
+    `uncounted`: the steps of a turn in which batches that are ready are used up, or as many made as
+    there were before.
+    """
+
+    start: float
+    step: float = 0.0
+    epoch: float = 0.0
+    uncounted: int = 0
+    imports: float = 0.0
+
+
+def live_pair_seconds(
+    one: SideSeconds, other: SideSeconds, *, together: bool, on_gpu: bool
+) -> float:
+    """Seconds of a live pair: both starts, an uninterrupted stretch of each side, and the turns.
+
+    `together`: both warm up at the same time. Both import at the same time in any case. `on_gpu`:
+    the stretches are those of a GPU.
+    """
+    starts = max(one.start, other.start)
+    if not together:
+        starts = one.start + other.start - min(one.imports, other.imports)
+    stretch = STRETCH_SECONDS if on_gpu else STRETCH_SECONDS_WITHOUT_GPU
+    longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
+    uncounted = sum(side.step * (1 + side.uncounted) for side in (one, other))
+    turns = least_rounds(longest) * (2 * longest + uncounted)
+    epochs = seconds_to_see_epochs(max(one.epoch, other.epoch))
+    if epochs > EPOCH_SECONDS:  # too long to be waited for
+        epochs = 0.0
+    return starts + 2 * stretch + END_SECONDS + max(TURN_SECONDS, turns, epochs)
