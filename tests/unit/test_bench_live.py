@@ -44,10 +44,13 @@ class Live(Launcher):
         """By how much the mean step of current sides exceeds their median one."""
         self.excess = [0.0]
         """The same over all turns of a pair, as a logarithm."""
+        self.losses = {BASELINE: LOST, CURRENT: LOST}
 
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         self.turns += start.name[0]
-        return replace(launch(start.name, 1000.0), start=start, loss_curve=curve_of(LOST))
+        return replace(
+            launch(start.name, 1000.0), start=start, loss_curve=curve_of(self.losses[start.name])
+        )
 
     def run_pair(self, starts: tuple[Side, Side], rule: StopRule) -> PairOutcome[Launch]:
         self.turns += f"({starts[0].name[0]}{starts[1].name[0]})"
@@ -67,7 +70,7 @@ class Live(Launcher):
     def _side(self, start: Side, lift: float) -> Launch:
         times = StepTime(8.0 * lift, 8.0, 8.0, 8.0)
         made = launch(start.name, 1000.0, step_time_ms=times)
-        return replace(made, start=start, loss_curve=curve_of(LOST))
+        return replace(made, start=start, loss_curve=curve_of(self.losses[start.name]))
 
 
 def comparing(folder: Path, launcher: Launcher, **more: Any) -> tuple[PairRunner, Findings]:
@@ -101,6 +104,16 @@ def test_a_loss_of_8_percent_is_a_regression_after_three_or_four_live_pairs(tmp_
     one.run()
     assert findings.verdict is Verdict.REGRESSION
     assert len(findings.pairs) <= 4
+
+
+def test_a_loss_that_is_not_finite_ends_the_comparison_with_the_first_pair(tmp_path: Path) -> None:
+    launcher = Live(tmp_path, [0.08, -0.07] * 4)
+    launcher.losses[CURRENT] = [*LOST[:20], *[math.nan] * 20]
+    one, findings = comparing(tmp_path, launcher)
+    one.run()
+    assert launcher.turns == "bc(bc)"
+    found = document(findings)
+    assert (found.verdict, found.exit_code) == ("regression", 1)
 
 
 def test_pairs_that_differ_more_than_those_recorded_ask_for_more(tmp_path: Path) -> None:

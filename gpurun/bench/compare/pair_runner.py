@@ -165,6 +165,8 @@ class PairRunner:
             self._pair(rule)
             plan = self.plan if findings.in_turn else self.plan.of_live_pairs
             findings.result = findings.judged(plan)
+            if findings.training().nonfinite_from_step is not None:
+                return  # a regression, however fast: further pairs change nothing
             self._look_for_rare_costs()
 
     def _look_for_rare_costs(self) -> None:
