@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import Gpurun
 
 KNOB = '''
@@ -74,6 +76,7 @@ def test_the_setting_that_crashes_is_named_with_the_way_out(tmp_path: Path, gpur
     assert lines[-1].startswith("verdict=found exit=0 culprit=c run=")
 
 
+@pytest.mark.slow  # quick twin: the setting that crashes, above
 def test_settings_that_diverge_only_together_are_named_together(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -83,6 +86,7 @@ def test_settings_that_diverge_only_together_are_named_together(
     assert "gpurun: a together with d goes wrong: the loss is not finite at step 8" in lines
 
 
+@pytest.mark.slow  # quick twin: the setting that crashes, above
 def test_a_check_of_the_users_own_judges(tmp_path: Path, gpurun: Gpurun) -> None:
     prepare(tmp_path, "False", "pass")
     log = "$GPURUN_TRIAL/output.log"

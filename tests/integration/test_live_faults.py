@@ -138,6 +138,7 @@ def test_one_long_step_is_not_taken_for_a_wait(
     assert len(rounds) == 50
 
 
+@pytest.mark.slow  # quick twin: the long step above
 def test_a_side_that_computes_is_not_taken_for_one_that_waits(
     sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

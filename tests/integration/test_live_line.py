@@ -86,7 +86,7 @@ def environment(tmp_path: Path, clean_environment: dict[str, str]) -> dict[str, 
     return {**clean_environment, "TERM": "xterm"}
 
 
-@pytest.mark.parametrize("blank", ["0", "30"])
+@pytest.mark.parametrize("blank", ["0", pytest.param("30", marks=pytest.mark.slow)])
 def test_the_line_stands_below_the_output_and_leaves_nothing(
     blank: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -104,6 +104,7 @@ def test_the_line_stands_below_the_output_and_leaves_nothing(
     assert [line for line in left if "p50" not in line] == []  # gpurun's summary has it
 
 
+@pytest.mark.slow  # quick twin: the line below the output, above
 def test_a_resized_terminal_has_one_line(tmp_path: Path, environment: dict[str, str]) -> None:
     live = Terminal(tmp_path, environment, "--live", "train.py", "0", "400")
     assert live.run_until(lambda: live.screen.display[-1].startswith("gpurun: step "))

@@ -90,6 +90,7 @@ def test_launches_one_after_another_are_compared_with_the_same_live_one(
     assert launches.beside(0.004).ratio is None, "it runs alone now"
 
 
+@pytest.mark.slow  # quick twin: the reference that ends, below
 def test_a_launch_that_fails_leaves_the_reference_for_the_next(launches: Launches) -> None:
     assert launches.launcher.start_reference(launches.request(0.004)) == ""
     failed = launches.beside(0.001, 3, "no such class")

@@ -10,6 +10,8 @@ import sys
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
+import pytest
+
 import gpurun
 from gpurun.records.record import record
 
@@ -42,6 +44,7 @@ def test_values_are_compared_hashed_copied_and_shown() -> None:
     assert [each.name for each in fields(Pair)] == ["first", "second"]
 
 
+@pytest.mark.slow  # quick twin: none; mypy alone takes 20 s
 def test_the_type_checker_lets_nobody_assign_to_one(tmp_path: Path) -> None:
     (tmp_path / "assigned.py").write_text(
         "from gpurun.records.record import record\n"

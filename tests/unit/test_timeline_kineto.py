@@ -164,6 +164,7 @@ def test_every_cut_of_a_trace_is_refused(tmp_path: Path) -> None:
             from_kineto.read(cut)
 
 
+@pytest.mark.slow  # quick twin: kernels are read, above
 def test_a_large_trace_is_streamed(tmp_path: Path) -> None:
     """60 MB of events raise the peak of a fresh process by far less than that."""
     path = tmp_path / "large.json"
