@@ -8,18 +8,16 @@ fractions of the step of the smallest count n, the step of N devices takes
     strong:  compute n / N     + bandwidth 2 (N - 1) / N + latency 2 (N - 1)
 
 where bandwidth and latency are what is left of each after overlap with the backward pass: what was
-hidden at the measured counts stays hidden. No parameter can be negative, so all subsets of them are
-fitted by least squares and the best one without a negative value is taken; with three parameters
-that is quicker than any solver. Pure functions, no scipy.
+hidden at the measured counts stays hidden. No parameter can be negative. Pure functions.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+
+import numpy as np
 
 from gpurun.stats.descriptive import percentile_of_sorted
 from gpurun.stats.student_t import t_quantile
@@ -30,7 +28,6 @@ DRAWS = 400
 """Sets of efficiencies that the points may truly have, fitted one by one for the band."""
 FARTHEST = 3.0
 """Half intervals that a drawn efficiency may be off: far beyond the percentiles that are read."""
-TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -95,9 +92,9 @@ def project(points: Sequence[Measured], strong: bool) -> Projection | None:
     rows = [(p.gpus, p.efficiency) for p in ordered]
     free = [(0, 1, 2)] if len(rows) > 2 else [(0, 1), (0, 2)]
     best = _fit(rows, strong, free[0])
-    random_source = random.Random(0)  # the same record from the same measurement
+    source = np.random.default_rng(0)  # the same record from the same measurement
     drawn = [
-        _fit(_drawn(ordered, random_source), strong, columns)
+        _fit(_drawn(ordered, source), strong, columns)
         for columns in free
         for _ in range(DRAWS // len(free))
     ]
@@ -127,7 +124,7 @@ def _columns(gpus: int, strong: bool, smallest: int) -> tuple[float, float, floa
     return compute, 2 * (gpus - 1) / gpus, 2.0 * (gpus - 1)
 
 
-def _drawn(points: Sequence[Measured], source: random.Random) -> list[tuple[int, float]]:
+def _drawn(points: Sequence[Measured], source: np.random.Generator) -> list[tuple[int, float]]:
     """Efficiencies as they may truly be: t-distributed on the log scale, as the intervals are."""
     rows = []
     for point in points:
@@ -136,68 +133,25 @@ def _drawn(points: Sequence[Measured], source: random.Random) -> list[tuple[int,
             freedom = max(point.rounds - 1, 1)
             half = math.log(point.interval[1] / point.interval[0]) / 2
             usual = t_quantile(freedom, 0.975)
-            drawn = max(-FARTHEST, min(FARTHEST, _student(freedom, source) / usual))
+            drawn = max(-FARTHEST, min(FARTHEST, float(source.standard_t(freedom)) / usual))
             efficiency *= math.exp(half * drawn)
         rows.append((point.gpus, efficiency))
     return rows
 
 
-def _student(freedom: int, source: random.Random) -> float:
-    """A draw of Student's t."""
-    chi_square = 2 * source.gammavariate(freedom / 2, 1.0)
-    return source.gauss(0.0, 1.0) / math.sqrt(max(chi_square / freedom, TINY))
-
-
 def _fit(rows: Sequence[tuple[int, float]], strong: bool, columns: Sequence[int]) -> Fit:
     """Non-negative least squares of the relative error of the step's time."""
+    from scipy.optimize import nnls
+
     smallest = rows[0][0]
     design = []
     for gpus, efficiency in rows:
         step = (smallest / gpus if strong else 1.0) / efficiency
-        design.append([x / step for x in _columns(gpus, strong, smallest)])
-    best: tuple[float, dict[int, float]] = (math.inf, {0: 1.0})
-    for size in range(1, len(columns) + 1):
-        for chosen in combinations(columns, size):
-            if 0 not in chosen:
-                continue  # a step without work of its own is none
-            values = _least_squares([[row[c] for c in chosen] for row in design])
-            if values is None or min(values) < 0:
-                continue
-            left = sum(
-                (1 - sum(row[c] * v for c, v in zip(chosen, values, strict=True))) ** 2
-                for row in design
-            )
-            if left < best[0] - TINY:
-                best = (left, dict(zip(chosen, values, strict=True)))
-    found = best[1]
-    return Fit(
-        strong=strong,
-        smallest=smallest,
-        compute=found[0],
-        bandwidth=found.get(1, 0.0) if 1 in columns else None,
-        latency=found.get(2, 0.0) if 2 in columns else None,
-    )
-
-
-def _least_squares(rows: Sequence[Sequence[float]]) -> list[float] | None:
-    """The values by which the columns come nearest to 1 in every row; None if they depend."""
-    size = len(rows[0])
-    if len(rows) < size:
-        return None
-    normal = [
-        [*(sum(row[i] * row[j] for row in rows) for j in range(size)), sum(row[i] for row in rows)]
-        for i in range(size)
-    ]
-    for i in range(size):
-        pivot = max(range(i, size), key=lambda k: abs(normal[k][i]))
-        if abs(normal[pivot][i]) < TINY:
-            return None
-        normal[i], normal[pivot] = normal[pivot], normal[i]
-        for k in range(size):
-            if k != i:
-                share = normal[k][i] / normal[i][i]
-                normal[k] = [a - share * b for a, b in zip(normal[k], normal[i], strict=True)]
-    return [normal[i][size] / normal[i][i] for i in range(size)]
+        parts = _columns(gpus, strong, smallest)
+        design.append([parts[column] / step for column in columns])
+    values, _ = nnls(np.array(design), np.ones(len(design)))
+    found = dict(zip(columns, map(float, values), strict=True))
+    return Fit(strong, smallest, found[0], found.get(1), found.get(2))
 
 
 def _assumptions(count: int, points: Sequence[Measured]) -> tuple[str, ...]:
