@@ -14,6 +14,7 @@ from gpurun.timeline.model import Group
 _KERNELS: tuple[tuple[Group, re.Pattern[str]], ...] = tuple(
     (group, re.compile(pattern, re.IGNORECASE))
     for group, pattern in (
+        (Group.OTHER, r"cudnn_?rnn|rnn_?(cell|bias)|lstm_elementwise|gru_elementwise"),  # of cuDNN
         (Group.COMMUNICATION, r"nccl|nvshmem|all_?reduce|reduce_?scatter|all_?gather"),
         (Group.ATTENTION, r"flash|fmha|sdpa|attention|softmax_warp"),
         (
