@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpurun.arguments.gpurun_toml import load_config
@@ -83,8 +84,10 @@ def diagnose_run(folder: Path, records: RunRecords) -> DiagnosisReport:
     timelines = [profile.timeline for profile in profiles]
     overheads = [p.overhead_percent for p in profiles if p.overhead_percent is not None]
     failures = dict.fromkeys(failure for profile in profiles for failure in profile.failures)
+    slower = max(0.0, max(overheads, default=0.0)) / 100
+    evidence = evidence_of_run(folder, thresholds, timelines, records)
     return diagnosis_report(
-        evidence_of_run(folder, thresholds, timelines, records),
+        replace(evidence, profiling_share=slower / (1 + slower)),
         str(folder),
         overhead_percent=max(overheads, default=None),
         failed_sources=tuple(failures),

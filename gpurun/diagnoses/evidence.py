@@ -45,7 +45,8 @@ class Evidence:
     of tensors to the host, `read_steps`: the steps in which they were looked for; None: nobody
     looked. `traits`: what the script does by itself, by name. `switches`: environment variables
     that slow it down. `threads`: torch's, inside operators. `source_lines`: texts of the lines that
-    the host profile names, by file and line.
+    the host profile names, by file and line. `profiling_share`: of the profiled steps, what the
+    profilers cost.
     """
 
     result: RunResult | None = None
@@ -62,6 +63,7 @@ class Evidence:
     traits: dict[str, str] = field(default_factory=dict)
     switches: tuple[str, ...] = ()
     threads: int | None = None
+    profiling_share: float = 0.0
     source_lines: dict[tuple[str, int], str] = field(default_factory=dict)
     thresholds: Thresholds = field(default_factory=Thresholds)
 

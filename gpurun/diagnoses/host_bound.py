@@ -67,7 +67,7 @@ class HostBound(Diagnosis):
             text += ": it writes or logs in each step"
         return self.finding(
             evidence,
-            evidence.thresholds.severity("host_share", share),
+            evidence.thresholds.severity("host_share", _without_profiling(share, evidence)),
             text,
             [
                 figure("host_share", share, Source.HOST),
@@ -109,7 +109,7 @@ class HostBound(Diagnosis):
         untold = "" if idle.data is not None else " (which may be its loader)"
         return self.finding(
             evidence,
-            evidence.thresholds.severity("host_share", idle.host),
+            evidence.thresholds.severity("host_share", _without_profiling(idle.host, evidence)),
             f"the device waits {percent(idle.host)} of the step while the host does something "
             f"else{untold}",
             [
@@ -133,6 +133,11 @@ def _waiting(evidence: Evidence) -> float:
     """The share of the step in which functions outside the model wait for the device."""
     syncs = None if evidence.figures is None else evidence.figures.syncs
     return 0.0 if syncs is None or syncs.outside_share is None else syncs.outside_share
+
+
+def _without_profiling(share: float, evidence: Evidence) -> float:
+    """The part of a GPU's idle share that the profilers' own work on the host does not explain."""
+    return max(0.0, share - evidence.profiling_share) if evidence.on_gpu else share
 
 
 def _idle_for_host(evidence: Evidence) -> float:

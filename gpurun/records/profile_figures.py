@@ -56,7 +56,8 @@ class LaunchFigures:
 
     `gap_ms_per_step`: pauses between kernels in sum. `small_grid_share`: of the kernels' time, that
     of kernels with fewer blocks than the device has multiprocessors. `device_allocations_per_step`:
-    calls of cudaMalloc and cudaFree.
+    calls of cudaMalloc and cudaFree. `short_kernels_share`: of the window, that of kernels shorter
+    than 10 µs.
     """
 
     kernels_per_step: float | None
@@ -65,6 +66,7 @@ class LaunchFigures:
     queue_depth: float | None
     small_grid_share: float | None
     device_allocations_per_step: float | None
+    short_kernels_share: float | None = None
 
 
 @record

@@ -76,6 +76,8 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
 
 ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap")
 """Calls that take device memory or give it back, and wait for the device meanwhile."""
+SHORT_NS = 10_000
+"""A kernel that takes less hardly pays its launch."""
 NOT_ALLOCATING = ("cudaMallocHost", "cudaFreeHost", "cudaMallocAsync", "cudaFreeAsync")
 
 
@@ -92,6 +94,7 @@ def launch_figures(timeline: Timeline, work: DeviceWork) -> LaunchFigures:
         queue_depth=_queue_depth(timeline, kernels, work),
         small_grid_share=_small_grids(timeline, kernels, work),
         device_allocations_per_step=_device_allocations(timeline),
+        short_kernels_share=float(durations[durations < SHORT_NS].sum()) / work.window_ns,
     )
 
 

@@ -67,10 +67,10 @@ def test_a_healthy_training_has_no_warning(evidence: Evidence) -> None:
         (
             replace(
                 idle(total=0.6, launch=0.55),
-                launches=LaunchFigures(1500, 3.0, 6.0, 0.5, 0.9, 0.0),
+                launches=LaunchFigures(1500, 3.0, 6.0, 0.5, 0.9, 0.0, short_kernels_share=0.2),
             ),
             FindingType.LAUNCH_BOUND,
-            1 / 0.45,
+            1 / (1 - 0.6 - 0.2),  # one operation can do the work of many
         ),
         (
             replace(FIGURES, precision=PrecisionFigures(0.0, 0.7)),
@@ -292,6 +292,12 @@ def test_a_device_that_waits_for_the_host_is_host_bound_without_a_host_profile()
     finding = first(healthy_gpu(idle(total=0.5, host=0.45)))
     assert finding.type is FindingType.HOST_BOUND
     assert finding.gain_upper_bound == pytest.approx(1 / 0.55, rel=1e-3)
+
+
+def test_waits_that_the_profilers_themselves_cause_are_no_warning() -> None:
+    waits = healthy_gpu(idle(total=0.2, host=0.17))
+    assert first(waits).severity > WARNING
+    assert first(replace(waits, profiling_share=0.18)).severity < WARNING
 
 
 def test_python_beside_a_busy_device_is_no_finding() -> None:

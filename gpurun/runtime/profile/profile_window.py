@@ -34,6 +34,8 @@ STEADY_OF = 3
 """Steps in a row that have to be alike before the window begins."""
 STEADY_SPREAD = 1.5
 """They are alike if the longest takes at most so many times the shortest."""
+PLAIN_STEPS = 6
+"""Steps before the window, without profilers, that tell what profiling costs."""
 PATIENCE = 2
 """After so many times the steps of warm-up the window begins, steady or not."""
 READ_STEPS = 3
@@ -96,7 +98,7 @@ class ProfileWindow:
         self._last = now()
 
     def _is_steady(self, count: int) -> bool:
-        least = max(self._spec.warmup_steps, READ_STEPS + STEADY_OF)
+        least = max(self._spec.warmup_steps, READ_STEPS + PLAIN_STEPS)
         if count < least:
             return False
         alike = max(self._recent) <= STEADY_SPREAD * min(self._recent)

@@ -8,7 +8,7 @@ def main():
     args = arguments()
     model = network()
     optimizer = optimizer_of(model)
-    for inputs, labels in batches(args.seconds, 16384 if args.clean else 4096):
+    for inputs, labels in batches(args.seconds):
         if args.clean:
             train_step(model, optimizer, inputs, labels)
         else:
