@@ -66,7 +66,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from gpurun.runtime.trial.live_pair_turns import Turns
+from gpurun.runtime.trial.live_pair_side import Turns
 turns = Turns(Path(sys.argv[2]), int(sys.argv[3]))
 steps = itertools.count(1)
 register_optimizer_step_post_hook(lambda *_: turns.after_step(next(steps)) and sys.exit())

@@ -28,7 +28,7 @@ SIDE = """
 import os, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from gpurun.runtime.trial.live_pair_turns import Turns
+from gpurun.runtime.trial.live_pair_side import Turns
 for leave in (os.setpgrp, os.setsid):
     if os.fork() == 0:
         leave()

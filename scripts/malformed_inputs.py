@@ -53,7 +53,7 @@ IMPORTED = (
     "gpurun.commands.bench.bench_command", "gpurun.commands.bench.history_command",
     "gpurun.commands.diagnose", "gpurun.commands.monitor_command", "gpurun.commands.report_command",
     "gpurun.commands.run", "gpurun.report.page.html_page", "gpurun.report.page.run_page",
-    "gpurun.report.findings_on_screen", "gpurun.report.history_text", "numpy", "rich.console",
+    "gpurun.report.findings_text", "gpurun.report.history_text", "numpy", "rich.console",
     "gpurun.bench.store.benchmark_store", "gpurun.profilers", "gpurun.tuner.saved_settings",
 )  # fmt: skip
 """Loaded before children are forked: each of them saves a second."""

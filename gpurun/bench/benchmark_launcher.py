@@ -26,8 +26,8 @@ from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import printed
 from gpurun.trials.launch_request import LaunchRequest
+from gpurun.trials.live_pair_seconds import SideSeconds, live_pair_seconds
 from gpurun.trials.outcome import Outcome, PairOutcome
-from gpurun.trials.pair_seconds import SideSeconds, live_pair_seconds
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 

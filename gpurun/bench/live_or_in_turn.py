@@ -16,8 +16,8 @@ from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.optional_figures import known
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
+from gpurun.trials.live_pair_obstacle import live_pair_obstacle, peaks_of
 from gpurun.trials.outcome import PairOutcome
-from gpurun.trials.pair_obstacle import live_pair_obstacle, peaks_of
 from gpurun.trials.turn_ratio import TurnRatio
 
 

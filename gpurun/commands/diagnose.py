@@ -107,7 +107,7 @@ def _window_notes(folder: Path, profiles: Sequence[RecordedProfile]) -> tuple[st
 
 def write_report(report: DiagnosisReport, options: DiagnoseOptions) -> None:
     """To the screen and to the files that were asked for."""
-    from gpurun.report.findings_on_screen import print_diagnosis
+    from gpurun.report.findings_text import print_diagnosis
     from gpurun.report.page.findings_section import diagnosis_page
     from gpurun.report.page.markdown_page import markdown_page
 

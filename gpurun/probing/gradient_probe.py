@@ -16,7 +16,7 @@ from typing import Any
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError, Refused, ScriptFailed
 from gpurun.isolation.api import Mode, discard, discard_abandoned, hold, require
-from gpurun.launch.output_log import out_of_memory
+from gpurun.launch.error_in_output import out_of_memory
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.fingerprint import differences
 from gpurun.probing.batch_size_uses import batch_size_uses

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from gpurun.formatting.ceilings_text import ceilings_sentence
-from gpurun.formatting.finding_text import finding_sentence
+from gpurun.formatting.finding_sentence import finding_sentence
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import (
     count,

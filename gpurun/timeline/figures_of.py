@@ -29,7 +29,7 @@ from gpurun.timeline.device_work import (
     on_device,
     step_count,
 )
-from gpurun.timeline.idle_gaps import data_ranges, idle_time
+from gpurun.timeline.idle_causes import data_ranges, idle_time
 from gpurun.timeline.kernel_time import (
     group_shares,
     precision_figures,

@@ -7,9 +7,9 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from gpurun.launch.output_log import (
+from gpurun.launch.error_in_output import (
     EXCEPTION,
-    OUT_OF_MEMORY,
+    is_out_of_memory,
     last_error_line,
     last_lines,
     out_of_memory,
@@ -94,7 +94,7 @@ def _failed(run_dir: Path, result: RunResult) -> Failure:
             if words is not None:
                 return Failure(FailureKind.OUT_OF_MEMORY, words)
     said = last_error_line(run_dir / "output.log")
-    if OUT_OF_MEMORY.search(said) and EXCEPTION.match(said):
+    if is_out_of_memory(said):
         return Failure(FailureKind.OUT_OF_MEMORY, said)
     killed = FailureKind.KILLED if result.status == "killed" else None
     if EXCEPTION.match(said):

@@ -18,23 +18,14 @@ from typing import Protocol
 
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.trials.freezer import Freezer
+from gpurun.trials.turn_length import LEAST_NS, LEAST_STEPS, turn_nanoseconds
 
-LEAST_STEPS = 5
-"""Counted steps of a turn at least."""
-LEAST_NS = 15_000_000
-"""A turn's counted time at least: shorter ones measure the hand-over."""
-MOST_NS = 500_000_000
-"""Longer turns see other disturbances than their neighbours."""
 SHORT_EPOCH_SECONDS = 0.25
 SHORT_EPOCH_STEPS = 2 * LEAST_STEPS
 """Turns count whole epochs if these take no longer, or have no more steps: hardly a turn would lie
 inside one. In shorter turns the end of an epoch is measured apart (`turn_ratio`)."""
 FIRST_ROUNDS = 8
 """If each of so many rounds holds an epoch's end, the further turns count whole epochs."""
-RECENT = 8
-"""The usual hand-over is the median of so many."""
-HANDOVER_SHARE = 0.1
-"""Hand-overs may take this share of a turn; longer ones lengthen the turns."""
 POLL_SECONDS = 0.2
 BLOCKED_SECONDS = 5.0
 """A side that is silent and computes nothing for so long may wait for its frozen partner."""
@@ -266,9 +257,7 @@ def take_turns(
             whole_epochs = True
         handovers.append(_handover(took, rounds[-1]))
         longest = max(turn.nanoseconds // turn.steps for turn in turns.values())
-        usual = sorted(handovers[-RECENT:])[len(handovers[-RECENT:]) // 2]
-        nanoseconds = max(LEAST_NS, LEAST_STEPS * longest, int(usual / HANDOVER_SHARE))
-        nanoseconds = min(nanoseconds, max(MOST_NS, LEAST_STEPS * longest))
+        nanoseconds = turn_nanoseconds(longest, handovers)
     return rounds
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import random
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +15,6 @@ from gpurun.isolation.api import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.messages.turns import Turn
 from gpurun.records.spec import GO
-from gpurun.stats.descriptive import median
 from gpurun.trials.live_pair import (
     PairFailed,
     Round,
@@ -26,23 +24,14 @@ from gpurun.trials.live_pair import (
     take_turns,
 )
 from gpurun.trials.shared_gpu import shared_gpu_notes
-from gpurun.trials.turn_ratio import LEAST_EPOCHS, LEAST_ROUNDS, TurnRatio, turn_ratio
+from gpurun.trials.turn_limits import TurnLimits
+from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
 STRETCH_SECONDS = 2.0
 """Each side first has the machine for so long without a break: GPU activity, power and memory
 cannot be told from turns of some milliseconds."""
 STRETCH_SECONDS_WITHOUT_GPU = 1.0
 """There are fewer counters, and pairs are many: launches on a CPU differ by 2 to 4 %."""
-TURN_SECONDS = 5.0
-EPOCH_SECONDS = 16.0
-MOST_ROUNDS = 4 * LEAST_ROUNDS
-"""If no ratio is known by then, it never will be."""
-SMALL_ERROR = 0.007
-"""Turns of a pair end sooner once their ratio is known so well: launches differ by more."""
-LARGE_ERROR = 0.03
-"""Turns go on, for up to `MOST_TURN_SECONDS`, where their ratio is known no better, which is about
-what launches differ by: that costs less than the start of a further pair."""
-MOST_TURN_SECONDS = 15.0
 EXIT_SECONDS = 30.0
 """A side whose turns are over writes its record and leaves within this time."""
 
@@ -67,40 +56,6 @@ class PairSide:
     def go(self) -> None:
         """Let it train, if it waits at its first step."""
         (self.control / GO).touch()
-
-
-@dataclass(frozen=True)
-class TurnLimits:
-    """The length of all turns, unless the fewest rounds take longer.
-
-    `seconds`: at most, `most_seconds` where the error is large until then. `epoch_seconds`: at
-    most, where enough epochs begin on both sides meanwhile. `error`: turns end sooner once the
-    standard error of the ratio's logarithm is below it.
-    """
-
-    seconds: float = TURN_SECONDS
-    most_seconds: float = MOST_TURN_SECONDS
-    epoch_seconds: float = EPOCH_SECONDS
-    error: float = SMALL_ERROR
-
-    def enough(self, deadline: float = math.inf) -> Callable[[Sequence[Round]], bool]:
-        """True if these rounds are enough. `deadline` (monotonic clock): they are from then on."""
-        begun: list[float] = []
-
-        def enough(rounds: Sequence[Round]) -> bool:
-            begun.append(time.monotonic())
-            taken = begun[-1] - begun[0]
-            if begun[-1] > deadline:
-                return True
-            ratio = turn_ratio(rounds)
-            if ratio is None:  # too few rounds, or an epoch ended in nearly all of them
-                return len(rounds) >= MOST_ROUNDS and taken > self.epoch_seconds
-            if _misses_epochs(rounds, ratio) and _epochs_seconds(rounds) < self.epoch_seconds:
-                return taken > self.epoch_seconds
-            most = self.most_seconds if ratio.error > LARGE_ERROR else self.seconds
-            return taken > most or ratio.error < self.error
-
-        return enough
 
 
 @dataclass(frozen=True)
@@ -177,38 +132,6 @@ def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:
     """The started side; it is sampled while its answers are awaited."""
     tick = partial(sampler.tick, sandbox.pid)
     return Side(side.name, sandbox, side.control, side.patience_seconds, tick)
-
-
-def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:
-    """True if there are epochs, too long for a turn, of which too few were seen to begin."""
-    last = (rounds[-1].first, rounds[-1].second)
-    return (
-        any(turn.epoch_steps for turn in last)
-        and not rounds[-1].whole_epochs
-        and not ratio.epoch_starts
-    )
-
-
-def _epochs_seconds(rounds: Sequence[Round]) -> float:
-    """The longest that it takes until enough epochs have begun on both sides, which get equal time.
-
-    A side whose epochs were not seen yet has epochs of as many steps as the other one.
-    """
-    last = (rounds[-1].first, rounds[-1].second)
-    steps = max(turn.epoch_steps for turn in last)
-    usual = [
-        median([r.first.step_seconds for r in rounds]),
-        median([r.second.step_seconds for r in rounds]),
-    ]
-    epochs = [
-        (turn.epoch_steps or steps) * seconds for turn, seconds in zip(last, usual, strict=True)
-    ]
-    return seconds_to_see_epochs(max(epochs))
-
-
-def seconds_to_see_epochs(epoch: float) -> float:
-    """Seconds until enough epochs have begun on both sides; `epoch`: of the longer ones."""
-    return 2 * LEAST_EPOCHS * epoch
 
 
 def _exit_code(sandbox: Sandbox) -> int | None:

@@ -16,12 +16,8 @@ from gpurun.measure.sampler import Sampler
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.messages.turns import Turn
 from gpurun.trials.live_pair import PairFailed, Round, SideEnded, has_short_epochs, take_turns
-from gpurun.trials.live_pair_launch import (
-    MOST_TURN_SECONDS,
-    PairSide,
-    TurnLimits,
-    live_side,
-)
+from gpurun.trials.live_pair_launch import PairSide, live_side
+from gpurun.trials.turn_limits import MOST_TURN_SECONDS, TurnLimits
 from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
 LIMITS = TurnLimits(seconds=4.0, most_seconds=4.0, epoch_seconds=8.0, error=0.01)

@@ -22,7 +22,8 @@ from gpurun.stats.descriptive import (
     median_error,
     standard_deviation,
 )
-from gpurun.trials.live_pair import MOST_NS, Round
+from gpurun.trials.live_pair import Round
+from gpurun.trials.turn_length import MOST_NS
 
 T = TypeVar("T")
 

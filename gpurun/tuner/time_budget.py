@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gpurun.trials.pair_seconds import CORES_FOR_TWO, SideSeconds, live_pair_seconds
+from gpurun.trials.live_pair_seconds import CORES_FOR_TWO, SideSeconds, live_pair_seconds
 from gpurun.trials.prestart import CORES_EACH
 from gpurun.tuner.search.screening import StartupSeconds
 from gpurun.tuner.trial_length import (

@@ -21,8 +21,8 @@ from gpurun.records.spec import Exchange, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
 from gpurun.trials.launch_request import LaunchRequest, Ranks
+from gpurun.trials.live_pair_obstacle import peaks_of
 from gpurun.trials.outcome import Outcome, PairOutcome
-from gpurun.trials.pair_obstacle import peaks_of
 from gpurun.trials.prestart import prestart_slots
 from gpurun.trials.trial_launcher import LEAST_PATIENCE, TrialLauncher
 from gpurun.tuner import knob_calls

@@ -10,7 +10,7 @@ from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import byte_size, count, duration, number
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.records.tuning import TrialRecord
-from gpurun.trials.pair_obstacle import CONTEXT_BYTES
+from gpurun.trials.live_pair_obstacle import CONTEXT_BYTES
 from gpurun.tuner import knob_calls
 from gpurun.tuner.search.combined_trial import likely_changes
 from gpurun.tuner.search.screening import SearchState

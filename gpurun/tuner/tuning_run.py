@@ -11,7 +11,7 @@ from typing import Any
 from gpurun.arguments.options import Objective, Options
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.formatting.ceilings_text import ceilings_sentence
-from gpurun.formatting.finding_text import finding_sentence
+from gpurun.formatting.finding_sentence import finding_sentence
 from gpurun.formatting.number_text import count
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip

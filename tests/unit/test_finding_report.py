@@ -9,7 +9,7 @@ from gpurun.diagnoses.evidence import Evidence
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
 from gpurun.records.profile_figures import OperatorShare, ProfileFigures
-from gpurun.report.findings_on_screen import diagnosis_lines
+from gpurun.report.findings_text import diagnosis_lines
 from gpurun.report.page.findings_section import diagnosis_page
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.terminal_output import plain

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from gpurun.records.messages.turns import Turn
-from gpurun.trials import live_pair_launch
+from gpurun.trials import turn_limits
 from gpurun.trials.live_pair import FIRST_ROUNDS, Round, Side, has_short_epochs, take_turns
-from gpurun.trials.live_pair_launch import TurnLimits
+from gpurun.trials.turn_limits import TurnLimits
 
 MILLISECOND = 1_000_000
 
@@ -38,7 +38,7 @@ def rounds(count: int, step_ms: float, epoch_steps: int, starts: int = 0) -> lis
 def seconds_taken(found: Sequence[Round], monkeypatch: pytest.MonkeyPatch) -> float:
     """When the limits of a pair say that these rounds are enough, in seconds after the first."""
     clock = 0.0
-    monkeypatch.setattr(live_pair_launch.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(turn_limits.time, "monotonic", lambda: clock)
     enough = TurnLimits(seconds=8.0, most_seconds=20.0, epoch_seconds=16.0, error=0.004).enough()
     while not enough(found):
         clock += 0.5

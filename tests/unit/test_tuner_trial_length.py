@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpurun.arguments.options import Objective
 from gpurun.measure.resource_use import ENERGY_SECONDS
-from gpurun.trials.pair_seconds import SideSeconds, live_pair_seconds
+from gpurun.trials.live_pair_seconds import SideSeconds, live_pair_seconds
 from gpurun.tuner.trial_length import (
     AUDIT_STEPS,
     MAX_STEPS,

@@ -9,7 +9,7 @@ from itertools import groupby
 from gpurun.formatting.number_text import times
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import Finding, Location
-from gpurun.report.findings_on_screen import (
+from gpurun.report.findings_text import (
     HEADINGS,
     TOP,
     advice,

@@ -48,6 +48,10 @@ class Recording:
     """The folder of the trial, for a tuning."""
 
 
+Named = tuple[str, Recording]
+"""A launch with the name under which the page shows it."""
+
+
 @dataclass(frozen=True)
 class RunContents:
     """A run; None and () stand for what it does not have. `missing`: a line for each fault."""

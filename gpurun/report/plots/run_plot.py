@@ -13,10 +13,10 @@ from gpurun.formatting.number_text import count, factor, milliseconds
 from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import LadderRow, TuningReport
 from gpurun.report.ladder import CHOSEN
-from gpurun.report.page.measured_sections import PARTS, Named, step_parts
 from gpurun.report.page.page_blocks import Page, Paragraph
 from gpurun.report.page.recorded_series import Gauge
-from gpurun.report.page.run_contents import RunContents
+from gpurun.report.page.run_contents import Named, RunContents
+from gpurun.report.page.step_parts_section import PARTS, step_parts
 from gpurun.report.plots import plot_style
 
 if TYPE_CHECKING:

@@ -151,7 +151,7 @@ def _install_safety(spec: RunSpec) -> None:
 def _take_turns(control: Path, after_steps: int) -> None:
     from gpurun.runtime.observe.prefetched_batches import PREFETCHED
     from gpurun.runtime.trial import trial_exit
-    from gpurun.runtime.trial.live_pair_turns import Turns
+    from gpurun.runtime.trial.live_pair_side import Turns
 
     turns = Turns(control, after_steps, PREFETCHED)
 

@@ -21,7 +21,7 @@ from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.trial import trial_exit
 from gpurun.runtime.trial.audit_outputs import OutputsAudit
 from gpurun.runtime.trial.audit_training import TrainingAudit
-from gpurun.runtime.trial.live_pair_turns import Turns
+from gpurun.runtime.trial.live_pair_side import Turns
 
 HOLD_SECONDS = 120
 """A launcher that does not answer within this time is gone; the trial goes on."""

@@ -11,8 +11,8 @@ from typing import Any
 from gpurun.arguments.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import TrialRecord
+from gpurun.trials.live_pair_obstacle import MemoryPeaks, live_pair_obstacle
 from gpurun.trials.outcome import PairOutcome
-from gpurun.trials.pair_obstacle import MemoryPeaks, live_pair_obstacle
 from gpurun.tuner.proof.paired_proof import PairResult
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import Trial, TrialRequest

@@ -16,7 +16,7 @@ from gpurun.records.tuning import Proof
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.intervals import says_nothing
 from gpurun.stats.sequential_test import DEFAULT, LIVE, Look, sequential_look
-from gpurun.trials.live_pair_launch import TURN_SECONDS
+from gpurun.trials.turn_limits import TURN_SECONDS
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.search.screening import LEAST_GAIN
 from gpurun.tuner.trial_length import PROOF_ROUNDS

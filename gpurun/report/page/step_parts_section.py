@@ -1,16 +1,14 @@
-"""Sections of what launches recorded: step parts, series over time, loss."""
+"""The section of the parts of a step: where its time goes, by launch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpurun.formatting.number_text import count, milliseconds, number
+from gpurun.formatting.number_text import milliseconds
 from gpurun.records.result import StepSplit
 from gpurun.report.page.bar_chart import stacked_bars
-from gpurun.report.page.line_chart import Line, line_chart
-from gpurun.report.page.page_blocks import Block, Paragraph, Picture, Pictures, Section, Table
-from gpurun.report.page.recorded_series import Gauge, LossCurve, Series
-from gpurun.report.page.run_contents import Recording
+from gpurun.report.page.page_blocks import Block, Paragraph, Picture, Section, Table
+from gpurun.report.page.run_contents import Named
 from gpurun.report.terminal_table import Column, Grid
 
 PARTS = (
@@ -27,9 +25,6 @@ ON_GPU = (
     "Parts are times of the host, except copies. Where the host waits for the GPU, the wait counts "
     "in the part in which it waits, mostly the rest."
 )
-
-Named = tuple[str, Recording]
-"""A launch with the name under which the page shows it."""
 
 
 def step_section(launches: Sequence[Named]) -> Section | None:
@@ -75,49 +70,3 @@ def _parts_grid(splits: Sequence[tuple[str, StepSplit]]) -> Grid:
             shown = ("not measured" if v is None else milliseconds(v) for v in values)
             rows.append((part, *shown))
     return Grid(columns, tuple(rows))
-
-
-def gauges_section(launches: Sequence[Named]) -> Section | None:
-    """Series over time, a picture each; None where nothing was sampled."""
-    pictures = [
-        _gauge_picture(f"{gauge.title}, {gauge.unit}{f': {name}' if name else ''}", gauge)
-        for name, recording in launches
-        for gauge in recording.gauges
-    ]
-    if not pictures:
-        return None
-    spans = "Means are over the measured steps, lowest and highest values over the whole launch."
-    return Section("Devices over time", (Pictures(tuple(pictures)), Paragraph(spans)))
-
-
-def _gauge_picture(title: str, gauge: Gauge) -> Picture:
-    lines = [Line(series.name, series.points) for series in gauge.series]
-    sentence = "; ".join(_summary(series, gauge.unit) for series in gauge.series)
-    by_device = f"; mean of each: {', '.join(map(number, gauge.means))}" if gauge.means else ""
-    return Picture(line_chart(title, lines, "seconds", x_from=0.0), f"{sentence}{by_device}.")
-
-
-def _summary(series: Series, unit: str) -> str:
-    low, high = number(series.low), number(series.high)
-    return f"{series.name}: mean {number(series.mean)} {unit}, from {low} to {high}"
-
-
-def loss_section(launches: Sequence[Named]) -> Section | None:
-    """The loss curves in one picture; None where no loss was looked at."""
-    curves = [(name, r.loss) for name, r in launches if r.loss is not None]
-    if not curves:
-        return None
-    lines = [Line(name or "loss", curve.series.points) for name, curve in curves]
-    picture = line_chart("Loss by step", lines, "step", from_zero=False)
-    sentence = "; ".join(_loss_summary(name, curve) for name, curve in curves)
-    return Section("Loss", (Picture(picture, f"{sentence}."),))
-
-
-def _loss_summary(name: str, curve: LossCurve) -> str:
-    points = curve.series.points
-    begin, end = number(points[0][1]), number(points[-1][1])
-    broken = ""
-    if curve.not_finite:
-        broken = f"; it was not finite in {count(curve.not_finite, 'step')}"
-    said = f"from {begin} to {end} at step {points[-1][0]:,.0f}, lowest {number(curve.series.low)}"
-    return f"{name or 'loss'}: {said}{broken}"

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpurun.trials.live_pair import LEAST_STEPS
-from gpurun.trials.live_pair_launch import (
-    EPOCH_SECONDS,
-    STRETCH_SECONDS,
-    STRETCH_SECONDS_WITHOUT_GPU,
-    TURN_SECONDS,
-    seconds_to_see_epochs,
-)
+from gpurun.trials.live_pair_launch import STRETCH_SECONDS, STRETCH_SECONDS_WITHOUT_GPU
+from gpurun.trials.turn_length import LEAST_STEPS
+from gpurun.trials.turn_limits import EPOCH_SECONDS, TURN_SECONDS, seconds_to_see_epochs
 from gpurun.trials.turn_ratio import least_rounds
 
 CORES_FOR_TWO = 4

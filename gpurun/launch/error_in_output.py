@@ -22,11 +22,13 @@ OF_RANK = re.compile(r"^\[rank\d+\]:[ ]?", re.MULTILINE)
 
 def out_of_memory(log: Path) -> str | None:
     """The exception by which a process says so at the end of its output, None if it does not."""
-    for line in last_lines(log, AT_THE_END):
-        said = FAILED_FIRST.sub("", line)
-        if EXCEPTION.match(said) and OUT_OF_MEMORY.search(said):
-            return said
-    return None
+    lines = (FAILED_FIRST.sub("", line) for line in last_lines(log, AT_THE_END))
+    return next(filter(is_out_of_memory, lines), None)
+
+
+def is_out_of_memory(line: str) -> bool:
+    """True for a line that names an exception for want of memory."""
+    return EXCEPTION.match(line) is not None and OUT_OF_MEMORY.search(line) is not None
 
 
 def last_error_line(log: Path) -> str:

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, PrefetchLevel, send
-from gpurun.runtime.trial import live_pair_turns as turns_module
-from gpurun.runtime.trial.live_pair_turns import Turns
+from gpurun.runtime.trial import live_pair_side as turns_module
+from gpurun.runtime.trial.live_pair_side import Turns
 from gpurun.trials.live_pair import make_fifos
 from tests.integration.launched import wait_for
 from tests.integration.live_sides import state

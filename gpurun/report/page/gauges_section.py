@@ -1,0 +1,36 @@
+"""The section of the series that were sampled over time: GPU activity, power, memory and others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpurun.formatting.number_text import number
+from gpurun.report.page.line_chart import Line, line_chart
+from gpurun.report.page.page_blocks import Paragraph, Picture, Pictures, Section
+from gpurun.report.page.recorded_series import Gauge, Series
+from gpurun.report.page.run_contents import Named
+
+
+def gauges_section(launches: Sequence[Named]) -> Section | None:
+    """Series over time, a picture each; None where nothing was sampled."""
+    pictures = [
+        _gauge_picture(f"{gauge.title}, {gauge.unit}{f': {name}' if name else ''}", gauge)
+        for name, recording in launches
+        for gauge in recording.gauges
+    ]
+    if not pictures:
+        return None
+    spans = "Means are over the measured steps, lowest and highest values over the whole launch."
+    return Section("Devices over time", (Pictures(tuple(pictures)), Paragraph(spans)))
+
+
+def _gauge_picture(title: str, gauge: Gauge) -> Picture:
+    lines = [Line(series.name, series.points) for series in gauge.series]
+    sentence = "; ".join(_summary(series, gauge.unit) for series in gauge.series)
+    by_device = f"; mean of each: {', '.join(map(number, gauge.means))}" if gauge.means else ""
+    return Picture(line_chart(title, lines, "seconds", x_from=0.0), f"{sentence}{by_device}.")
+
+
+def _summary(series: Series, unit: str) -> str:
+    low, high = number(series.low), number(series.high)
+    return f"{series.name}: mean {number(series.mean)} {unit}, from {low} to {high}"
