@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.records.finding import WARNING
+from gpurun.records.finding import CRITICAL, WARNING
 from tests.conftest import REPOSITORY, Gpurun
 
 PLANTED = REPOSITORY / "tests" / "data" / "planted"
@@ -67,3 +67,23 @@ def test_the_same_script_without_its_fault_has_no_warning(
 ) -> None:
     found = findings_of(gpurun, tmp_path, script, "--clean")
     assert [f for f in found if f["severity"] > WARNING] == []
+
+
+def test_the_rank_that_works_longer_is_named_and_how_much(tmp_path: Path, gpurun: Gpurun) -> None:
+    """Two ranks on busy cores are never quite equal: the clean twin is compared, not judged."""
+    ratios = {}
+    for clean in ((), ("--clean",)):
+        document = tmp_path / "ranks.json"
+        flags = ("--nproc-per-node", "2", "--stop", "--quiet", "--json", str(document))
+        script = str(PLANTED / "uneven_ranks.py")
+        done = gpurun("profile", *flags, script, *clean, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        found = {f["type"]: f for f in json.loads(document.read_text())["findings"]}
+        imbalance = found.get("load_imbalance", {"evidence": []})
+        figures = {each["name"]: each["value"] for each in imbalance["evidence"]}
+        ratios[bool(clean)] = figures.get("imbalance", 1.0)
+        if not clean:
+            assert next(iter(found)) == "load_imbalance"
+            assert imbalance["severity"] > CRITICAL
+            assert figures["slowest_rank"] == 1
+    assert ratios[False] - 1 > 2 * (ratios[True] - 1)
