@@ -19,5 +19,7 @@ def updated_deviation(
     """
     own = len(values) - 1
     freedom = own + prior_freedom
-    squares = own * standard_deviation(values) ** 2 + prior_freedom * prior_sd**2
+    squares = prior_freedom * prior_sd**2
+    if own:
+        squares += own * standard_deviation(values) ** 2
     return math.sqrt(squares / freedom), freedom

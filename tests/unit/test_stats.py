@@ -77,6 +77,14 @@ def test_two_or_three_live_pairs_prove_a_gain_of_15_percent() -> None:
     assert simulate("gauss", 0.02, 1.15, repeats=200, seed=7, plan=LIVE).mean_pairs < 3
 
 
+def test_one_live_pair_proves_a_gain_far_beyond_what_launches_differ_by() -> None:
+    assert sequential_look([(100.0, 140.0)], LIVE, [0.01]).significant
+    assert not sequential_look([(100.0, 125.0)], LIVE, [0.01]).significant
+    assert not sequential_look([(100.0, 140.0)], LIVE, [0.1]).significant, "its turns disagree"
+    assert not sequential_look([(100.0, 900.0)], LIVE, [0.01]).settled, "a second one narrows it"
+    assert sequential_look([(100.0, 900.0)]).interval is None, "without a prior one says nothing"
+
+
 def test_two_live_pairs_that_agree_by_chance_are_not_believed_to_be_that_exact() -> None:
     low, high = sequential_look([(100.0, 300.0), (100.0, 300.0)], LIVE).interval or (0, 0)
     assert 0.85 < low / 3 < 0.95

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpurun.formatting.number_text import count
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
 from gpurun.stats.descriptive import geometric_mean
@@ -275,7 +276,7 @@ def _pair(
         state = "settled" if look.settled else "not settled"
         report(
             f"{finalist.name}: ×{look.speedup:.3g} ({low:.3g}–{high:.3g}) "
-            f"after {look.pairs_used} pairs, {state}"
+            f"after {count(look.pairs_used, 'pair')}, {state}"
         )
 
 
