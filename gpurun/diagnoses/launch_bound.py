@@ -23,9 +23,9 @@ class LaunchBound(Diagnosis):
 
     Triggered by a mean kernel below 10 µs while the device waits for launches for more than 1 ms
     per step. Also triggered by a kernel that is called more than 1,000 times per step while the
-    device waits so. The bound leaves out these waits. Where kernels are short on average, it leaves
-    out all waits for the host but those for data and synchronisations, and the kernels below 10 µs
-    themselves: one operation can do the work of many.
+    device waits so. The bound leaves out these waits; where kernels are short on average, all waits
+    but those for data and synchronisations. Where a kernel is called so often, it leaves out the
+    kernels below 10 µs themselves, too: one operation can do the work of many.
     """
 
     type: ClassVar[FindingType] = FindingType.LAUNCH_BOUND
@@ -68,13 +68,17 @@ class LaunchBound(Diagnosis):
             ],
             ADVICE,
             knob="compile",
-            gain=gain_without(_avoidable(evidence, figures.idle, launches)),
+            gain=gain_without(_avoidable(evidence, figures.idle, launches, calls)),
         )
 
 
-def _avoidable(evidence: Evidence, idle: IdleTime, launches: LaunchFigures) -> float | None:
-    """The share of the step that launches can cost at most."""
-    if evidence.thresholds.severity("short_kernel_us", launches.mean_kernel_us) < WARNING:
+def _avoidable(
+    evidence: Evidence, idle: IdleTime, launches: LaunchFigures, calls: float
+) -> float | None:
+    """The share of the step that launches can cost at most. `calls`: of one kernel, per step."""
+    rate = evidence.thresholds.severity
+    if rate("short_kernel_us", launches.mean_kernel_us) < WARNING:
         return idle.launch
     waits = idle.total - (idle.data or 0.0) - (idle.sync or 0.0)
-    return waits + (launches.short_kernels_share or 0.0)
+    looped = rate("kernel_calls_per_step", calls) >= WARNING
+    return waits + (launches.short_kernels_share or 0.0 if looped else 0.0)

@@ -42,7 +42,7 @@ class MemoryBandwidth(Diagnosis):
     def find(self, evidence: Evidence) -> Finding | None:
         """The bandwidth in use and the kernels that use it."""
         rate = evidence.thresholds.severity
-        share, dram = _fusable_share(evidence), _dram_activity(evidence)
+        share, dram = fusable_share(evidence), _dram_activity(evidence)
         kernel, by_kernel = _worst_kernel(evidence)
         severity = max(rate("elementwise_share", share), rate("dram_activity", dram), by_kernel)
         if share is not None:
@@ -66,7 +66,8 @@ class MemoryBandwidth(Diagnosis):
         )
 
 
-def _fusable_share(evidence: Evidence) -> float | None:
+def fusable_share(evidence: Evidence) -> float | None:
+    """The share of the step in elementwise kernels, norms and reductions; None if not known."""
     figures = evidence.figures
     if figures is None or figures.group_shares is None or figures.kernel_share is None:
         return None

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.memory_bandwidth import fusable_share
 from gpurun.records.finding import WARNING, Finding, FindingType
 
 ADVICE = (
@@ -29,7 +30,8 @@ class TensorCoreUse(Diagnosis):
     """Matrix products, convolutions or attention run outside tensor cores.
 
     Triggered by kernels of these kinds outside tensor cores that take more than 10 % of the step.
-    The bound is a roofline: no such kernel gets faster than the ratio of the device's peaks.
+    The bound is a roofline: no such kernel gets faster than the ratio of the device's peaks, and
+    kernels that move data take half their time at least.
     Without a timeline, tensor activity near zero on a busy device is a warning without a bound.
     """
 
@@ -47,6 +49,7 @@ class TensorCoreUse(Diagnosis):
             return self._by_activity(evidence)
         share = precision.outside_share_of_window
         ratio = None if capability is None else PEAK_RATIOS.get(capability)
+        halved = (fusable_share(evidence) or 0.0) / 2  # half as many bytes
         return self.finding(
             evidence,
             evidence.thresholds.severity("outside_tensor_cores", share),
@@ -59,7 +62,7 @@ class TensorCoreUse(Diagnosis):
             ],
             ADVICE,
             knob="autocast",
-            gain=None if ratio is None else gain_without(share * (1 - 1 / ratio)),
+            gain=None if ratio is None else gain_without(share * (1 - 1 / ratio) + halved),
         )
 
     def _by_activity(self, evidence: Evidence) -> Finding | None:

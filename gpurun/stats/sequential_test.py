@@ -68,7 +68,7 @@ LIVE = SequentialPlan(
     prior_freedom=4,
 )
 """For live pairs, which differ by 1 to 5 % from launch to launch and settle within ±10 %. The first
-pair alone proves gains from about 1.3 on: more than eight times that deviation. It never settles."""
+pair alone proves gains from about 1.3 on, more than eight deviations, and never settles."""
 
 
 @dataclass(frozen=True)

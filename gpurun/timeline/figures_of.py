@@ -12,6 +12,7 @@ import numpy as np
 from gpurun.records.profile_figures import (
     CommunicationFigures,
     CopyFigures,
+    IdleTime,
     LaunchFigures,
     ProfileFigures,
     StepParts,
@@ -47,6 +48,7 @@ from gpurun.timeline.model import (
     Timeline,
 )
 from gpurun.timeline.runtime_calls import launch_times
+from gpurun.timeline.steady_window import once_filled
 
 
 def figures_of(timeline: Timeline) -> ProfileFigures:
@@ -64,7 +66,7 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
     return replace(
         host,
         kernel_share=work.share(work.kernels.total_ns),
-        idle=idle_time(timeline, work),
+        idle=_idle(timeline, work),
         copies=copy_figures(timeline, work),
         launches=launch_figures(timeline, work),
         precision=precision_figures(timeline, work),
@@ -72,6 +74,12 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
         group_shares=group_shares(timeline, work),
         top_kernels=top_kernels(timeline, work),
     )
+
+
+def _idle(timeline: Timeline, work: DeviceWork) -> IdleTime:
+    """The idle time, without the GPU's first wait in a window that begins with an idle one."""
+    filled = once_filled(timeline)
+    return idle_time(filled, device_work(filled) or work)
 
 
 ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap")

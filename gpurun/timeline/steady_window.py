@@ -36,6 +36,20 @@ def steady(timeline: Timeline) -> Timeline:
     return _since(timeline, int(start[spikes[-1] + 1]))
 
 
+def once_filled(timeline: Timeline) -> Timeline:
+    """The timeline whose window begins with the first kernel of the second step.
+
+    For what a GPU waits for: a window of gpurun's own begins when the GPU has done all its work. So
+    it idles at first, which it does not in steps whose launches come ahead of it.
+    """
+    if OWN_WINDOW not in timeline.sources or len(timeline.steps or ()) < 4:
+        return timeline
+    assert timeline.steps is not None
+    starts = begins(timeline.kernels or ())
+    later = starts[starts >= begins(timeline.steps)[1]]
+    return replace(timeline, window_begin_ns=int(later.min())) if len(later) else timeline
+
+
 def _since(timeline: Timeline, begin: int) -> Timeline:
     """The timeline without what began before a time."""
 

@@ -70,12 +70,12 @@ def test_a_healthy_training_has_no_warning(evidence: Evidence) -> None:
                 launches=LaunchFigures(1500, 3.0, 6.0, 0.5, 0.9, 0.0, short_kernels_share=0.2),
             ),
             FindingType.LAUNCH_BOUND,
-            1 / (1 - 0.6 - 0.2),  # one operation can do the work of many
+            1 / (1 - 0.6),
         ),
         (
             replace(FIGURES, precision=PrecisionFigures(0.0, 0.7)),
             FindingType.PRECISION,
-            1 / (1 - 0.7 * 14 / 15),
+            1 / (1 - 0.7 * 14 / 15 - 0.2 * 0.97 / 2),  # half as many bytes
         ),
         (
             replace(FIGURES, group_shares={"elementwise": 0.9, "matmul": 0.1}),
@@ -292,6 +292,16 @@ def test_a_device_that_waits_for_the_host_is_host_bound_without_a_host_profile()
     finding = first(healthy_gpu(idle(total=0.5, host=0.45)))
     assert finding.type is FindingType.HOST_BOUND
     assert finding.gain_upper_bound == pytest.approx(1 / 0.55, rel=1e-3)
+
+
+def test_a_kernel_in_a_loop_is_bounded_without_the_short_kernels_themselves() -> None:
+    """One operation can do the work of many."""
+    launches = LaunchFigures(8000, 2.5, 6.0, 0.5, 0.9, 0.0, short_kernels_share=0.1)
+    looped = KernelShare("add", "elementwise", 0.03, 1700.0, 2.7, False)
+    figures = replace(idle(total=0.8, launch=0.7), launches=launches, top_kernels=(looped,))
+    assert first(healthy_gpu(figures)).gain_upper_bound == pytest.approx(1 / (1 - 0.9), rel=1e-3)
+    few = replace(figures, top_kernels=(replace(looped, calls_per_step=90.0),))
+    assert first(healthy_gpu(few)).gain_upper_bound == pytest.approx(1 / (1 - 0.8), rel=1e-3)
 
 
 def test_waits_that_the_profilers_themselves_cause_are_no_warning() -> None:
