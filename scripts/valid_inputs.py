@@ -196,7 +196,8 @@ def _recordings(folder: Path) -> Iterator[ValidInput]:
 
 def _small_trace() -> dict[str, object]:
     with tarfile.open(DATA / "h100_profiles" / "tiny_kernels.tar.xz") as archive:
-        member = archive.extractfile("tiny_kernels/profile/kineto-690.json")
+        (name,) = [name for name in archive.getnames() if "/kineto-" in name]
+        member = archive.extractfile(name)
         assert member is not None
         document: dict[str, object] = json.loads(member.read())
     events = document["traceEvents"]
@@ -242,7 +243,8 @@ def _run_folder(place: Path) -> str:
     attempt = Attempt(1, 1, 2.5, "failed", (failure,))
     (place / "attempts.jsonl").write_text(json.dumps(to_json(attempt)) + "\n")
     (place / "profile").mkdir()
-    (place / "profile" / "kineto-690.json").write_text(json.dumps(_small_trace()))
+    process = next(place.glob("events-*.jsonl")).stem.partition("-")[2]
+    (place / "profile" / f"kineto-{process}.json").write_text(json.dumps(_small_trace()))
     return place.name
 
 

@@ -108,7 +108,7 @@ def test_a_loss_of_8_percent_is_a_regression_after_three_or_four_live_pairs(tmp_
 
 def test_a_loss_that_is_not_finite_ends_the_comparison_with_the_first_pair(tmp_path: Path) -> None:
     launcher = Live(tmp_path, [0.08, -0.07] * 4)
-    launcher.losses[CURRENT] = [*LOST[:20], *[math.nan] * 20]
+    launcher.losses[CURRENT] = [*LOST[:20], *[math.inf] * 20]
     one, findings = comparing(tmp_path, launcher)
     one.run()
     assert launcher.turns == "bc(bc)"
