@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.bench.comparison import TrainingComparison
@@ -54,9 +54,8 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
             f"a loss was seen in {len(mine)} of {counts[0]} launches of the baseline and in "
             f"{len(theirs)} of {counts[1]} of the current side"
         )
-    far = _that_reach(mine, theirs)
-    lost = _nonfinite(*far)
-    if lost is not None and lost.whole and min(map(len, far)) >= LEAST_NONFINITE:
+    lost = _lost(mine, theirs)
+    if lost is not None and lost.whole:
         return TrainingComparison(
             True, counts, lost.told, lost.step, nonfinite_from_step=lost.regressed
         )
@@ -66,6 +65,28 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
         few = f"{min(counts)} launches of a side are too few, {LEAST} are needed"
         return untold(f"{few}; {lost.told}" if lost is not None else few)
     return _by_curves(mine, theirs, lost)
+
+
+def loses_its_loss(baseline: Curves, current: Curves) -> bool:
+    """True if the current loss is proven not finite where the baseline's is: a regression.
+
+    The part of `compare_training` that is cheap enough to be asked after every pair.
+    """
+    mine = [curve for curve in baseline if curve is not None]
+    theirs = [curve for curve in current if curve is not None]
+    if (len(mine), len(theirs)) != (len(baseline), len(current)):
+        return False
+    lost = _lost(mine, theirs)
+    return lost is not None and lost.whole and lost.regressed is not None
+
+
+def _lost(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _NonFinite | None:
+    """The losses that are not finite; those of too few launches are not `whole`."""
+    far = _that_reach(baseline, current)
+    lost = _nonfinite(*far)
+    if lost is None or min(map(len, far)) >= LEAST_NONFINITE:
+        return lost
+    return replace(lost, whole=False)
 
 
 @dataclass(frozen=True)

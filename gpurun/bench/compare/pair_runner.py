@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.compare_training import compare_training
+from gpurun.bench.compare.compare_training import Curves, compare_training, loses_its_loss
 from gpurun.bench.compare.rare_costs import MISSED, has_rare_cost
 from gpurun.bench.disturbed_pairs import MOST_AGAIN, disturbance, trouble_of_both
 from gpurun.bench.live_or_in_turn import PairLauncher
@@ -82,13 +82,17 @@ class Findings:
         return [getattr(pair, side) for pair in self.pairs] + failed
 
     def training(self) -> TrainingComparison:
-        """Compare the losses of the pairs, and of the first launches too if the pairs are live.
+        """Compare the losses of both sides."""
+        return compare_training(*self.loss_curves())
+
+    def loss_curves(self) -> tuple[Curves, Curves]:
+        """The losses of the pairs, and of the first launches too if the pairs are live.
 
         First launches are as long as the sides of a live pair; launches in turn are longer.
         """
         live = self.pairs and all(pair.ratio is not None for pair in self.pairs)
         first = [[one.loss_curve] for one in self.first] if live and self.first else [[], []]
-        return compare_training(
+        return (
             [*first[0], *(pair.baseline.loss_curve for pair in self.pairs)],
             [*first[1], *(pair.current.loss_curve for pair in self.pairs)],
         )
@@ -165,7 +169,7 @@ class PairRunner:
             self._pair(rule)
             plan = self.plan if findings.in_turn else self.plan.of_live_pairs
             findings.result = findings.judged(plan)
-            if findings.training().nonfinite_from_step is not None:
+            if loses_its_loss(*findings.loss_curves()):
                 return  # a regression, however fast: further pairs change nothing
             self._look_for_rare_costs()
 
