@@ -38,7 +38,7 @@ class LaunchBound(Diagnosis):
     )
 
     def find(self, evidence: Evidence) -> Finding | None:
-        """The launches; the bound is told above."""
+        """The launches of the window, and what the device waits for them."""
         figures = evidence.figures
         if figures is None or figures.idle is None or figures.launches is None:
             return None

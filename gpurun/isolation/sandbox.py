@@ -57,8 +57,8 @@ class Sandbox:
     """A running trial. It starts at once; `GpurunError` says which call failed if it cannot.
 
     `pid` is the script's process, as the launcher sees it, and `adopter` its parent, which gets its
-    orphans. `notes` says what is not isolated quite
-    as it should be, one clause each. `cwd` is where the script runs (a copy under Landlock).
+    orphans. `notes` says what is not isolated quite as it should be, one clause each. `cwd` is
+    where the script runs (a copy under Landlock).
     """
 
     def __init__(self, spec: LaunchSpec) -> None:

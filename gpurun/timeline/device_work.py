@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -52,6 +52,18 @@ class DeviceWork:
     def window_ns(self) -> int:
         """Length of the window."""
         return self.end_ns - self.begin_ns
+
+    def since(self, begin: int) -> DeviceWork:
+        """What is left of it in a window that begins later."""
+        copies, end = self.copies, self.end_ns
+        return replace(
+            self,
+            begin_ns=begin,
+            kernels=self.kernels.within(begin, end),
+            copies=None if copies is None else copies.within(begin, end),
+            collectives=self.collectives.within(begin, end),
+            busy=self.busy.within(begin, end),
+        )
 
     def share(self, nanoseconds: float) -> float:
         """A time as a share of the window."""

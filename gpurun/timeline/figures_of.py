@@ -12,7 +12,6 @@ import numpy as np
 from gpurun.records.profile_figures import (
     CommunicationFigures,
     CopyFigures,
-    IdleTime,
     LaunchFigures,
     ProfileFigures,
     StepParts,
@@ -48,7 +47,7 @@ from gpurun.timeline.model import (
     Timeline,
 )
 from gpurun.timeline.runtime_calls import launch_times
-from gpurun.timeline.steady_window import once_filled
+from gpurun.timeline.steady_window import filled_ns
 
 
 def figures_of(timeline: Timeline) -> ProfileFigures:
@@ -66,7 +65,7 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
     return replace(
         host,
         kernel_share=work.share(work.kernels.total_ns),
-        idle=_idle(timeline, work),
+        idle=idle_time(timeline, work.since(filled_ns(timeline))),
         copies=copy_figures(timeline, work),
         launches=launch_figures(timeline, work),
         precision=precision_figures(timeline, work),
@@ -76,17 +75,11 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
     )
 
 
-def _idle(timeline: Timeline, work: DeviceWork) -> IdleTime:
-    """The idle time, without the GPU's first wait in a window that begins with an idle one."""
-    filled = once_filled(timeline)
-    return idle_time(filled, device_work(filled) or work)
-
-
 ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap")
 """Calls that take device memory or give it back, and wait for the device meanwhile."""
+NOT_ALLOCATING = ("cudaMallocHost", "cudaFreeHost", "cudaMallocAsync", "cudaFreeAsync")
 SHORT_NS = 10_000
 """A kernel that takes less hardly pays its launch."""
-NOT_ALLOCATING = ("cudaMallocHost", "cudaFreeHost", "cudaMallocAsync", "cudaFreeAsync")
 
 
 def launch_figures(timeline: Timeline, work: DeviceWork) -> LaunchFigures:

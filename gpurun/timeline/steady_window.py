@@ -16,6 +16,8 @@ E = TypeVar("E", bound=Timed)
 
 OWN_WINDOW = "steps"
 """The source of a timeline that gpurun's step clock confined."""
+FEWEST_STEPS = 4
+"""With fewer steps no part of a window is left out."""
 SPIKE = 1.5
 """A leading step that takes this many times the median is warm-up, with those before it."""
 
@@ -25,7 +27,7 @@ def steady(timeline: Timeline) -> Timeline:
 
     A window of gpurun's own begins when steps are steady, and its sums are of all its steps.
     """
-    if OWN_WINDOW in timeline.sources or not timeline.steps or len(timeline.steps) < 4:
+    if OWN_WINDOW in timeline.sources or not timeline.steps or len(timeline.steps) < FEWEST_STEPS:
         return timeline
     start = begins(timeline.steps)
     lengths = ends(timeline.steps) - start
@@ -36,18 +38,18 @@ def steady(timeline: Timeline) -> Timeline:
     return _since(timeline, int(start[spikes[-1] + 1]))
 
 
-def once_filled(timeline: Timeline) -> Timeline:
-    """The timeline whose window begins with the first kernel of the second step.
+def filled_ns(timeline: Timeline) -> int:
+    """The time from which a GPU's waits are those of any step: the window's begin, or later.
 
-    For what a GPU waits for: a window of gpurun's own begins when the GPU has done all its work. So
-    it idles at first, which it does not in steps whose launches come ahead of it.
+    A window of gpurun's own begins when the GPU has done all its work. So it idles at first, which
+    it does not in steps whose launches come ahead of it: the second step's first kernel counts.
     """
-    if OWN_WINDOW not in timeline.sources or len(timeline.steps or ()) < 4:
-        return timeline
-    assert timeline.steps is not None
+    steps = timeline.steps
+    if OWN_WINDOW not in timeline.sources or steps is None or len(steps) < FEWEST_STEPS:
+        return timeline.window_begin_ns
     starts = begins(timeline.kernels or ())
-    later = starts[starts >= begins(timeline.steps)[1]]
-    return replace(timeline, window_begin_ns=int(later.min())) if len(later) else timeline
+    later = starts[starts >= begins(steps)[1]]
+    return int(later.min()) if len(later) else timeline.window_begin_ns
 
 
 def _since(timeline: Timeline, begin: int) -> Timeline:
