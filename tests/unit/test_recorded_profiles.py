@@ -64,16 +64,16 @@ def test_a_clean_script_has_no_warning(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "widest"),
     [
-        "elementwise_chain",
-        "pageable_copies",
-        "read_in_forward",
-        "synchronize_each_step",
-        "tiny_kernels",
+        ("elementwise_chain", 1.5),
+        ("pageable_copies", 1.5),
+        ("read_in_forward", 1.5),
+        ("synchronize_each_step", 1.5),
+        ("tiny_kernels", 1.7),  # two of its eight steps are profiled, and the bound is theirs
     ],
 )
-def test_a_repair_gains_what_the_bound_allows(tmp_path: Path, name: str) -> None:
+def test_a_repair_gains_what_the_bound_allows(tmp_path: Path, name: str, widest: float) -> None:
     """3 % for the spread of two runs. A bound that is far too wide tells nothing."""
     faulty, clean = (diagnosed(each, tmp_path) for each in (name, f"{name}-clean"))
     times = [r.result.step_time_ms if r.result else None for r in (faulty, clean)]
@@ -83,7 +83,7 @@ def test_a_repair_gains_what_the_bound_allows(tmp_path: Path, name: str) -> None
     assert bound is not None
     gain = times[0].p50 / times[1].p50
     assert gain < 1.03 * bound
-    assert bound - 1 < 1.7 * (gain - 1)
+    assert bound - 1 < widest * (gain - 1)
 
 
 def test_kernels_lie_inside_the_window(tmp_path: Path) -> None:
@@ -93,4 +93,5 @@ def test_kernels_lie_inside_the_window(tmp_path: Path) -> None:
     assert figures.idle is not None
     assert figures.kernel_share is not None
     assert 0.9 < figures.kernel_share < 1
-    assert 0 < figures.idle.total < 1 - figures.kernel_share, "the first step fills an idle GPU"
+    assert figures.idle.total == pytest.approx(1 - figures.kernel_share, abs=0.02)
+    assert figures.idle.total < 1 - figures.kernel_share, "the first step fills an idle GPU"
