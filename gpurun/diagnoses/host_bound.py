@@ -41,7 +41,7 @@ class HostBound(Diagnosis):
     """Python code between the model's operators takes a part of the step.
 
     Triggered by Python functions outside the loader, model, loss and optimizer above 10 % of the
-    step, as far as the device idles meanwhile. What they compute with torch counts, too. Logging
+    step, as far as the device idles meanwhile. Their own calls of torch count, too. Logging
     and writing to files in each step are named. Without a host profile, only the unexplained rest
     of the step is known, and 30 % of it is a warning.
     """
