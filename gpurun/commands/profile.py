@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from gpurun.arguments.main_flags import with_configuration
 from gpurun.arguments.options import DiagnoseOptions, Options, ProfileOptions, Target, TargetKind
 from gpurun.arguments.subcommand_flags import parse_profile
+from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.commands.run import chosen_settings, run_with
 from gpurun.commands.written_outputs import check_outputs
 from gpurun.errors import GpurunError
@@ -50,6 +52,8 @@ def profile(argv: list[str]) -> int:
     profilers = _working(asked, options.quiet)
     if any(each.launches_again for each in profilers) and (options.elastic or options.ddp):
         raise GpurunError("--sources ncu looks at one process", "leave out ncu, or the ranks")
+    if asked.stop and nodes_asked_for(options, os.environ) is not None:
+        raise GpurunError("--stop ends the ranks of one node", "leave it out on several nodes")
     options = replace(options, profile=_spec(asked, profilers))
     return run_with(options, chosen_settings(options), ProfilerExtension(options, profilers))
 

@@ -34,6 +34,26 @@ for step, (x, y) in enumerate(DataLoader(Slow(), batch_size=4)):
     optimizer.step()
     AFTER
 """
+EXCHANGES = """
+import time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(nn.Linear(16, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1, 200):
+    loss = model(torch.randn(4, 16)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    time.sleep(0.02)
+    if step == 9 and dist.get_rank() == 1:
+        time.sleep(0.5)  # a long step here, and the one after it on the other rank
+    optimizer.step()
+dist.destroy_process_group()
+"""
 STEPS = ("--steps", "10")
 
 
@@ -195,6 +215,33 @@ def test_each_rank_has_a_window_of_its_own(tmp_path: Path, gpurun: Gpurun) -> No
     found = recorded_profiles(run_dir)
     assert [each.rank for each in found] == [0, 1]
     assert [each.steps for each in found] == [10, 10]
+
+
+def test_ranks_that_exchange_gradients_begin_and_end_at_the_same_step(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    """A rank whose window ended alone would leave the others in their exchange of gradients."""
+    (tmp_path / "train.py").write_text(EXCHANGES)
+    ranks = ("--nproc-per-node", "2")
+    done = gpurun("profile", *STEPS, "--stop", "--quiet", *ranks, "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (tmp_path / ".gpurun" / "runs").iterdir()
+    windows = [
+        (event["first_step"], event["steps"])
+        for log in run_dir.glob("events-rank*")
+        for event in map(json.loads, log.read_text().splitlines())
+        if event["event"] == "profile"
+    ]
+    assert len(windows) == 2
+    assert len(set(windows)) == 1
+    assert windows[0][1] == 10
+
+
+def test_stop_is_refused_on_several_nodes(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "train.py").write_text(EXCHANGES)
+    done = gpurun("profile", "--stop", "--nnodes=2", "train.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"--stop ends the ranks of one node\n" in done.stderr
 
 
 def test_no_value_of_the_environment_is_reported(

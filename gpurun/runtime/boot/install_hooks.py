@@ -166,8 +166,14 @@ def _profile(profile: ProfileSpec, run_dir: Path) -> None:
     from gpurun.runtime.profile import profile_window
     from gpurun.runtime.trial import trial_exit
 
+    control = run_dir / "control"
+
+    def write_exit() -> None:
+        trial_exit.meet(control)
+        write_exit_metrics()
+
     def stop() -> None:
-        trial_exit.end_at_once(write_exit_metrics, run_dir / "control")
+        trial_exit.end_at_once(write_exit, control)
 
     profile_window.arm(profile, run_dir, torch, stop)
 

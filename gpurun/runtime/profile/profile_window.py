@@ -5,6 +5,9 @@ has done all that the steps of the window launched.
 
 Nothing is recorded outside of it. Where the script ends or raises inside the window, what was
 recorded until then is written.
+
+The ranks on one host begin and end at the same steps: while one starts or stops its profilers the
+others wait for it, which must not stand in their windows.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from gpurun.records.messages.profile_events import ProfileEvent, ProfilerState
 from gpurun.records.spec import ProfileSpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.core.step_agreement import StepAgreement
 from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.profile.allocator_counts import AllocatorCounts
@@ -37,7 +41,8 @@ STEADY_SPREAD = 1.5
 PLAIN_STEPS = 6
 """Steps before the window, without profilers, that tell what profiling costs."""
 PATIENCE = 2
-"""After so many times the steps of warm-up the window begins, steady or not."""
+"""After so many times the steps of warm-up the window begins, steady or not. A rank that has heard
+nothing from the rank that decides begins after twice as many, and ends by itself likewise."""
 READ_STEPS = 3
 """Early steps in which lines that read values of tensors are looked for."""
 POLL_SECONDS = 0.0005
@@ -51,10 +56,13 @@ class ProfileWindow:
     """Starts and stops the profilers of this process, by the steps of its clock."""
 
     def __init__(
-        self, spec: ProfileSpec, folder: Path, torch: Any, stop: Callable[[], None]
+        self, spec: ProfileSpec, run_dir: Path, torch: Any, stop: Callable[[], None]
     ) -> None:
+        control, folder = run_dir / "control", run_dir / "profile"
         self._spec = spec
         self._stop_script = stop
+        self._begins = StepAgreement(control, "profile-begins")
+        self._ends = StepAgreement(control, "profile-ends")
         self._torch = torch
         self._seen = 0
         """Steps since the clock began to count."""
@@ -83,33 +91,34 @@ class ProfileWindow:
             self._step_ends.append(end)
             self._close_step()
             self._open_step()
-            if self._is_complete(end):
+            complete = self._is_complete(len(self._step_ends) + self._ends.ahead, end)
+            if self._ends.agreed(count, "complete" if complete else None):
                 self.finish(None)
                 if self._spec.stop:
                     self._stop_script()
+            elif not self._ends.leads and self._is_complete(len(self._step_ends), end, PATIENCE):
+                self.finish(None)
             return
         if count <= self._seen:
             self._recent.clear()  # a better clock was found, which counts from 1
         self._seen = count
         self._recent.append(end - self._last)
         self._look_for_reads(count)
-        if self._is_steady(count):
+        least = max(self._spec.warmup_steps, READ_STEPS + PLAIN_STEPS)
+        steady = count >= least and (self._are_alike() or count >= PATIENCE * least)
+        heard_nothing = count >= 2 * PATIENCE * least and not self._begins.leads
+        if self._begins.agreed(count, "steady" if steady else None) or heard_nothing:
             self._begin(count)
         self._last = now()
 
-    def _is_steady(self, count: int) -> bool:
-        least = max(self._spec.warmup_steps, READ_STEPS + PLAIN_STEPS)
-        if count < least:
-            return False
-        alike = max(self._recent) <= STEADY_SPREAD * min(self._recent)
-        return alike or count >= PATIENCE * least
+    def _are_alike(self) -> bool:
+        return max(self._recent) <= STEADY_SPREAD * min(self._recent)
 
-    def _is_complete(self, end: int) -> bool:
-        if len(self._step_ends) < self._spec.steps:
-            return False
+    def _is_complete(self, steps: int, end: int, times: int = 1) -> bool:
         assert self._began is not None
-        long_enough = end - self._began >= self._spec.min_seconds * 1e9
-        return long_enough or len(self._step_ends) >= self._spec.max_steps
+        spec = self._spec
+        long_enough = end - self._began >= times * spec.min_seconds * 1e9
+        return steps >= times * (spec.steps if long_enough else spec.max_steps)
 
     def _begin(self, count: int) -> None:
         self._first_step = count
@@ -191,6 +200,6 @@ class ProfileWindow:
 def arm(spec: ProfileSpec, run_dir: Path, torch: Any, stop: Callable[[], None]) -> None:
     """Have this process profile itself by the spec."""
     guarded("phases", PHASES.install)(torch)
-    window = ProfileWindow(spec, run_dir / "profile", torch, stop)
+    window = ProfileWindow(spec, run_dir, torch, stop)
     CLOCK.listeners.append(guarded("profile", window.after_step))
     atexit.register(guarded("profile", window.finish), "the script ended inside the window")

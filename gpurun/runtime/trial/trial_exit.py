@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.step_agreement import rank_and_size, ranks_on_this_host
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -28,54 +27,19 @@ _LEAVING = threading.Lock()
 """Taken by the one thread that ends the process, and never given back."""
 
 
-class StopAgreement:
-    """The agreement of the ranks on one host where to stop, by files in the control folder.
-
-    Rank 0, once it has seen enough, names the next step: no rank can be past it unless its host
-    runs ahead of its device, and then it stops where it is.
-    """
-
-    def __init__(self, control: Path) -> None:
-        self._stop = control / "stop"
-        self._control = control
-
-    def agreed(self, count: int, enough: str | None) -> str | None:
-        """The reason to stop after this step, None to go on. `enough`: this rank's own reason."""
-        rank, size = self._rank_and_size()
-        if size == 1:
-            return enough
-        if rank == 0 and enough is not None and not self._stop.exists():
-            self._control.mkdir(parents=True, exist_ok=True)
-            draft = self._control / "stop.new"
-            draft.write_text(f"{count + 1} {enough}")
-            draft.rename(self._stop)
-            return None
-        try:
-            last, reason = self._stop.read_text().split()
-        except FileNotFoundError:
-            return None
-        return reason if count >= int(last) else None
-
-    def meet(self) -> None:
-        """Wait until every rank of this host has written its record: one that misses a peer
-        raises."""
-        rank, size = self._rank_and_size()
-        here = os.environ.get("LOCAL_WORLD_SIZE", "")
-        size = min(size, int(here)) if here.isdigit() else size
-        if size == 1:
+def meet(control: Path) -> None:
+    """Wait until every rank of this host has written its record: one that misses a peer raises."""
+    rank, size = rank_and_size()
+    here = ranks_on_this_host(size)
+    if here == 1:
+        return
+    control.mkdir(parents=True, exist_ok=True)
+    (control / f"stopped-{rank}").touch()
+    deadline = time.monotonic() + PEERS_SECONDS
+    while time.monotonic() < deadline:
+        if len(list(control.glob("stopped-*"))) >= here:
             return
-        (self._control / f"stopped-{rank}").touch()
-        deadline = time.monotonic() + PEERS_SECONDS
-        while time.monotonic() < deadline:
-            if len(list(self._control.glob("stopped-*"))) >= size:
-                return
-            time.sleep(POLL_SECONDS)
-
-    def _rank_and_size(self) -> tuple[int, int]:
-        distributed = torch.distributed
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return 0, 1
-        return distributed.get_rank(), distributed.get_world_size()
+        time.sleep(POLL_SECONDS)
 
 
 def end_at_once(write_exit: Callable[[], None], control: Path) -> None:

@@ -13,6 +13,7 @@ from gpurun.records.events import StopEvent
 from gpurun.records.spec import FIRST_STEP, GO, OUTPUT_CALLS, RunSpec, StopRule, TrialSpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.core.step_agreement import StepAgreement
 from gpurun.runtime.observe import cpu_contention, import_log, manual_attention
 from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
@@ -76,7 +77,7 @@ class _Trial:
         """Reason why it has seen enough after a step (its number, its end), None if it has not."""
         self._as_it_is = as_it_is
         self._rule: StopRule = spec.stop
-        self._ranks = trial_exit.StopAgreement(control)
+        self._ranks = StepAgreement(control, "stop")
         self._held = not spec.hold_at_first_step
         self._hold = guarded("hold at the first step", self._wait_for_go)
         self._begin_contention = guarded("CPU contention", self._read_contention)
@@ -202,6 +203,6 @@ class _Trial:
         RECORDER.event(
             StopEvent(reason=reason, steps=count, window_begin_ns=self._began, window_end_ns=end)
         )
-        self._ranks.meet()
+        trial_exit.meet(self.control)
         self.finish()
         write_exit_metrics()
