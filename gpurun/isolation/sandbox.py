@@ -10,13 +10,15 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import gpurun
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation import quiet_services
-from gpurun.isolation.folder_removal import discard
+from gpurun.isolation.folder_removal import discard, discard_abandoned, hold
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.kill_orphans import parent_of
 from gpurun.isolation.pseudo_terminal import PseudoTerminal
@@ -28,6 +30,9 @@ from gpurun.records.codec import to_json
 
 SETUP_SECONDS = 120.0
 KILL_SECONDS = 30.0
+SCRATCH = "gpurun-sandbox-"
+YOUNG_SECONDS = 60.0
+"""A scratch folder of this age may not be held yet."""
 _SUPERVISOR = (
     "import sys; sys.path.insert(0, {!r}); "
     "from gpurun.isolation.sandbox_supervisor import main; main()"
@@ -71,6 +76,7 @@ class Sandbox:
         self._terminal: PseudoTerminal | None = None
         self._supervisor: subprocess.Popen[bytes] | None = None
         self._scratch = _make_scratch(spec)
+        self._held = hold(self._scratch)
         self.cwd = Path(os.path.realpath(spec.cwd))
         try:
             self._start()
@@ -142,6 +148,9 @@ class Sandbox:
         if self._terminal is not None:
             self._terminal.finish()
         discard(self._scratch)
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
 
     def __enter__(self) -> Sandbox:
         return self
@@ -250,7 +259,8 @@ def _make_scratch(spec: LaunchSpec) -> Path:
     places = [spec.scratch] if spec.scratch else [Path("/var/tmp"), Path(tempfile.gettempdir())]
     for place in places:
         try:
-            return Path(os.path.realpath(tempfile.mkdtemp(prefix="gpurun-sandbox-", dir=place)))
+            _sweep(place)
+            return Path(os.path.realpath(tempfile.mkdtemp(prefix=SCRATCH, dir=place)))
         except OSError:
             continue
     raise GpurunError(
@@ -258,6 +268,16 @@ def _make_scratch(spec: LaunchSpec) -> Path:
         "set TMPDIR to a folder that can",
         ExitCode.USAGE,
     )
+
+
+def _sweep(place: Path) -> None:
+    """Remove scratch folders whose launcher and supervisor were both killed."""
+    old = time.time() - YOUNG_SECONDS
+    for folder in place.glob(f"{SCRATCH}*"):
+        with suppress(OSError):  # another launcher removes it
+            status = folder.lstat()
+            if status.st_uid == os.geteuid() and status.st_mtime < old:
+                discard_abandoned(folder, [folder])
 
 
 def familiar_folders(cwd: Path, argv: tuple[str, ...], env: dict[str, str]) -> tuple[str, ...]:

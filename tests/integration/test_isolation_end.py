@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 import uuid
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.isolation_launcher import (
@@ -114,6 +116,40 @@ def empty_within(folder: Path, seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+def test_files_of_a_killed_launcher_and_supervisor_go_with_the_next_trial(open_path: Path) -> None:
+    cwd, scratch = open_path / "project", open_path / "scratch"
+    cwd.mkdir()
+    scratch.mkdir()
+    ask = {"argv": ["sleep", "600"], "cwd": str(cwd), "mode": "overlay", "log": str(cwd / "log")}
+    ask |= {"scratch": str(scratch), "wait_for": ""}
+    launchers = [ME.start(LAUNCHER, json.dumps({**ask, "hang": True})) for _ in range(2)]
+    for launcher in launchers:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == "ready\n"
+    left, living = (scratch / name for name in _folders_of(launchers, scratch))
+    for process in [*psutil.Process(launchers[0].pid).children(), launchers[0]]:
+        process.kill()
+    launchers[0].wait()
+    for folder in (left, living):
+        os.utime(folder, (0, 0))
+    done = ME.start(LAUNCHER, json.dumps({**ask, "argv": ["true"]}))
+    assert done.wait(DEADLINE_SECONDS) == 0
+    assert list(scratch.iterdir()) == [living]
+    launchers[1].kill()
+    launchers[1].wait()
+    assert empty_within(scratch, ORPHAN_SECONDS)
+
+
+def _folders_of(launchers: list[subprocess.Popen[str]], scratch: Path) -> list[str]:
+    """The name of each launcher's folder: the one that it holds open."""
+    return [
+        Path(os.readlink(handle)).name
+        for launcher in launchers
+        for handle in Path(f"/proc/{launcher.pid}/fd").iterdir()
+        if os.readlink(handle).startswith(f"{scratch}/")
+    ]
 
 
 def test_a_launcher_that_forgets_its_box_leaves_no_files(open_path: Path) -> None:
