@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -66,7 +67,9 @@ def run_elastic(
         run = import_torchrun()
         for name, level in PAGES_OF_TEXT.items():
             logging.getLogger(name).setLevel(level)
-        return _run(run, _arguments(run, torchrun, target), AttemptLog(_run_dir(environment)))
+        arguments = _arguments(run, torchrun, target)
+        with _log_folder(arguments):
+            return _run(run, arguments, AttemptLog(_run_dir(environment)))
 
 
 def local_ranks(word: str) -> int:
@@ -218,6 +221,17 @@ def _signal_handlers() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _log_folder(arguments: argparse.Namespace) -> Iterator[None]:
+    """A folder for the while: torch's own would stay in TMPDIR, with nothing in it but errors."""
+    if arguments.log_dir is not None or {arguments.redirects, arguments.tee} != {"0"}:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="gpurun-ranks-", ignore_cleanup_errors=True) as folder:
+        arguments.log_dir = folder
+        yield
 
 
 @contextlib.contextmanager

@@ -106,10 +106,12 @@ def test_pet_variables_ask_for_ranks(tmp_path: Path, gpurun: Gpurun) -> None:
 def test_first_failing_rank_gives_the_exit_code_in_one_line(
     tmp_path: Path, gpurun: Gpurun, who: str, code: int, how: str
 ) -> None:
-    result = gpurun(
-        "--nproc-per-node", "2", write(tmp_path, PATIENT), who, env={"OMP_NUM_THREADS": "1"}
-    )
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {"OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
+    result = gpurun("--nproc-per-node", "2", write(tmp_path, PATIENT), who, env=environment)
     assert result.returncode == code
+    assert list(temporary.iterdir()) == []
     lines = result.stderr.decode().splitlines()
     assert lines[0].startswith(f"gpurun: rank {who.lstrip('-')} failed first: {how}")
     assert lines[1].startswith(f"verdict={'killed' if code > 128 else 'failed'} exit={code}")
