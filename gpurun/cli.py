@@ -63,6 +63,8 @@ among values of a script's argument. Write the script's own value first: --lr @t
   --tensorboard DIR     write loss, learning rate, throughput and GPU figures as TensorBoard events
   --on-nonfinite WHAT   when the loss is NaN or infinite: warn (the default), stop the run, or
                         skip the optimizer's step (changes the training, waits for each loss)
+  --locate-nonfinite    name the module, input or gradient in which the first NaN or infinite value
+                        came up (looks at the output of every module: slower)
   --on-oom stop         when memory runs out, end with the script's own error (the default)
   --emergency-checkpoint  save root modules and optimizers into the run folder if the script dies
                         by an exception, Ctrl-C or a SIGTERM that it does not handle itself

@@ -28,7 +28,7 @@ from gpurun.records.tuned_argument import MARK, TunedArgument
 
 OWN_SWITCHES = (
     "optimize", "tune-only", "dry-run", "tuned", "trials-in-place", "quiet", "strong",
-    "oversubscribe", "ddp", "shared-writes", "emergency-checkpoint", "live",
+    "oversubscribe", "ddp", "shared-writes", "emergency-checkpoint", "locate-nonfinite", "live",
 )  # fmt: skip
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
@@ -48,7 +48,7 @@ OF_TRAINING = ("live", "prometheus", "tensorboard")
 """Flags that show a training while it runs."""
 AGAINST_SCALE = (
     "ddp", "optimize", "tune-only", "tuned", "settings", "allow",
-    "on-nonfinite", "emergency-checkpoint", "on-oom", *OF_TRAINING,
+    "on-nonfinite", "locate-nonfinite", "emergency-checkpoint", "on-oom", *OF_TRAINING,
 )  # fmt: skip
 """Flags that `--scale` excludes: it applies no settings, hides ranks by itself, only measures."""
 MAIN = Flags(

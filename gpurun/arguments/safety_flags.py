@@ -20,6 +20,7 @@ def safety_of(own: Mapping[str, str]) -> SafetySpec:
     _refuse_unsound(own.get("on-oom", "stop"))
     return SafetySpec(
         on_nonfinite=_nonfinite_action(own.get("on-nonfinite", "warn")),
+        locate_nonfinite="locate-nonfinite" in own,
         emergency_checkpoint="emergency-checkpoint" in own,
     )
 

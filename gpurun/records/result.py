@@ -101,7 +101,8 @@ class NonfiniteLoss:
 
     `last_finite_step`: the last step before it whose loss was looked at. `steps`: such steps among
     those that were looked at, all of them under `--on-nonfinite skip` and `stop`. `skipped_steps`:
-    optimizer steps left out, a change of the training.
+    optimizer steps left out, a change of the training. `origin`: where the first came from, in
+    words, under `--locate-nonfinite`.
     """
 
     step: int
@@ -110,6 +111,7 @@ class NonfiniteLoss:
     steps: int
     skipped_steps: int
     action: str
+    origin: str | None = None
 
 
 @record

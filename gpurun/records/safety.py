@@ -21,9 +21,11 @@ class NonfiniteAction(enum.Enum):
 
 @record
 class SafetySpec:
-    """Safety of a full run. `emergency_checkpoint`: root modules and optimizers are saved when it
-    dies. `quiet`: warnings are recorded and not printed."""
+    """Safety of a full run. `locate_nonfinite`: outputs and gradients are looked at, to say where a
+    loss that is not finite came from. `emergency_checkpoint`: root modules and optimizers are saved
+    when it dies. `quiet`: warnings are recorded and not printed."""
 
     on_nonfinite: NonfiniteAction = NonfiniteAction.WARN
+    locate_nonfinite: bool = False
     emergency_checkpoint: bool = False
     quiet: bool = False

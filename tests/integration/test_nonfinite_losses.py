@@ -178,3 +178,61 @@ def test_an_unknown_action_is_refused(in_process: Gpurun) -> None:
         b"gpurun: --on-nonfinite 'ignore' is not known",
         b"gpurun: write warn, skip or stop",
     ]
+
+
+LOCATED = """
+import sys, torch
+from torch import nn
+kind = sys.argv[1]
+
+class Part(nn.Module):
+    def forward(self, x):
+        if kind == "output" and step == 20:
+            return x * float("nan")
+        # the slope of a root at 0 is infinite, and 0 times infinite is NaN
+        return x + (x * 0).sqrt().sum() * 0 if kind == "gradient" and step == 20 else x
+
+class Mask(nn.Module):
+    def forward(self, x):
+        return x.masked_fill(torch.ones_like(x).tril() == 0, float("-inf"))
+
+torch.manual_seed(0)
+model = nn.Sequential(
+    nn.Linear(8, 8), Mask(), nn.Softmax(-1), nn.Linear(8, 8), Part(), nn.Linear(8, 1)
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(1, 31):
+    x = torch.randn(8, 8)
+    loss = model(x * float("inf") if kind == "input" and step == 20 else x).square().mean()
+    optimizer.zero_grad()
+    (loss * float("nan") if kind == "loss" and step == 20 else loss).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "origin"),
+    [
+        ("output", 20, "the first NaN is in the output of 4 (Part)"),
+        ("gradient", 21, "the loss of step 20 was finite, its gradient of 3.bias was not"),
+        pytest.param(
+            "input", 20, "the input of Sequential holds infinite values already",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "loss", 20, "every module's output was finite: the loss function or code around it "
+            "made it", marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_where_the_first_bad_value_came_up_is_named_on_request(
+    tmp_path: Path, gpurun: Gpurun, kind: str, step: int, origin: str
+) -> None:
+    """A mask's infinite values, which every step has, are no origin."""
+    (tmp_path / "train.py").write_text(LOCATED)
+    done = gpurun("--locate-nonfinite", "--json", "r.json", "train.py", kind)
+    lines = done.stderr.decode().splitlines()
+    assert lines[0] == f"gpurun: the loss is nan at step {step}"
+    assert lines[1] == f"gpurun: {origin}"
+    seen = json.loads((tmp_path / "r.json").read_text())["nonfinite_loss"]
+    assert (seen["step"], seen["origin"]) == (step, origin)

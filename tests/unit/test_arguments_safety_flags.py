@@ -34,6 +34,11 @@ def test_an_unknown_action_is_named() -> None:
 
 
 def test_what_is_for_a_full_run_is_not_for_scale() -> None:
-    for flag in (["--on-nonfinite", "stop"], ["--emergency-checkpoint"], ["--on-oom", "stop"]):
+    for flag in (
+        ["--on-nonfinite", "stop"],
+        ["--locate-nonfinite"],
+        ["--emergency-checkpoint"],
+        ["--on-oom", "stop"],
+    ):
         with pytest.raises(GpurunError, match="is not for --scale"):
             parse(["--scale", "1,2", *flag, "train.py"])

@@ -22,6 +22,7 @@ def nonfinite_loss(logs: Iterable[ProcessLog]) -> NonfiniteLoss | None:
         steps=first.seen,
         skipped_steps=first.skipped,
         action=first.action,
+        origin=first.origin,
     )
 
 
@@ -33,4 +34,4 @@ def nonfinite_note(seen: NonfiniteLoss) -> str:
     if seen.skipped_steps:
         left_out = count(seen.skipped_steps, "optimizer step")
         note += f"; {left_out} left out, which changes the training (--on-nonfinite skip)"
-    return note
+    return note if seen.origin is None else f"{note}; {seen.origin}"

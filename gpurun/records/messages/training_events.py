@@ -55,7 +55,8 @@ class NonfiniteEvent:
 
     `step` is the first such step and `loss` its loss in words. `last_finite_step`: the last step
     before it whose loss was looked at, None if there was none: of short steps not every loss is
-    looked at. `seen`: such steps so far. `skipped`: optimizer steps that were left out.
+    looked at. `seen`: such steps so far. `skipped`: optimizer steps that were left out. `origin`: a
+    clause about where it came from, None where that was not asked for.
     """
 
     kind: ClassVar[str] = "nonfinite"
@@ -65,3 +66,4 @@ class NonfiniteEvent:
     seen: int
     skipped: int
     action: str
+    origin: str | None = None

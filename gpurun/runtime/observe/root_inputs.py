@@ -17,7 +17,7 @@ def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor 
     for value in args:
         if isinstance(value, torch.Tensor) and value.shape:
             return value
-    return next(_tensors((*args, *kwargs.values()), DEPTH), None)
+    return next(tensors_of((*args, *kwargs.values()), DEPTH), None)
 
 
 def sizes(first: torch.Tensor | None, module: nn.Module) -> tuple[int, int]:
@@ -43,12 +43,13 @@ def _first_width(module: nn.Module) -> int | None:
     return next((m.in_features for m in module.modules() if isinstance(m, nn.Linear)), None)
 
 
-def _tensors(values: Iterable[object], depth: int) -> Iterator[torch.Tensor]:
+def tensors_of(values: Iterable[object], depth: int) -> Iterator[torch.Tensor]:
+    """The tensors with a dimension in nested lists, tuples and mappings, `depth` levels deep."""
     for value in values:
         if isinstance(value, torch.Tensor):
             if value.dim():
                 yield value
         elif depth and isinstance(value, Mapping):
-            yield from _tensors(value.values(), depth - 1)
+            yield from tensors_of(value.values(), depth - 1)
         elif depth and isinstance(value, (list, tuple)):
-            yield from _tensors(value, depth - 1)
+            yield from tensors_of(value, depth - 1)

@@ -27,6 +27,7 @@ from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.exit_metrics import BEFORE_END
 from gpurun.runtime.observe.optimizers import unless_compiling
 from gpurun.runtime.observe.step_clock import CLOCK, CLOCKS, PATIENCE
+from gpurun.runtime.safety.nonfinite_origin import NonfiniteOrigin
 from gpurun.runtime.safety.stderr_messages import say_once
 
 ENDED = 1
@@ -40,6 +41,7 @@ class NonfiniteLosses:
 
     def __init__(self, spec: SafetySpec, run_dir: Path) -> None:
         self._action, self._quiet, self._run_dir = spec.on_nonfinite, spec.quiet, run_dir
+        self._origin = NonfiniteOrigin() if spec.locate_nonfinite else None
         self._start()
 
     def _start(self) -> None:
@@ -48,6 +50,9 @@ class NonfiniteLosses:
         self._clock = ""
         self._finite: int | None = None
         self._first: tuple[int, str, int | None] | None = None
+        self._where: str | None = None
+        if self._origin is not None:
+            self._origin.forget()
         self._seen = self._skipped = 0
 
     def install(self) -> None:
@@ -55,6 +60,8 @@ class NonfiniteLosses:
         os.register_at_fork(after_in_child=self._start)
         CLOCK.resolved.append(guarded("losses", self._look))
         BEFORE_END.append(guarded("losses at the end", self._record_end))
+        if self._origin is not None:
+            self._origin.install()
         if self._action is NonfiniteAction.WARN:
             return
         CLOCK.every_loss = True
@@ -76,6 +83,8 @@ class NonfiniteLosses:
                 continue  # the loss of the optimizer's first step holds those of its backwards
             if math.isfinite(loss):
                 self._finite = step
+                if self._origin is not None and self._first is None:
+                    self._origin.was_finite(step)
                 continue
             self._seen += 1
             if self._first is None:
@@ -83,6 +92,8 @@ class NonfiniteLosses:
                 self._report(step, str(loss))
 
     def _report(self, step: int, loss: str) -> None:
+        if self._origin is not None:
+            self._where = guarded("origin of NaN", self._origin.origin)(step, self._finite)
         self._record()
         if self._quiet and self._action is NonfiniteAction.WARN:
             return
@@ -95,13 +106,17 @@ class NonfiniteLosses:
             NonfiniteAction.STOP: "; the run ends (--on-nonfinite stop)",
         }[self._action]
         say_once(self._run_dir, "nonfinite", f"the loss is {loss} at step {step}{since}{then}")
+        if self._where is not None:
+            say_once(self._run_dir, "nonfinite-origin", self._where)
 
     def _record(self) -> None:
         if self._first is None:
             return
         step, loss, finite = self._first
         RECORDER.event(
-            NonfiniteEvent(step, loss, finite, self._seen, self._skipped, self._action.value)
+            NonfiniteEvent(
+                step, loss, finite, self._seen, self._skipped, self._action.value, self._where
+            )
         )
 
     def _record_end(self) -> None:
