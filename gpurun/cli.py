@@ -61,6 +61,8 @@ among values of a script's argument. Write the script's own value first: --lr @t
   --prometheus PORT     serve figures of the run and its GPUs to Prometheus, on loopback;
                         ADDRESS:PORT serves other machines too
   --tensorboard DIR     write loss, learning rate, throughput and GPU figures as TensorBoard events
+  --profile-every N     every N steps sample what the training's thread does for a second;
+                        gpurun diagnose RUN shows the last sample
   --on-nonfinite WHAT   when the loss is NaN or infinite: warn (the default), stop the run, or
                         skip the optimizer's step (changes the training, waits for each loss)
   --locate-nonfinite    name the module, input or gradient in which the first NaN or infinite value

@@ -15,6 +15,7 @@ from gpurun.arguments.flag_values import (
     allow_of,
     budget_of,
     choice_of,
+    count_of,
     names_of,
 )
 from gpurun.arguments.options import Objective, Options, Target, TargetKind
@@ -34,6 +35,7 @@ OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
     "scale", "rounds", "steps", "plot", "ddp-options",
     "loss-reduction", "without", "prometheus", "tensorboard", "on-nonfinite", "on-oom",
+    "profile-every",
 )  # fmt: skip
 NEEDS = {
     **dict.fromkeys(("max-trials", "objective", "save-settings", "dry-run"), ("optimize",)),
@@ -44,8 +46,8 @@ NEEDS = {
     "without": ("tuned", "settings"),
 }
 """By flag, the modes of which it needs one."""
-OF_TRAINING = ("live", "prometheus", "tensorboard")
-"""Flags that show a training while it runs."""
+OF_TRAINING = ("live", "prometheus", "tensorboard", "profile-every")
+"""Flags that look at a training while it runs."""
 AGAINST_SCALE = (
     "ddp", "optimize", "tune-only", "tuned", "settings", "allow",
     "on-nonfinite", "locate-nonfinite", "emergency-checkpoint", "on-oom", *OF_TRAINING,
@@ -89,6 +91,7 @@ def options_of(words: Words, environment: Mapping[str, str]) -> Options:
         without=names_of("without", own.get("without")),
         scale=scale_options(own),
         prometheus=address_of("prometheus", own.get("prometheus")),
+        profile_every=count_of("profile-every", own.get("profile-every")),
         safety=safety_of(own),
     )
     _refuse_idle(options, own)

@@ -62,7 +62,8 @@ class Options:
     for an option that nobody set; `budget_seconds` and `allow` are always set under `optimize`.
     `target` is the script as it is; `tuned_arguments` are those of its arguments that were typed as
     `@tune:` words. `without`: knobs to leave out of the stored settings. `profile`: the window of
-    steps that `gpurun profile` records. `live`: a line below the script's output shows the run.
+    steps that `gpurun profile` records. `profile_every`: steps from one light profile of a training
+    to the next. `live`: a line below the script's output shows the run.
     `prometheus`: host and port of its metrics. `tensorboard`: the folder of its TensorBoard events.
     `safety`: what a full run does when it goes wrong."""
 
@@ -94,6 +95,7 @@ class Options:
     tuned_arguments: tuple[TunedArgument, ...] = ()
     scale: ScaleOptions | None = None
     profile: ProfileSpec | None = None
+    profile_every: int | None = None
     live: bool = False
     prometheus: tuple[str, int] | None = None
     tensorboard: str | None = None

@@ -78,7 +78,7 @@ OF_PROFILE = ("sources", "steps", "stop")
 PROFILE = Flags((*MAIN.switches, "stop"), (*MAIN.values, "sources"))
 NOT_OF_PROFILE = (
     "optimize", "tune-only", "dry-run", "scale", "budget", "max-trials", "objective", "allow",
-    "save-settings", "trials-in-place", "rounds", "strong", "plot",
+    "save-settings", "trials-in-place", "rounds", "strong", "plot", "profile-every",
 )  # fmt: skip
 """Flags of a tuning or a scaling: nothing is tried here."""
 
@@ -105,7 +105,7 @@ BLAME = Flags(MAIN.switches, (*MAIN.values, "check"))
 NOT_OF_BLAME = (
     "optimize", "tune-only", "dry-run", "scale", "budget", "max-trials", "objective",
     "save-settings", "rounds", "strong", "plot", "on-nonfinite", "emergency-checkpoint",
-    "on-oom", "live", "prometheus", "tensorboard",
+    "locate-nonfinite", "on-oom", "live", "prometheus", "tensorboard", "profile-every",
 )  # fmt: skip
 """Flags of a tuning, a scaling or a full run: blame only launches short trials."""
 

@@ -99,10 +99,20 @@ def _window_notes(folder: Path, profiles: Sequence[RecordedProfile]) -> tuple[st
     """The time that profiling took, or the reason why no step was profiled."""
     if profiles:
         seconds = max(profile.profiler_seconds for profile in profiles)
-        return (f"profilers took {seconds:.1f} s to start and stop",) if seconds >= 0.05 else ()
+        took = (f"profilers took {seconds:.1f} s to start and stop",) if seconds >= 0.05 else ()
+        return (*took, *_which_window(profiles[0]))
     if not was_to_be_profiled(folder):
         return ()
     return ("no step was profiled: the script took too few steps before they were steady",)
+
+
+def _which_window(profile: RecordedProfile) -> tuple[str, ...]:
+    """Of a training with several windows: which one this is."""
+    window = profile.log.profile
+    if window is None or window.number == 1:
+        return ()
+    last = window.first_step + window.steps
+    return (f"steps {window.first_step + 1:,} to {last:,}, the last of {window.number} windows",)
 
 
 def write_report(report: DiagnosisReport, options: DiagnoseOptions) -> None:

@@ -19,7 +19,7 @@ from gpurun.arguments.options import Options, Target
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.codec import to_json
-from gpurun.records.spec import Exchange, Parallel, RunSpec, Setting
+from gpurun.records.spec import Exchange, Parallel, ProfileSpec, RunSpec, Setting
 from gpurun.rundir import INCOMPLETE, check_output, find_home, lost_events, new_run, write_json
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def _prepared(
     if told is not None:
         spec = replace(spec, parallel=told, exchange=Exchange(options=options.ddp_options))
     safety = replace(options.safety, quiet=options.quiet)
-    spec = replace(spec, profile=options.profile, safety=safety)
+    spec = replace(spec, profile=options.profile or _light_profiles(options), safety=safety)
     if saved is not None:
         settings = tuple(Setting(name, value) for name, value in saved.settings.items())
         spec = replace(spec, settings=settings, training_loaders=saved.training_loaders)
@@ -311,6 +311,13 @@ def _prepared(
         _note(f"this run is not recorded: {error}")
         return None, environment
     return run_dir, child_environment(spec_path, environment)
+
+
+def _light_profiles(options: Options) -> ProfileSpec | None:
+    """Windows in which only the stack of the stepping thread is sampled, which costs little."""
+    if options.profile_every is None:
+        return None
+    return ProfileSpec(sources=("host",), every=options.profile_every)
 
 
 def _forget(run_dir: Path | None) -> None:
@@ -351,6 +358,9 @@ def _conclude(
         from gpurun.report.run_summary_text import print_summary
 
         print_summary(result, outcome.run_dir)
+        if options.profile_every is not None:
+            shown_run = _shown(outcome.run_dir)
+            _note(f"light profiles: gpurun diagnose {shown_run} shows the last one")
     for note in result.notes:
         if note.startswith(INCOMPLETE) and not shown:
             _note(note)

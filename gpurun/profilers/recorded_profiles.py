@@ -20,6 +20,8 @@ FOLDER = "profile"
 """Folder of a run's folder with what profilers wrote themselves."""
 FEWEST_STEPS = 5
 """Fewer steps, inside the window or outside of it, say nothing of what profiling costs."""
+AROUND = 200
+"""The window is compared with so many steps before and behind it at most."""
 SETTLED = 3
 """So many first steps are left out of those that the window is compared with."""
 
@@ -92,6 +94,8 @@ def _recorded(log: ProcessLog, folder: Path) -> RecordedProfile:
 def overhead_percent(log: ProcessLog) -> float | None:
     """By how many percent the median step of the window is slower than the median one outside.
 
+    Outside are the steps before and after it: a long training may change its pace.
+
     Steps are those of the device where it marked their ends: the host may run ahead of it. The step
     in which profilers start and the one in which they stop count on neither side: their seconds are
     told apart.
@@ -103,7 +107,8 @@ def overhead_percent(log: ProcessLog) -> float | None:
     later = range(SETTLED, len(ends))
     inside = [i for i in later if event.begin_ns <= ends[i - 1] and ends[i] <= event.end_ns]
     over = event.end_ns + _stopping_ns(log)
-    outside = [i for i in later if ends[i] < event.begin_ns or ends[i - 1] > over]
+    before = [i for i in later if ends[i] < event.begin_ns]
+    outside = before[-AROUND:] + [i for i in later if ends[i - 1] > over][:AROUND]
     if min(len(inside), len(outside)) < FEWEST_STEPS:
         return None
     device = clock.steps[StepRow.DEVICE_NS]

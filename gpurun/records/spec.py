@@ -132,7 +132,8 @@ class ProfileSpec:
 
     `sources`: of "kineto", "host", "allocator", "nsys", "ncu". The window begins after
     `warmup_steps` and once steps are alike. It has `steps` steps, and more, up to `max_steps`,
-    until it is `min_seconds` long. `stop`: the script ends with it.
+    until it is `min_seconds` long. `stop`: the script ends with it. `every`: a further window
+    begins so many steps after each, until the script ends; None: there is one.
     """
 
     sources: tuple[str, ...]
@@ -141,6 +142,7 @@ class ProfileSpec:
     max_steps: int = 2000
     min_seconds: float = 1.0
     stop: bool = False
+    every: int | None = None
 
 
 @record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -53,6 +54,24 @@ for step in range(1, 200):
         time.sleep(0.5)  # a long step here, and the one after it on the other rank
     optimizer.step()
 dist.destroy_process_group()
+"""
+SLOWER_LATER = """
+import time
+import torch
+from torch import nn
+
+def grows(step):
+    time.sleep(0.02 if step > 200 else 0.0)
+
+model = nn.Linear(512, 512)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(420):
+    loss = model(torch.randn(256, 512)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    grows(step)
+print("trained")
 """
 STEPS = ("--steps", "10")
 
@@ -235,6 +254,30 @@ def test_ranks_that_exchange_gradients_begin_and_end_at_the_same_step(
     assert len(windows) == 2
     assert len(set(windows)) == 1
     assert windows[0][1] == 10
+
+
+def test_a_long_training_is_profiled_again_and_again(tmp_path: Path, gpurun: Gpurun) -> None:
+    """The last window is shown: what made the steps slow came after the first."""
+    (tmp_path / "train.py").write_text(SLOWER_LATER)
+    done = gpurun("--profile-every", "100", "train.py")
+    assert done.returncode == 0
+    assert done.stdout == b"trained\n"
+    (run_dir,) = (tmp_path / ".gpurun" / "runs").iterdir()
+    assert f"light profiles: gpurun diagnose .gpurun/runs/{run_dir.name}" in done.stderr.decode()
+    (log,) = run_dir.glob("events-*")
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    windows = [event for event in events if event["event"] == "profile"]
+    assert [window["number"] for window in windows] == list(range(1, len(windows) + 1))
+    assert len(windows) >= 2
+    starts = [window["first_step"] for window in windows]
+    assert all(b - a >= 100 for a, b in itertools.pairwise(starts))
+    assert gpurun("diagnose", "--json", "d.json", run_dir).returncode == 0
+    document = json.loads((tmp_path / "d.json").read_text())
+    assert document["steps_profiled"] == windows[-1]["steps"]
+    assert document["findings"][0]["type"] == "host_bound"
+    assert "in grows" in document["findings"][0]["description"]
+    first = windows[-1]["first_step"] + 1
+    assert any(note.startswith(f"steps {first} to ") for note in document["notes"])
 
 
 def test_stop_is_refused_on_several_nodes(tmp_path: Path, gpurun: Gpurun) -> None:

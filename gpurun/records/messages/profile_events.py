@@ -38,6 +38,7 @@ class ProfileEvent:
 
     `first_step`: steps of the clock before it. `phases`: [name, begin_ns, end_ns] of each part of a
     step and of the steps themselves. `ended_early`: why, None where it has all its steps.
+    `number`: of the window in this process, from 1.
     """
 
     kind: ClassVar[str] = "profile"
@@ -50,6 +51,7 @@ class ProfileEvent:
     profilers: tuple[ProfilerState, ...]
     memory: tuple[AllocatorState, ...] | None
     ended_early: str | None = None
+    number: int = 1
 
 
 @record

@@ -40,11 +40,14 @@ STEADY_SPREAD = 1.5
 """They are alike if the longest takes at most so many times the shortest."""
 PLAIN_STEPS = 6
 """Steps before the window, without profilers, that tell what profiling costs."""
-PATIENCE = 2
-"""After so many times the steps of warm-up the window begins, steady or not. A rank that has heard
-nothing from the rank that decides begins after twice as many, and ends by itself likewise."""
 READ_STEPS = 3
 """Early steps in which lines that read values of tensors are looked for."""
+SETTLING_STEPS = READ_STEPS + PLAIN_STEPS
+"""Steps before a window at the least. After as many more it begins, steady or not."""
+UNHEARD = 3
+"""A rank that has heard nothing from the one that decides begins after so many times as many."""
+UNENDED = 2
+"""Such a rank ends its window when it is so many times as long as it has to be."""
 POLL_SECONDS = 0.0005
 CATCH_UP_SECONDS = 30.0
 """A GPU that has not done its work by then is not waited for."""
@@ -61,25 +64,36 @@ class ProfileWindow:
         control, folder = run_dir / "control", run_dir / "profile"
         self._spec = spec
         self._stop_script = stop
-        self._begins = StepAgreement(control, "profile-begins")
-        self._ends = StepAgreement(control, "profile-ends")
+        self._control = control
         self._torch = torch
         self._seen = 0
         """Steps since the clock began to count."""
         self._recent: deque[int] = deque(maxlen=STEADY_OF)
         self._last = now()
+        self._kineto = Kineto(torch, folder / f"kineto-{os.getpid()}.json", self.finish)
+        self._nsys = NsysCapture(torch) if {"nsys", "ncu"} & set(spec.sources) else None
+        self._allocator = AllocatorCounts(torch)
+        self._waits = DeviceSyncLines(READ_STEPS)
+        self._look_for_reads = guarded("waits", self._waits.after_step)
+        self._step_token: Any = None
+        self._least = max(spec.warmup_steps, SETTLING_STEPS, spec.every or 0)
+        """Steps before the window at the least."""
+        self._number = 0
+        self._next_window()
+
+    def _next_window(self) -> None:
+        """Nothing of the window that comes next has been recorded yet."""
+        self._number += 1
+        mark = "" if self._number == 1 else f"-{self._number}"
+        self._begins = StepAgreement(self._control, f"profile-begins{mark}")
+        self._ends = StepAgreement(self._control, f"profile-ends{mark}")
         self._began: int | None = None
         self._done = False
         self._first_step = 0
         self._step_ends: list[int] = []
-        self._kineto = Kineto(torch, folder / f"kineto-{os.getpid()}.json", self.finish)
-        self._nsys = NsysCapture(torch) if {"nsys", "ncu"} & set(spec.sources) else None
+        self._recent.clear()
         self._samples = StackSamples(PHASES)
-        self._allocator = AllocatorCounts(torch)
-        self._waits = DeviceSyncLines(READ_STEPS)
-        self._look_for_reads = guarded("waits", self._waits.after_step)
         self._profilers: list[ProfilerState] = []
-        self._step_token: Any = None
 
     def after_step(self, count: int) -> None:
         """The clock's step `count` is over."""
@@ -96,7 +110,12 @@ class ProfileWindow:
                 self.finish(None)
                 if self._spec.stop:
                     self._stop_script()
-            elif not self._ends.leads and self._is_complete(len(self._step_ends), end, PATIENCE):
+                if self._spec.every is not None:
+                    following = self._first_step + self._spec.every
+                    self._least = max(following, count + SETTLING_STEPS)
+                    self._next_window()
+                    self._last = now()
+            elif not self._ends.leads and self._is_complete(len(self._step_ends), end, UNENDED):
                 self.finish(None)
             return
         if count <= self._seen:
@@ -104,9 +123,9 @@ class ProfileWindow:
         self._seen = count
         self._recent.append(end - self._last)
         self._look_for_reads(count)
-        least = max(self._spec.warmup_steps, READ_STEPS + PLAIN_STEPS)
-        steady = count >= least and (self._are_alike() or count >= PATIENCE * least)
-        heard_nothing = count >= 2 * PATIENCE * least and not self._begins.leads
+        waited = count - self._least
+        steady = waited >= 0 and (self._are_alike() or waited >= SETTLING_STEPS)
+        heard_nothing = waited >= UNHEARD * SETTLING_STEPS and not self._begins.leads
         if self._begins.agreed(count, "steady" if steady else None) or heard_nothing:
             self._begin(count)
         self._last = now()
@@ -147,7 +166,10 @@ class ProfileWindow:
                 time.sleep(POLL_SECONDS)
 
     def finish(self, why_early: str | None) -> None:
-        """Stop the profilers and write the record; nothing if no window is open."""
+        """Stop the profilers and write the record; nothing if no window is open.
+
+        A window that the script's end cuts off is left out where an earlier one is whole.
+        """
         if self._began is None or self._done:
             return
         self._done = True
@@ -167,6 +189,8 @@ class ProfileWindow:
         memory = None
         if "allocator" in self._spec.sources:
             memory = guarded("allocator counts", self._allocator.finish)()
+        if why_early is not None and self._number > 1:
+            return
         if samples is not None:
             RECORDER.event(samples)
         RECORDER.event(
@@ -180,6 +204,7 @@ class ProfileWindow:
                 profilers=tuple(self._profilers),
                 memory=memory,
                 ended_early=why_early,
+                number=self._number,
             )
         )
 
