@@ -39,8 +39,8 @@ among values of a script's argument. Write the script's own value first: --lr @t
   --budget TIME         how long tuning may take: 90s, 5m, 1h
   --max-trials N        trials before the proof, including two of the script as it is;
                         15 by default
-  --objective GOAL      throughput (the default), energy: the fewest joules a sample, or
-                        memory: the least peak memory
+  --objective GOAL      throughput (the default, and cost with it), energy: the fewest joules a
+                        sample, or memory: the least peak memory
   --allow EFFECTS       changes to allow, a list of pipeline,numerics,training
   --tuned               apply settings that an earlier --optimize found here, without trials
   --without KNOBS       with --tuned or --settings: leave these out, a list of names

@@ -22,12 +22,16 @@ class TargetKind(enum.Enum):
 
 class Objective(enum.Enum):
     """The aim of a tuning: more samples a second, the least energy a sample, or the least peak
-    memory.
+    memory. `cost` is throughput: an hour of the same machine costs the same.
     """
 
     THROUGHPUT = "throughput"
     ENERGY = "energy"
     MEMORY = "memory"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Objective | None:
+        return cls.THROUGHPUT if value == "cost" else None
 
 
 @record

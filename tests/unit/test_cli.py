@@ -9,7 +9,7 @@ import pytest
 
 from gpurun import main
 from gpurun.arguments.main_flags import parse, with_configuration
-from gpurun.arguments.options import TargetKind
+from gpurun.arguments.options import Objective, TargetKind
 from gpurun.arguments.torchrun_flags import asks_for_ranks, nodes_asked_for
 from gpurun.errors import GpurunError
 from gpurun.launch.launch_command import interpreter_flags
@@ -215,3 +215,10 @@ def test_the_default_number_of_trials_is_the_same_wherever_it_is_said(
 )
 def test_interpreter_flags_are_told_from_the_rest(words: str, flags: tuple[str, ...]) -> None:
     assert interpreter_flags(words.split()) == flags
+
+
+def test_the_cheapest_settings_are_the_fastest() -> None:
+    cost = parse(["--optimize", "--objective", "cost", "train.py"], {})
+    assert cost.objective is Objective.THROUGHPUT
+    with pytest.raises(GpurunError, match="'speed' is no objective"):
+        parse(["--optimize", "--objective", "speed", "train.py"], {})
