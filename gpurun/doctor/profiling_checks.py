@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from gpurun.doctor.driver_probe import Machine, TorchProbe
+from gpurun.doctor.driver_probe import Machine, NvmlProbe, TorchProbe
 from gpurun.records.doctor import Check, State
 
 NSYS_SECONDS = 60.0
@@ -22,8 +22,9 @@ NSYS_SECONDS = 60.0
 NSYS_COST = "`gpurun profile --sources nsys` does not work; torch.profiler's timeline does"
 INSTALL_NSYS = "install Nsight Systems and put nsys on PATH"
 
+DCGM_COST = "no activity of SMs, tensor cores and memory: these GPUs tell it through DCGM alone"
+
 NOT_USED = {
-    "dcgmi": "gpurun reads NVML instead of DCGM",
     "py-spy": "gpurun samples the stack itself (source `host`)",
     "memray": "gpurun does not trace host memory",
 }
@@ -36,6 +37,7 @@ def profiling_checks(machine: Machine) -> Iterable[Check]:
     yield torch_profiler_check(machine)
     yield nsys_check(machine)
     yield ncu_check(machine)
+    yield dcgm_check(machine)
     for tool, instead in NOT_USED.items():
         yield _not_used(tool, shutil.which(tool), instead)
     found = find_spec("line_profiler")
@@ -108,6 +110,17 @@ def ncu_check(machine: Machine) -> Check:
     cost = "`gpurun diagnose x.ncu-rep`: no occupancy or divergence of single kernels"
     todo = "install Nsight Compute, or export the report to CSV where ncu is"
     return Check("ncu", State.MISSING, "not on the PATH", cost, todo)
+
+
+def dcgm_check(machine: Machine) -> Check:
+    """DCGM has the counters that NVML tells of Hopper and later only."""
+    path = shutil.which("dcgmi")
+    if isinstance(machine.nvml, NvmlProbe) and not machine.nvml.gpm and machine.gpus:
+        if path is None:
+            todo = "install DCGM and start its host engine (nv-hostengine)"
+            return Check("dcgmi", State.MISSING, "not on the PATH", DCGM_COST, todo)
+        return Check("dcgmi", State.OK, path)
+    return _not_used("dcgmi", path, "NVML tells gpurun what DCGM would")
 
 
 def _not_used(tool: str, found: str | None, instead: str) -> Check:

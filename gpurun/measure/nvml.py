@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpurun.measure.gpm_counters import GpmActivity
+from gpurun.measure.gpu_activity.dcgm_counters import DcgmCounters
+from gpurun.measure.gpu_activity.gpm_counters import GpmActivity
 from gpurun.measure.gpu_links import links
 from gpurun.measure.visible_gpus import Gpu, ask, error_text, text, visible_gpus
 from gpurun.records.samples import POWER_CAP, DeviceSample
@@ -68,6 +69,8 @@ class DeviceSampler:
         self._nvml = _started_nvml()
         self._gpus = visible_gpus(self._nvml) if self._nvml is not None else []
         self._activity = {g.uuid: GpmActivity(self._nvml, g.handle) for g in self._gpus}
+        told = all(each.supported for each in self._activity.values())
+        self._dcgm = None if told else DcgmCounters()
         self.strangers: dict[str, set[int]] = {}
 
     @property
@@ -105,6 +108,8 @@ class DeviceSampler:
         """Release NVML."""
         for activity in self._activity.values():
             activity.close()
+        if self._dcgm is not None:
+            self._dcgm.close()
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
         self._nvml, self._gpus = None, []
@@ -115,7 +120,9 @@ class DeviceSampler:
         utilization = told("nvmlDeviceGetUtilizationRates", figure="utilisation")
         watts = told("nvmlDeviceGetPowerUsage", figure="power")
         running = told("nvmlDeviceGetComputeRunningProcesses", figure="other processes")
-        activity = self._activity[gpu.uuid].since_last()
+        activity, source = self._activity[gpu.uuid].since_last(), "gpm"
+        if not activity and self._dcgm is not None:
+            activity, source = self._dcgm.since_last(gpu.uuid), "dcgm"
         why = self._activity[gpu.uuid].refused
         if why is not None:
             told.refused.append(f"activity of its parts: {why}")
@@ -138,6 +145,7 @@ class DeviceSampler:
             tensor_activity_percent=activity.get("tensor"),
             dram_activity_percent=activity.get("dram"),
             refused=tuple(told.refused),
+            activity_source=source,
         )
 
     def _foreign(self, uuid: str, running: Any, own_pids: set[int]) -> int | None:

@@ -113,7 +113,11 @@ def _device_use(group: Sequence[DeviceSample]) -> DeviceUse:
         uuid=first.uuid,
         gpu_utilization_percent=nvml if sm_activity is None else sm_activity,
         gpu_utilization_source=(
-            "gpm_sm_activity" if sm_activity is not None else None if nvml is None else "nvml"
+            f"{last.activity_source}_sm_activity"
+            if sm_activity is not None
+            else None
+            if nvml is None
+            else "nvml"
         ),
         sm_activity_percent=sm_activity,
         tensor_activity_percent=_activity(group, lambda s: s.tensor_activity_percent),

@@ -21,7 +21,8 @@ class GpuState:
     """One GPU; None: the device does not tell.
 
     `gpu_id`: the number under which CUDA shows it, else its place among the visible GPUs.
-    `gpu_utilization_source`: "gpm_sm_activity" or "nvml". `processes` is None if it was not asked.
+    `gpu_utilization_source`: "gpm_sm_activity", "dcgm_sm_activity" or "nvml". `processes` is
+    None if it was not asked.
     """
 
     gpu_id: int

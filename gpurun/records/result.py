@@ -43,7 +43,8 @@ class StepSplit:
 class DeviceUse:
     """One device over the measured window, from the launcher's samples. None: not measured.
 
-    `gpu_utilization_source`: "gpm_sm_activity", "nvml" or None. Energy covers `window_seconds`.
+    `gpu_utilization_source`: "gpm_sm_activity", "dcgm_sm_activity", "nvml" or None. Energy covers
+    `window_seconds`.
     """
 
     device: str

@@ -36,9 +36,10 @@ class HostSample:
 
 @record
 class DeviceSample:
-    """One GPU. `energy_joules` counts since the driver was loaded; the activities (NVML GPM) are
-    means since the sample before. `cuda_index` is the number under which the script sees the
-    device, None where the order is not certain. None: the device does not tell.
+    """One GPU. `energy_joules` counts since the driver was loaded; the activities are means since
+    the sample before (NVML GPM), or of the last second (DCGM). `cuda_index` is the number under
+    which the script sees the device, None where the order is not certain. None: the device does
+    not tell.
     """
 
     kind: ClassVar[str] = "device"
@@ -61,3 +62,5 @@ class DeviceSample:
     dram_activity_percent: float | None
     refused: tuple[str, ...] = ()
     """Figures that NVML does not tell here though it has them, each with its reason."""
+    activity_source: str = "gpm"
+    """Where activities come from, if any are told: "gpm" or "dcgm"."""

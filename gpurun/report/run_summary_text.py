@@ -37,7 +37,11 @@ _PARTS = (
 )
 """Field of `StepSplit`, its name, its letter in the bar and its colour."""
 
-_SOURCES = {"gpm_sm_activity": "SM activity", "nvml": "NVML utilisation"}
+_SOURCES = {
+    "gpm_sm_activity": "SM activity",
+    "dcgm_sm_activity": "SM activity",
+    "nvml": "NVML utilisation",
+}
 
 
 def print_summary(result: RunResult, run_dir: Path) -> None:

@@ -178,7 +178,8 @@ def gpu_state(sample: DeviceSample, place: int) -> GpuState:
     """A GPU by its sample. `place`: its number among the visible GPUs."""
     activity = sample.sm_activity_percent
     nvml = sample.utilization_percent
-    source = "gpm_sm_activity" if activity is not None else None if nvml is None else "nvml"
+    told = None if nvml is None else "nvml"
+    source = told if activity is None else f"{sample.activity_source}_sm_activity"
     return GpuState(
         gpu_id=place if sample.cuda_index is None else sample.cuda_index,
         uuid=sample.uuid,

@@ -18,7 +18,11 @@ from gpurun.report.terminal_table import Column, Grid
 
 USUAL = ("completed", "stopped")
 """The statuses of launches that came to their end, trials included."""
-SOURCES = {"gpm_sm_activity": "SM activity", "nvml": "NVML utilisation"}
+SOURCES = {
+    "gpm_sm_activity": "SM activity",
+    "dcgm_sm_activity": "SM activity",
+    "nvml": "NVML utilisation",
+}
 
 
 def figure_grid(launches: Sequence[tuple[str, RunResult]]) -> Grid:

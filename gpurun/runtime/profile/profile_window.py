@@ -123,12 +123,16 @@ class ProfileWindow:
         self._seen = count
         self._recent.append(end - self._last)
         self._look_for_reads(count)
-        waited = count - self._least
-        steady = waited >= 0 and (self._are_alike() or waited >= SETTLING_STEPS)
-        heard_nothing = waited >= UNHEARD * SETTLING_STEPS and not self._begins.leads
-        if self._begins.agreed(count, "steady" if steady else None) or heard_nothing:
+        if count >= self._least and self._is_to_begin(count):
             self._begin(count)
         self._last = now()
+
+    def _is_to_begin(self, count: int) -> bool:
+        waited = count - self._least
+        steady = self._are_alike() or waited >= SETTLING_STEPS
+        if self._begins.agreed(count, "steady" if steady else None) is not None:
+            return True
+        return waited >= UNHEARD * SETTLING_STEPS and not self._begins.leads
 
     def _are_alike(self) -> bool:
         return max(self._recent) <= STEADY_SPREAD * min(self._recent)

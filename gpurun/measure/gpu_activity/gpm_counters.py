@@ -26,6 +26,11 @@ class GpmActivity:
         self._before: Any = None
         self._spare: Any = None
 
+    @property
+    def supported(self) -> bool:
+        """True if this GPU has the counters and tells them."""
+        return self._supported
+
     def since_last(self) -> dict[str, float]:
         """Percent by name of `GPM_METRICS`, without those that the device does not tell."""
         if not self._supported:
