@@ -17,9 +17,9 @@ SENTENCES = {
 }
 ADVICE = {
     Cause.WORKERS: (
-        "load in worker processes: DataLoader(num_workers=4, persistent_workers=True), measured "
-        "and not guessed",
-        "raise prefetch_factor where batches take unequally long",
+        "load in worker processes: DataLoader(num_workers=..., persistent_workers=True), as many "
+        "as a measurement finds best",
+        "with workers: raise prefetch_factor where batches take unequally long",
     ),
     Cause.TRANSFORMS: (
         "load in worker processes: DataLoader(num_workers=...), as long as cores are free",
@@ -27,7 +27,7 @@ ADVICE = {
         "use a faster decoder or transform (Pillow-SIMD, torchvision.transforms.v2, DALI)",
     ),
     Cause.STORAGE: (
-        "read ahead in worker processes: waits of several workers pass at the same time",
+        "read ahead in worker processes, or in more of them: their waits pass at the same time",
         "keep the data on a local disk or in memory, in few large files in place of many small",
     ),
     Cause.SAMPLER: (

@@ -19,6 +19,8 @@ ADVICE = (
     "optimizer.zero_grad(set_to_none=True) in place of a loop over parameters",
 )
 PROFILE = "gpurun profile names the lines that take this time"
+PROFILED = "steps"
+"""The source that only a window of gpurun's own has."""
 ADVICE_WRITING = (
     "write to files and loggers once in many steps, and leave flushing to the system",
     "keep figures in memory, or hand them to a thread that writes them",
@@ -97,7 +99,7 @@ class HostBound(Diagnosis):
                 figure("rest_ms", split.rest_ms, Source.STEPS),
                 figure("step_ms", step, Source.STEPS),
             ],
-            (PROFILE, *ADVICE),
+            _advice_without_lines(evidence),
             gain=gain_without(share),
         )
 
@@ -116,9 +118,16 @@ class HostBound(Diagnosis):
                 figure("host_idle_share", idle.host, Source.TIMELINE),
                 figure("idle_share", idle.total, Source.TIMELINE),
             ],
-            (PROFILE, *ADVICE),
+            _advice_without_lines(evidence),
             gain=gain_without(idle.host),
         )
+
+
+def _advice_without_lines(evidence: Evidence) -> tuple[str, ...]:
+    """To profile comes first, unless that is what was done."""
+    timeline = evidence.timeline
+    profiled = timeline is not None and PROFILED in timeline.sources
+    return ADVICE if profiled else (PROFILE, *ADVICE)
 
 
 def _between(function: FunctionSamples) -> bool:

@@ -9,6 +9,9 @@ from gpurun.measure.run_events import ProcessLog
 from gpurun.profilers.api import Profiler
 from gpurun.timeline.model import Timeline
 
+FEWEST_SAMPLES = 20
+"""A tenth of a second: of fewer, one sample more or less is a finding."""
+
 
 class Host(Profiler):
     """Python functions and lines of the thread that trains, by the part of the step they run in.
@@ -28,6 +31,8 @@ class Host(Profiler):
         seen, window = log.host_samples, log.profile
         if seen is None or window is None:
             return None
+        if seen.samples < FEWEST_SAMPLES:
+            raise ValueError(f"{seen.samples} samples are too few to tell anything")
         return Timeline(
             sources=(self.name,),
             window_begin_ns=window.begin_ns,

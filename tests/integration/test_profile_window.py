@@ -169,15 +169,15 @@ def test_the_document_says_what_was_recorded(ended: tuple[Path, bytes]) -> None:
 def test_a_script_that_raises_in_the_window_keeps_its_traceback(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
-    script(tmp_path, "if step == 15: raise RuntimeError('out of luck')")
-    done = gpurun("profile", "--quiet", "--steps", "30", "train.py", cwd=tmp_path)
+    script(tmp_path, "if step == 25: raise RuntimeError('out of luck')")
+    done = gpurun("profile", "--quiet", "--steps", "60", "train.py", cwd=tmp_path)
     assert done.returncode == 1
     told = without_verdict(done.stderr).decode().splitlines()
     assert told[0] == "Traceback (most recent call last):"
     assert told[-1] == "RuntimeError: out of luck"
     assert "gpurun" not in "".join(told)
     found = recorded(tmp_path)
-    assert 0 < found.steps < 16  # of the 30 asked for
+    assert 0 < found.steps < 26  # of the 60 asked for
     assert found.timeline.operators
     assert found.timeline.notes == ("the window is short: the script ended inside the window",)
 
@@ -224,6 +224,32 @@ def test_a_profiler_that_the_script_runs_already_is_left_alone(
     assert found.steps == 10
     assert found.timeline.operators is None
     assert "kineto" in found.failures[0]
+
+
+def test_a_script_that_trains_in_a_thread_is_left_alive(tmp_path: Path, gpurun: Gpurun) -> None:
+    """torch's profiler ends a process whose training thread is not the main one."""
+    path = script(tmp_path, "if step == 60: break")
+    lines = "".join(f"    {line}\n" for line in path.read_text().splitlines())
+    path.write_text(
+        f"import threading\ndef train():\n{lines}"
+        "thread = threading.Thread(target=train)\nthread.start()\nthread.join()\nprint('trained')\n"
+    )
+    done = gpurun("profile", *STEPS, "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, b"trained\n")
+    found = recorded(tmp_path)
+    assert found.steps == 10
+    assert {"steps", "host"} <= set(found.timeline.sources)
+    assert found.failures == ("kineto: the script trains in a thread of its own",)
+
+
+def test_a_window_without_a_step_is_none(tmp_path: Path, gpurun: Gpurun) -> None:
+    script(tmp_path, "if step == 9: raise SystemExit(3)")
+    done = gpurun("profile", "--json", "p.json", "train.py", cwd=tmp_path)
+    assert done.returncode == 3
+    document = json.loads((tmp_path / "p.json").read_text())
+    short = any(note.startswith("the window is short") for note in document["notes"])
+    assert document["steps_profiled"] is None or document["steps_profiled"] > 0
+    assert short is (document["steps_profiled"] is not None)
 
 
 def test_each_rank_has_a_window_of_its_own(tmp_path: Path, gpurun: Gpurun) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,10 @@ class Kineto:
         try:
             if self._torch.autograd._profiler_enabled():
                 self._failure = "the script's own profiler is running"
+                return
+            if threading.current_thread() is not threading.main_thread():
+                # Kineto is set up for the main thread, and ends the process from another
+                self._failure = "the script trains in a thread of its own"
                 return
             self._watch_others()
             self._ours = True

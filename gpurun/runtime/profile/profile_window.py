@@ -172,7 +172,8 @@ class ProfileWindow:
     def finish(self, why_early: str | None) -> None:
         """Stop the profilers and write the record; nothing if no window is open.
 
-        A window that the script's end cuts off is left out where an earlier one is whole.
+        A window that the script's end cuts off is left out where it has no step, or an earlier one
+        is whole.
         """
         if self._began is None or self._done:
             return
@@ -193,7 +194,7 @@ class ProfileWindow:
         memory = None
         if "allocator" in self._spec.sources:
             memory = guarded("allocator counts", self._allocator.finish)()
-        if why_early is not None and self._number > 1:
+        if why_early is not None and (self._number > 1 or not self._step_ends):
             return
         if samples is not None:
             RECORDER.event(samples)
