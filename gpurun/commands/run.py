@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gpurun.arguments.options import Options, Target
+from gpurun.commands.unrecorded_run import unrecorded
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.codec import to_json
@@ -68,7 +69,7 @@ def run_with(
     outputs = _live_outputs(options)
     if saved is not None and not saved.fingerprint and not options.quiet:
         _note(f"{options.settings} has no fingerprint: not checked against this machine")
-    run_dir = _run_dir(options)
+    run_dir = _run_dir(options, saved)
     launched, told = options, None
     if options.ddp:
         launched, environment, told = _hidden(options, environment, run_dir)
@@ -270,11 +271,11 @@ def _end_hidden(run_dir: Path, exit_code: int, quiet: bool) -> None:
         _note(line)
 
 
-def _run_dir(options: Options) -> Path | None:
+def _run_dir(options: Options, saved: SavedSettings | None) -> Path | None:
     try:
         return new_run(find_home(Path.cwd(), options.out))
     except (OSError, RuntimeError) as error:
-        _note(f"this run is not recorded: {error}")
+        _note(unrecorded(options, saved, error))
         return None
 
 
@@ -308,16 +309,15 @@ def _prepared(
             raise GpurunError(
                 f"the spec of the ranks cannot be written: {error}", "make room there"
             ) from None
-        _note(f"this run is not recorded: {error}")
+        _note(unrecorded(options, saved, error))
         return None, environment
     return run_dir, child_environment(spec_path, environment)
 
 
 def _light_profiles(options: Options) -> ProfileSpec | None:
     """Windows in which only the stack of the stepping thread is sampled, which costs little."""
-    if options.profile_every is None:
-        return None
-    return ProfileSpec(sources=("host",), every=options.profile_every)
+    every = options.profile_every
+    return None if every is None else ProfileSpec(sources=("host",), every=every)
 
 
 def _forget(run_dir: Path | None) -> None:
@@ -359,8 +359,8 @@ def _conclude(
 
         print_summary(result, outcome.run_dir)
         if options.profile_every is not None:
-            shown_run = _shown(outcome.run_dir)
-            _note(f"light profiles: gpurun diagnose {shown_run} shows the last one")
+            run = _shown(outcome.run_dir)
+            _note(f"light profiles: gpurun diagnose {run} shows the last one")
     for note in result.notes:
         if note.startswith(INCOMPLETE) and not shown:
             _note(note)

@@ -147,7 +147,8 @@ def _tell(options: Options, found: StoredReduction, when: str) -> None:
     for line in found.remark.splitlines():
         _say(line)
     if not options.quiet and found.reduction is not None:
-        _say(f"the loss is a {found.reduction.value} over samples ({when})")
+        taken = "ranks take it as" if found.remark else "the loss is"
+        _say(f"{taken} a {found.reduction.value} over samples ({when})")
 
 
 def _say(line: str) -> None:

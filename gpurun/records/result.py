@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import field
 from typing import Any
 
@@ -210,9 +211,13 @@ class RunResult:
 
 
 def status_of(exit_code: int | None) -> str:
-    """The status of a launch that ended with this code (128+n, or -n, for signal n)."""
+    """The status of a launch that ended with this code (128+n, or -n, for signal n).
+
+    A script may exit with 129 to 192 by itself, too; a shell cannot tell either.
+    """
     if exit_code is None:
         return "crashed"
     if exit_code == 0:
         return "completed"
-    return "killed" if exit_code < 0 or exit_code > 128 else "failed"
+    by_signal = exit_code < 0 or 128 < exit_code < 128 + signal.NSIG
+    return "killed" if by_signal else "failed"

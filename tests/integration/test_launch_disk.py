@@ -83,6 +83,18 @@ def test_quiet_runs_too_say_what_is_not_recorded(
     assert verdict.startswith("verdict=failed exit=7")
 
 
+@pytest.mark.parametrize("flag", ["--emergency-checkpoint", "--on-nonfinite=stop"])
+def test_a_flag_that_lives_by_the_record_is_refused_without_one(
+    tmp_path: Path, clean_environment: dict[str, str], flag: str
+) -> None:
+    """Better a refusal now than no checkpoint when the script dies."""
+    (tmp_path / "train.py").write_text(ENDING)
+    done = limited(tmp_path, clean_environment, 100, flag)
+    assert (done.stdout, done.returncode) == (b"", 2)
+    line = done.stderr.decode().splitlines()[0]
+    assert line.startswith(f"gpurun: {flag.partition('=')[0]} needs a record of this run: ")
+
+
 def test_a_script_without_torch_whose_result_finds_no_room_says_so(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
