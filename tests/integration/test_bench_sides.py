@@ -321,7 +321,12 @@ def test_needed_files_come_along_and_committed_ones_stay_as_committed(folder: Pa
 
 @pytest.mark.parametrize(
     ("pattern", "says"),
-    [("data/*.npz", "nothing in"), ("/etc/hosts", "is no path inside"), ("../x", "is no path")],
+    [
+        ("data/*.npz", "nothing in"),
+        ("/etc/hosts", "is no path inside"),
+        ("../x", "is no path"),
+        ("**x", "needed: .*Invalid pattern"),
+    ],
 )
 def test_needed_files_that_cannot_be_copied_are_named(
     folder: Path, pattern: str, says: str

@@ -45,7 +45,11 @@ def _matches(pattern: str, source: Path) -> Iterator[Path]:
             f"[bench] needed: {pattern!r} is no path inside of {source}",
             "name files of the repository; both sides find files outside it in the same place",
         )
-    for match in sorted(source.glob(pattern)):
+    try:
+        matches = sorted(source.glob(pattern))
+    except (ValueError, NotImplementedError) as error:
+        raise GpurunError(f"[bench] needed: {pattern!r}: {error}", "see pathlib's glob") from None
+    for match in matches:
         if match.is_symlink() or match.is_file():
             yield match
             continue
