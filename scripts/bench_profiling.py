@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import statistics
 import subprocess
@@ -58,8 +57,9 @@ def profiled(folder: Path, sources: str, seconds: float) -> str:
     ends = [float(line) for line in (folder / "ends").read_text().split()]
     (run_dir,) = (folder / ".gpurun" / "runs").iterdir()
     (profile,) = recorded_profiles(run_dir)
-    begin, end = window(run_dir)
-    lost, usual = lost_seconds(ends, begin, end)
+    window = profile.log.profile
+    assert window is not None
+    lost, usual = lost_seconds(ends, window.begin_ns / 1e9, window.end_ns / 1e9)
     run = ends[-1] - ends[0]
     rest = max(0.0, lost - profile.profiler_seconds)
     return (
@@ -67,16 +67,6 @@ def profiled(folder: Path, sources: str, seconds: float) -> str:
         f"{lost:.2f} s lost; start and stop {profile.profiler_seconds:.2f} s, "
         f"the rest {rest / run:.2%} of {run:.0f} s"
     )
-
-
-def window(run_dir: Path) -> tuple[float, float]:
-    """When the profiled window began and ended, in seconds of the monotonic clock."""
-    for log in run_dir.glob("events-*.jsonl"):
-        for line in log.read_text().splitlines():
-            event = json.loads(line)
-            if event["event"] == "profile":
-                return event["begin_ns"] / 1e9, event["end_ns"] / 1e9
-    raise SystemExit("nothing was profiled")
 
 
 def lost_seconds(ends: list[float], begin: float, end: float) -> tuple[float, float]:

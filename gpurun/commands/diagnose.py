@@ -107,7 +107,7 @@ def _window_notes(folder: Path, profiles: Sequence[RecordedProfile]) -> tuple[st
 
 
 def _which_window(profile: RecordedProfile) -> tuple[str, ...]:
-    """Of a training with several windows: which one this is."""
+    """Which window this is, if the training had several."""
     window = profile.log.profile
     if window is None or window.number == 1:
         return ()

@@ -103,6 +103,17 @@ def device_uses(samples: Samples, begin_ns: int, end_ns: int) -> list[tuple[int 
     return [(group[0].cuda_index, _device_use(group)) for group in by_uuid.values()]
 
 
+def utilization_source(
+    sm_activity: float | None, nvml: float | None, activity_source: str
+) -> str | None:
+    """Which figure is a GPU's utilisation: SM activity (of GPM or DCGM) where it is told, else
+    NVML's. `activity_source` as in `DeviceSample`.
+    """
+    if sm_activity is not None:
+        return f"{activity_source}_sm_activity"
+    return None if nvml is None else "nvml"
+
+
 def _device_use(group: Sequence[DeviceSample]) -> DeviceUse:
     first, last = group[0], group[-1]
     seconds = (last.unix_time_ns - first.unix_time_ns) / 1e9
@@ -112,13 +123,7 @@ def _device_use(group: Sequence[DeviceSample]) -> DeviceUse:
         device=first.name,
         uuid=first.uuid,
         gpu_utilization_percent=nvml if sm_activity is None else sm_activity,
-        gpu_utilization_source=(
-            f"{last.activity_source}_sm_activity"
-            if sm_activity is not None
-            else None
-            if nvml is None
-            else "nvml"
-        ),
+        gpu_utilization_source=utilization_source(sm_activity, nvml, last.activity_source),
         sm_activity_percent=sm_activity,
         tensor_activity_percent=_activity(group, lambda s: s.tensor_activity_percent),
         dram_activity_percent=_activity(group, lambda s: s.dram_activity_percent),

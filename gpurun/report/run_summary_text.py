@@ -37,11 +37,12 @@ _PARTS = (
 )
 """Field of `StepSplit`, its name, its letter in the bar and its colour."""
 
-_SOURCES = {
+UTILIZATION_SOURCES = {
     "gpm_sm_activity": "SM activity",
     "dcgm_sm_activity": "SM activity",
     "nvml": "NVML utilisation",
 }
+"""What `gpu_utilization_source` of a result is called."""
 
 
 def print_summary(result: RunResult, run_dir: Path) -> None:
@@ -179,7 +180,7 @@ def _gpu_use(result: RunResult) -> list[str]:
     parts: list[str] = []
     if result.gpu_utilization_percent is not None:
         source = result.gpu_utilization_source
-        told = f" ({_SOURCES.get(source, source)})" if source else ""
+        told = f" ({UTILIZATION_SOURCES.get(source, source)})" if source else ""
         parts.append(f"GPU {result.gpu_utilization_percent:.0f} %{told}")
     watts = [d.power_watts for d in result.devices if d.power_watts is not None]
     if watts and len(watts) == len(result.devices):

@@ -38,6 +38,4 @@ def unusable(trial: Trial) -> tuple[str, str]:
         if not steps:
             return "no_training", "no training step was seen in it"
         return too_few(trial, steps)
-    if record.reason.startswith("EOFError"):
-        return "script_failed", f"it read standard input, which trials do not have: {record.reason}"
     return "script_failed", f"the script fails by itself ({record.status}): {record.reason}"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpurun.measure.resource_use import SAMPLES_FILE
+from gpurun.measure.resource_use import SAMPLES_FILE, utilization_source
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.step_table import StepTable
 from gpurun.measure.training_clock import CLOCKS, StepClock, step_clock, sum_known
@@ -178,14 +178,12 @@ def gpu_state(sample: DeviceSample, place: int) -> GpuState:
     """A GPU by its sample. `place`: its number among the visible GPUs."""
     activity = sample.sm_activity_percent
     nvml = sample.utilization_percent
-    told = None if nvml is None else "nvml"
-    source = told if activity is None else f"{sample.activity_source}_sm_activity"
     return GpuState(
         gpu_id=place if sample.cuda_index is None else sample.cuda_index,
         uuid=sample.uuid,
         name=sample.name,
         gpu_utilization_percent=nvml if activity is None else activity,
-        gpu_utilization_source=source,
+        gpu_utilization_source=utilization_source(activity, nvml, sample.activity_source),
         memory_used_bytes=sample.memory_used_bytes,
         memory_total_bytes=sample.memory_total_bytes,
         temperature_celsius=sample.temperature_celsius,

@@ -14,15 +14,11 @@ from gpurun.formatting.number_text import (
     percent,
 )
 from gpurun.records.result import RunResult
+from gpurun.report.run_summary_text import UTILIZATION_SOURCES
 from gpurun.report.terminal_table import Column, Grid
 
 USUAL = ("completed", "stopped")
 """The statuses of launches that came to their end, trials included."""
-SOURCES = {
-    "gpm_sm_activity": "SM activity",
-    "dcgm_sm_activity": "SM activity",
-    "nvml": "NVML utilisation",
-}
 
 
 def figure_grid(launches: Sequence[tuple[str, RunResult]]) -> Grid:
@@ -59,7 +55,7 @@ def _activity(result: RunResult) -> str:
     value = result.gpu_utilization_percent
     if value is None:
         return ""
-    source = SOURCES.get(result.gpu_utilization_source or "", "")
+    source = UTILIZATION_SOURCES.get(result.gpu_utilization_source or "", "")
     return f"{value:.0f} %{f' ({source})' if source else ''}"
 
 

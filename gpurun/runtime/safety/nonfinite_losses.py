@@ -15,7 +15,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizers
@@ -24,6 +23,7 @@ from gpurun.records.events import NonfiniteEvent, StepRow
 from gpurun.records.safety import NonfiniteAction, SafetySpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.core.step_agreement import rank_and_size
 from gpurun.runtime.observe.exit_metrics import BEFORE_END
 from gpurun.runtime.observe.optimizers import unless_compiling
 from gpurun.runtime.observe.step_clock import CLOCK, CLOCKS, PATIENCE
@@ -135,16 +135,6 @@ class NonfiniteLosses:
         os.kill(os.getpid(), signal.SIGTERM)  # a thread's SystemExit would end only the thread
 
 
-def among_ranks() -> bool:
-    """True if this process trains together with others."""
-    distributed = torch.distributed
-    return (
-        distributed.is_available()
-        and distributed.is_initialized()
-        and distributed.get_world_size() > 1
-    )
-
-
 class LeftOutSteps:
     """Optimizer steps without gradients while a loss of the step is not finite: none does a thing.
 
@@ -164,7 +154,7 @@ class LeftOutSteps:
 
     def _begins(self, optimizer: Optimizer) -> None:
         losses = CLOCK.losses_so_far
-        if self._aside or among_ranks() or all(bool(x.isfinite().all()) for x in losses):
+        if self._aside or rank_and_size()[1] > 1 or all(bool(x.isfinite().all()) for x in losses):
             return
         taken = [
             (parameter, parameter.grad)

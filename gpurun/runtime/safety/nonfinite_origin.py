@@ -3,7 +3,7 @@
 The largest absolute value of each module's outputs, of the roots' inputs and of each gradient is
 kept on its device: it is NaN or infinite if any element is. Only when a loss is not finite are they
 read, in the order in which they came. Values that were infinite in the last good step too are no
-cause: masks are. Of a compiled model only the inputs, outputs and gradients are seen.
+cause: masks are. A compiled model shows only its inputs, outputs and gradients.
 """
 
 from __future__ import annotations
