@@ -7,16 +7,13 @@ from collections.abc import Callable
 
 from gpurun.trials.live_pair_seconds import CORES_FOR_TWO, SideSeconds, live_pair_seconds
 from gpurun.trials.prestart import CORES_EACH
+from gpurun.tuner.proof.time_for_proof import LEAST_PROOF_ROUNDS, kept_for_proof, least_for_proof
 from gpurun.tuner.search.screening import StartupSeconds
-from gpurun.tuner.trial_length import (
-    LEAST_LAUNCHES,
-    SCREEN_SHARE,
-    budget_flag,
-    kept_for_proof,
-    launched_again,
-    least_for_proof,
-)
+from gpurun.tuner.trial_length import SCREEN_SHARE, budget_flag, launched_again
 from gpurun.tuner.tuning_trial import Trial
+
+LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
+"""The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
 
 COMPILED_BEFORE = 0.7
 """A launch that started in less than this part of the slowest start with the same compiler settings

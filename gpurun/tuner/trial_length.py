@@ -31,17 +31,6 @@ LONGEST_EPOCH_WINDOWS = 2
 """An epoch up to so many windows is measured whole: opening the workers is part of the price."""
 MAX_STEPS = 5000
 
-PROOF_ROUNDS = 4
-"""The search leaves time for so many rounds of launches in turn: a launch of each side."""
-LIVE_PAIRS = 3
-"""And for so many live pairs: two settle most proofs, and the third one those that differ."""
-LEAST_PROOF_ROUNDS = 2
-"""And for so many even where they take most of the budget: fewer can show nothing. As long as
-nothing was found, for one: the same command goes on with it."""
-LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
-"""The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
-PROOF_SHARE = 0.6
-"""Further rounds may keep at most this part of the budget for themselves."""
 SCREEN_SHARE = 0.4
 """A trial of the search may take this part of the budget; then gpurun gives it up and names it."""
 PATIENCE_SHARE = 0.25
@@ -105,22 +94,6 @@ def launched_again(seconds: float, usual: float) -> float:
     `usual`: seconds of a launch that compiles nothing.
     """
     return min(seconds, usual + (seconds - usual) / COMPILED_ALREADY)
-
-
-def kept_for_proof(round_seconds: float, budget_seconds: float, live: bool) -> float:
-    """Seconds that the search leaves for the proof of its finalist.
-
-    `round_seconds`: of a live pair, or of a launch of each side. However clear a gain is, three
-    launches that differ by a third among themselves cannot prove it.
-    """
-    rounds = LIVE_PAIRS if live else PROOF_ROUNDS
-    wanted = min(rounds * round_seconds, PROOF_SHARE * budget_seconds)
-    return max(least_for_proof(round_seconds), wanted)
-
-
-def least_for_proof(round_seconds: float) -> float:
-    """Seconds that the shortest proof takes."""
-    return LEAST_PROOF_ROUNDS * round_seconds
 
 
 def patience(budget_seconds: float, launch_seconds: float, startup_seconds: float = 0.0) -> float:

@@ -12,11 +12,12 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.records.tuning import TrialRecord
 from gpurun.trials.live_pair_obstacle import CONTEXT_BYTES
 from gpurun.tuner import knob_calls
+from gpurun.tuner.proof.time_for_proof import LEAST_PROOF_ROUNDS, LIVE_PAIRS
 from gpurun.tuner.search.combined_trial import likely_changes
 from gpurun.tuner.search.screening import SearchState
 from gpurun.tuner.search.worth_a_trial import not_worth_a_trial
 from gpurun.tuner.time_budget import TimeBudget
-from gpurun.tuner.trial_length import LEAST_PROOF_ROUNDS, LIVE_PAIRS, SCREEN_SHARE, budget_flag
+from gpurun.tuner.trial_length import SCREEN_SHARE, budget_flag
 
 AS_IT_IS = 2
 """Trials of the script as it is before the search."""

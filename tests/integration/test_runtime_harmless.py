@@ -54,11 +54,12 @@ from gpurun.runtime.core.post_import import FINDER
 def broken(*args, **kwargs):
     raise RuntimeError("a hook of ours")
 def break_hooks(torch):
-    from gpurun.runtime.observe import loaders, optimizers, root_modules, step_clock
+    from gpurun.runtime.observe import optimizers, root_modules, step_clock, watched_loaders
     for owner, name in (
         (step_clock.StepClock, "_close"), (root_modules.RootModules, "_is_root"),
         (root_modules, "sizes"),
-        (loaders.Loaders, "_opened"), (loaders.Loaders, "_built"), (loaders.Loaders, "_exhausted"),
+        (watched_loaders.Loaders, "_opened"), (watched_loaders.Loaders, "_built"),
+        (watched_loaders.Loaders, "_exhausted"),
         (optimizers, "_optimizer_event"),
     ):
         setattr(owner, name, broken)

@@ -342,7 +342,9 @@ def test_folders_are_small_and_file_names_differ(package: list[Source]) -> None:
 
 def test_rooms_of_the_runtime_import_one_way(package: list[Source]) -> None:
     assert stair_faults(all_imports(package)) == []
-    up = Import("gpurun.runtime.observe.loaders", "gpurun.runtime.trial.trial_run", top=False)
+    up = Import(
+        "gpurun.runtime.observe.watched_loaders", "gpurun.runtime.trial.trial_run", top=False
+    )
     assert len(stair_faults([up])) == 1
     rooms = {
         source.name.split(".")[2]

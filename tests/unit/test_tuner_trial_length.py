@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpurun.arguments.options import Objective
 from gpurun.measure.resource_use import ENERGY_SECONDS
 from gpurun.trials.live_pair_seconds import SideSeconds, live_pair_seconds
+from gpurun.tuner.proof.time_for_proof import kept_for_proof
 from gpurun.tuner.trial_length import (
     AUDIT_STEPS,
     MAX_STEPS,
@@ -13,7 +14,6 @@ from gpurun.tuner.trial_length import (
     SLOW_STEPS,
     WARMUP_STEPS,
     budget_flag,
-    kept_for_proof,
     patience,
     plan_trials,
     with_read_ahead,

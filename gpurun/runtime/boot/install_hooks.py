@@ -20,12 +20,12 @@ from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.backward_passes import BACKWARD
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
 from gpurun.runtime.observe.knob_hooks import apply_settings
-from gpurun.runtime.observe.loaders import LOADERS
 from gpurun.runtime.observe.optimizers import OPTIMIZERS
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.save_times import SAVES
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
+from gpurun.runtime.observe.watched_loaders import LOADERS
 
 
 def install(spec: RunSpec, changed_variables: tuple[str, ...]) -> None:

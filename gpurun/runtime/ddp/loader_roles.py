@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from gpurun.identity_map import IdentityMap
 from gpurun.runtime.ddp.rank_info import warn
-from gpurun.runtime.observe.loaders import LOADERS
+from gpurun.runtime.observe.watched_loaders import LOADERS
 
 ADVICE = "read it under torch.no_grad(), where every rank sees all of it"
 

@@ -38,10 +38,10 @@ from gpurun.runtime.ddp.loader_roles import LoaderPass, LoaderRoles
 from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
 from gpurun.runtime.ddp.sharded_iterator import ShardedIterator, StreamFetcher
-from gpurun.runtime.observe.loader_iterator import STREAM
-from gpurun.runtime.observe.loaders import LOADERS
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
+from gpurun.runtime.observe.torch_loader_internals import STREAM
+from gpurun.runtime.observe.watched_loaders import LOADERS
 
 LATELY = 8
 """The most batches that a script holds at once."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from gpurun.runtime.ddp.batch_shards import BatchShard
 from gpurun.runtime.ddp.loader_roles import LoaderPass
-from gpurun.runtime.observe.loader_iterator import LoaderIterator
+from gpurun.runtime.observe.torch_loader_internals import LoaderIterator
 
 
 class ShardedIterator(LoaderIterator, Protocol):

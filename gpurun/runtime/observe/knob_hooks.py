@@ -15,11 +15,11 @@ from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.backward_passes import BACKWARD
-from gpurun.runtime.observe.loaders import LOADERS
 from gpurun.runtime.observe.optimizers import OPTIMIZERS
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
+from gpurun.runtime.observe.watched_loaders import LOADERS
 
 
 class KnobHooks:

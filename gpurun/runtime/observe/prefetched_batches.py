@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
-from gpurun.runtime.observe.loader_iterator import LoaderIterator, WorkersIterator
+from gpurun.runtime.observe.torch_loader_internals import LoaderIterator, WorkersIterator
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.seeds import generator_state
 from gpurun.runtime.core.tensor_values import host_copy, is_tensor, moved_by, norm, tensors, values
-from gpurun.runtime.observe.loaders import LOADERS
 from gpurun.runtime.observe.optimizers import hyperparameters
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
+from gpurun.runtime.observe.watched_loaders import LOADERS
 from gpurun.runtime.trial.audit_samples import SamplesAudit
 
 GRADIENT_STEPS = 2

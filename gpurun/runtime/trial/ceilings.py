@@ -21,10 +21,10 @@ from gpurun.records.events import CeilingsEvent
 from gpurun.records.spec import StopRule
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.recorder import RECORDER, error_text
-from gpurun.runtime.observe.loader_iterator import LoaderIterator
-from gpurun.runtime.observe.loaders import LOADERS, count_indices
 from gpurun.runtime.observe.root_inputs import first_tensor
 from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
+from gpurun.runtime.observe.torch_loader_internals import LoaderIterator
+from gpurun.runtime.observe.watched_loaders import LOADERS, count_indices
 
 LEAST_STEPS, FEWEST_STEPS = 12, 4
 """Of a window, and of one that is already `PATIENCE` times as long as it should be."""

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 from gpurun.knobs.api import Effect
 from gpurun.records.tuning import GuardVerdict
-from gpurun.stats.loss_deviation import deviation
 from gpurun.tuner.guard import loss_checks, sample_checks, training_checks
 from gpurun.tuner.guard.gradient_directions import directions
 from gpurun.tuner.guard.output_checks import compare_outputs
@@ -45,9 +44,10 @@ def judge_training(
     reasons += outputs.reasons
     if forward_only and effect is Effect.NUMERICS and not (outputs.compared or outputs.reasons):
         reasons.append(f"outputs not compared: {outputs.why_not}; {PIPELINE_ONLY}")
-    apart = None if training else deviation(baselines, candidates)
-    if apart is not None and apart.size > apart.bound:
-        reasons.append(loss_checks.too_far(apart))
+    apart = None
+    if not training:
+        apart, too_far = loss_checks.compare_curves(baselines, candidates)
+        reasons += [] if too_far is None else [too_far]
     compared = {
         "samples": _both(baselines, candidates, _shows_samples),
         "gradients": not training and _both(baselines, candidates, _shows_gradients),

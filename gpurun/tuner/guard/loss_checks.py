@@ -1,4 +1,4 @@
-"""Losses that are not finite or run away, and the words for a curve that is too far off."""
+"""A candidate's losses beside those of the script as it is: too far off, infinite, running away."""
 
 from __future__ import annotations
 
@@ -43,9 +43,14 @@ def runaway(case: Comparison) -> str | None:
     return None
 
 
-def too_far(apart: Deviation) -> str:
-    """The guard's sentence about a curve that is too far off."""
-    return f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%})"
+def compare_curves(
+    baselines: Sequence[Evidence], candidates: Sequence[Evidence]
+) -> tuple[Deviation | None, str | None]:
+    """How far the candidates' curves are off (None: cannot be told), and why it is too far."""
+    apart = deviation(baselines, candidates)
+    if apart is None or apart.size <= apart.bound:
+        return apart, None
+    return apart, f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%})"
 
 
 def curves(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> LossCurves | None:

@@ -19,8 +19,8 @@ from gpurun.stats.intervals import says_nothing
 from gpurun.stats.sequential_test import DEFAULT, LIVE, Look, sequential_look
 from gpurun.trials.turn_limits import TURN_SECONDS
 from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.proof.time_for_proof import PROOF_ROUNDS
 from gpurun.tuner.search.screening import LEAST_GAIN
-from gpurun.tuner.trial_length import PROOF_ROUNDS
 from gpurun.tuner.tuning_trial import Trial
 
 RETRIES = 1
