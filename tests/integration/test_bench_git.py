@@ -138,9 +138,10 @@ def test_an_unknown_ref_is_named(folder: Path, ref: str) -> None:
     assert ref != "mian" or "did you mean 'main'?" in error.todo
 
 
-@pytest.mark.parametrize("ref", ["main", "HEAD"])
+@pytest.mark.parametrize("ref", ["main", "HEAD", "v1"])
 def test_a_shallow_clone_says_how_to_get_the_rest(tmp_path: Path, folder: Path, ref: str) -> None:
     commit(folder, {"a.py": "1"})
+    git(folder, "tag", "v1")
     commit(folder, {"a.py": "2"})
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{folder}", "clone")
     error = fault(tmp_path / "clone", ref)

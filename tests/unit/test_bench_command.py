@@ -80,6 +80,20 @@ def test_an_error_in_one_benchmark_leaves_the_others_their_verdicts(
     assert other["error"] == "needed = data/*.bin matches nothing"
 
 
+def test_the_empty_name_of_an_unset_variable_is_not_the_last_commit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def compare(benchmark: Benchmark, request: CompareRequest, _: SignalGuard) -> Comparison:
+        asked.append(request.ref)
+        return slower(benchmark)
+
+    monkeypatch.setattr(command, "compare", compare)
+    main(["bench", "--compare", ""])
+    assert set(asked) == {""}  # which no repository has
+
+
 def test_a_signal_between_two_benchmarks_is_no_pass(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,7 +192,10 @@ class Repository:
         near = get_close_matches(ref, names, n=1)
         guess = f"did you mean {near[0]!r}? else " if near else ""
         cure = "git fetch brings what is missing; in CI check out with fetch-depth: 0"
-        return GpurunError(f"{self.root} has no branch, tag or commit {ref!r}", guess + cure)
+        what = f"{self.root} has no branch, tag or commit {ref!r}"
+        if self.is_shallow():
+            return _no_baseline(f"{what}: this clone is shallow", guess + FULL_HISTORY)
+        return GpurunError(what, guess + cure)
 
 
 def open_repository(folder: Path) -> Repository:

@@ -121,7 +121,7 @@ def run_bench(options: BenchOptions) -> int:
         if compared is None:
             return _measure(wanted, versions, options, home, store.add, interruption)
         asked = CompareRequest(
-            ref=options.compare or "HEAD",
+            ref="HEAD" if options.compare is None else options.compare,
             home=home,
             plan=plan,
             deadline=time.monotonic() + (options.budget_seconds or math.inf),
