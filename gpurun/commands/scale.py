@@ -13,10 +13,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gpurun import __version__
+from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Options, ScaleOptions, TargetKind
 from gpurun.arguments.scale_flags import check_counts
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
+from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
 from gpurun.launch.cluster_nodes import AUTO
@@ -215,6 +217,7 @@ def _measure(
         interrupted=interruption.signal is not None,
         nodes=1 if nodes is None else nodes.group.place.nodes,
         ranks_a_node=None if nodes is None else nodes.ranks,
+        thresholds=Thresholds(load_config(Path.cwd()).diagnose),
     )
     report = replace(document(asked, rounds.measured, around), tried=told(trying))
     if interruption.signal is not None:

@@ -65,9 +65,8 @@ class DeviceSyncs(Diagnosis):
 
 def _unmeasured(evidence: Evidence) -> float:
     """Waits were seen and no idle time was measured: a warning at most, if the device has time."""
-    active = [d.graphics_activity_percent or d.gpu_utilization_percent for d in evidence.devices]
-    told = [value / 100 for value in active if value is not None]
-    return WARNING if told and min(told) < BUSY else WARNING / 2
+    active = evidence.least_active_share
+    return WARNING if active is not None and active < BUSY else WARNING / 2
 
 
 def _device_reads(evidence: Evidence) -> list[ValueRead]:

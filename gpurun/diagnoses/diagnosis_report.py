@@ -11,7 +11,7 @@ TODO = {
     Source.TIMELINE: "gpurun profile SCRIPT",
     Source.HOST: "gpurun profile SCRIPT",
     Source.DEVICE: "gpurun doctor says why NVML does not answer",
-    Source.ACTIVITY: "needs a Hopper GPU or later",
+    Source.ACTIVITY: "needs a Hopper GPU or later, or DCGM (dcgmi)",
     Source.KERNELS: "gpurun profile --sources steps,host,kineto,allocator,ncu SCRIPT",
 }
 """The way to get a source that is absent."""

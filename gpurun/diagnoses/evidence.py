@@ -27,7 +27,7 @@ class Source(enum.Enum):
     STEPS = "step clock"
     CPU_USE = "CPU use"
     DEVICE = "NVML"
-    ACTIVITY = "NVML GPM"
+    ACTIVITY = "GPU activity counters"
     TIMELINE = "device timeline"
     HOST = "host profile"
     KERNELS = "Nsight Compute"
@@ -155,8 +155,18 @@ class Evidence:
         return max((loader.workers for loader in self.loaders), default=None)
 
     @property
+    def least_active_share(self) -> float | None:
+        """The time in which the idlest device had work, as a fraction of the run's."""
+        known = []
+        for device in self.devices:
+            active = device.graphics_activity_percent
+            active = device.gpu_utilization_percent if active is None else active
+            known += [] if active is None else [active / 100]
+        return min(known, default=None)
+
+    @property
     def sm_activity(self) -> float | None:
-        """SM activity over the run, a fraction, by GPM; None where the device does not tell."""
+        """SM activity over the run, a fraction; None where the device does not tell."""
         told = [d.sm_activity_percent for d in self.devices if d.sm_activity_percent is not None]
         return sum(told) / len(told) / 100 if told else None
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.loader_cause import innermost
+from gpurun.diagnoses.loader_cause import bare_name, innermost
 from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.timeline.model import MODEL_PHASES
@@ -163,9 +163,8 @@ def _idle_for_host(evidence: Evidence) -> float:
         short = evidence.thresholds.severity("short_kernel_us", kernel_us) >= WARNING
         launch = 0.0 if short else idle.launch or 0.0
         return idle.total if idle.host is None else idle.host + launch
-    active = [d.graphics_activity_percent or d.gpu_utilization_percent for d in evidence.devices]
-    known = [value for value in active if value is not None]
-    return 1 - min(known) / 100 if known else 0.0
+    active = evidence.least_active_share
+    return 0.0 if active is None else 1 - active
 
 
 def _writing_share(
@@ -185,7 +184,7 @@ def _writing_share(
 
 
 def _is_called_writing(function: FunctionSamples) -> bool:
-    return function.function.strip("<>").split()[-1].rpartition(".")[2] in WRITES
+    return bare_name(function) in WRITES
 
 
 def _hottest(functions: Sequence[FunctionSamples], seconds: float) -> list[EvidenceFigure | None]:

@@ -13,8 +13,6 @@ ADVICE = (
     "give each rank cores beside its GPU: --numa-binding node",
     "name the fast interface between nodes: NCCL_SOCKET_IFNAME, NCCL_IB_HCA",
 )
-BARRED = "cannot read each other's memory"
-"""The topology's words for GPUs without peer-to-peer access."""
 
 
 class Interconnect(Diagnosis):
@@ -33,7 +31,7 @@ class Interconnect(Diagnosis):
         topology = None if evidence.result is None else evidence.result.topology
         if topology is None or not topology.findings or not evidence.on_gpu:
             return None
-        barred = any(BARRED in text for text in topology.findings)
+        barred = any(pair.peer_to_peer is False for pair in topology.pairs)
         return self.finding(
             evidence,
             CRITICAL if barred else WARNING,

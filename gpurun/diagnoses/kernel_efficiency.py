@@ -69,7 +69,7 @@ def activity_while_busy(evidence: Evidence) -> float | None:
 
 
 def busy_share(evidence: Evidence) -> float | None:
-    """Share of the time in which the device has work: by the timeline, else by GPM."""
+    """Share of the time in which the device has work: by the timeline, else by its counters."""
     figures = evidence.figures
     if figures is not None and figures.idle is not None:
         return 1 - figures.idle.total

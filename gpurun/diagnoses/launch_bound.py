@@ -23,9 +23,10 @@ class LaunchBound(Diagnosis):
 
     Triggered by a mean kernel below 10 µs while the device waits for launches for more than 1 ms
     per step. Also triggered by a kernel that is called more than 1,000 times per step while the
-    device waits so. The bound leaves out these waits; where kernels are short on average, all waits
-    but those for data and synchronisations. Where a kernel is called so often, it leaves out the
-    kernels below 10 µs themselves, too: one operation can do the work of many.
+    device waits so. The bound assumes that these waits disappear. If kernels are short on average,
+    it assumes that all waits disappear, except those for data and synchronisations. If one kernel
+    is called that often as well, it assumes that the kernels below 10 µs disappear, too: one
+    operation can do the work of many.
     """
 
     type: ClassVar[FindingType] = FindingType.LAUNCH_BOUND

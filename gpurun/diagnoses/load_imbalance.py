@@ -20,7 +20,8 @@ class LoadImbalance(Diagnosis):
 
     Triggered by the slowest rank's work above 1.1 times the fastest's. A rank works until it
     arrives at a collective: the duration of a collective holds the wait for others and says nothing
-    of the rank.
+    of the rank. `gpurun --scale` has a finding of the same name, which compares the slowest rank
+    with the mean of the ranks.
     """
 
     type: ClassVar[FindingType] = FindingType.LOAD_IMBALANCE

@@ -103,10 +103,10 @@ def _waiting(function: FunctionSamples) -> float:
     """Seconds in which a function waited: as the kernel counts, else by what it is."""
     if function.blocked_seconds is not None:
         return function.blocked_seconds
-    return function.self_seconds if _name(function) in WAITING else 0.0
+    return function.self_seconds if bare_name(function) in WAITING else 0.0
 
 
-def _name(function: FunctionSamples) -> str:
+def bare_name(function: FunctionSamples) -> str:
     """The bare name: "<built-in method time.sleep>" is "sleep"."""
     return function.function.strip("<>").split()[-1].rpartition(".")[2]
 

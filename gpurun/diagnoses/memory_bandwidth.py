@@ -27,7 +27,8 @@ class MemoryBandwidth(Diagnosis):
 
     Triggered by DRAM above 80 % of its peak while arithmetic units have time, or by elementwise
     kernels, norms and reductions above 30 % of the step. Also triggered by such a kernel below 60 %
-    of the bandwidth (Nsight Compute). The bound leaves out all time of fusable kernels.
+    of the bandwidth (Nsight Compute). The bound assumes that fusion removes all time of elementwise
+    kernels, norms and reductions.
     """
 
     type: ClassVar[FindingType] = FindingType.MEMORY_BANDWIDTH

@@ -12,6 +12,7 @@ from gpurun.formatting.number_text import (
     percent,
 )
 from gpurun.formatting.one_line import one_line
+from gpurun.records.finding import CRITICAL
 from gpurun.records.result import StepSplit
 from gpurun.records.scaling import ScalingFinding, ScalingPoint, ScalingReport, ScalingWay
 from gpurun.report.terminal_output import PREFIX, write_plain
@@ -122,7 +123,7 @@ def _finding(finding: ScalingFinding) -> list[str]:
     gain = ""
     if finding.gain_upper_bound is not None:
         gain = f" (without it at most {factor(finding.gain_upper_bound)})"
-    grade = "critical" if finding.severity >= 0.7 else "warning"
+    grade = "critical" if finding.severity > CRITICAL else "warning"
     head = f"{grade}, {finding.type} at {finding.gpus}: {finding.description}{gain}"
     return [head, *(f"  {advice}" for advice in finding.recommendations)]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpurun.arguments.options import ScaleOptions
+from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode
 from gpurun.measure.optional_figures import known, mean
 from gpurun.records.scaling import (
@@ -64,6 +65,7 @@ class MeasurementContext:
     interrupted: bool
     nodes: int = 1
     ranks_a_node: int | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
 
     @property
     def device_count(self) -> int:
@@ -101,7 +103,7 @@ def document(
         rounds=measured.rounds,
         steps=measured.steps,
         points=points,
-        findings=_findings(asked, compared, spent, around.devices),
+        findings=_findings(asked, compared, spent, around),
         projection=None if ahead is None else _projection(ahead, points),
         seconds=around.seconds,
         nodes=around.nodes,
@@ -134,10 +136,12 @@ def _findings(
     asked: ScaleOptions,
     compared: dict[int, Efficiency],
     spent: list[StepCosts],
-    devices: RankDevices,
+    around: MeasurementContext,
 ) -> tuple[ScalingFinding, ...]:
     by_count = {n: x.efficiency for n, x in compared.items()}
-    found = findings(by_count, spent, strong=asked.strong, on_cpu=not devices.gpus)
+    found = findings(
+        by_count, spent, around.thresholds, strong=asked.strong, on_cpu=not around.devices.gpus
+    )
     return tuple(
         one if _surely_poor(compared[one.gpus]) else replace(one, severity=min(one.severity, DOUBT))
         for one in found

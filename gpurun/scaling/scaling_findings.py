@@ -7,22 +7,16 @@ each other, and their gains do not add up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from gpurun.diagnoses.api import gain_without
+from gpurun.diagnoses.thresholds import Thresholds
+from gpurun.records.finding import WARNING
 from gpurun.records.scaling import ScalingFinding
 from gpurun.scaling.step_costs import StepCosts, parts_of_own_work
 
 GOOD = 0.90
 """Efficiency from which on there is nothing to find."""
-WARNING, CRITICAL = 0.4, 0.7
-"""Severities at the thresholds of each cause."""
-COMMUNICATION = (0.10, 0.25)
-"""Shares of the step that are exposed communication: worth a look, critical."""
-IMBALANCE = (0.10, 0.30)
-"""Shares by which the slowest rank works longer than the mean."""
-DATA = (0.05, 0.20)
-"""Shares of the step by which the wait for data has grown."""
-HOST = (0.10, 0.30)
-"""Shares of the step by which a rank's own work has grown beside the others."""
 
 EXCHANGE_ADVICE = (
     "DistributedDataParallel(gradient_as_bucket_view=True, static_graph=True): fewer copies, an "
@@ -51,12 +45,21 @@ CORES_ADVICE = (
     "only what waits (storage, network) gains from more ranks",
 )
 
+_Ungraded = tuple[str, float, ScalingFinding]
+"""The name of a threshold, the figure to hold against it, and the finding without a severity."""
+
 
 def findings(
-    efficiencies: dict[int, float], measured: Sequence[StepCosts], *, strong: bool, on_cpu: bool
+    efficiencies: dict[int, float],
+    measured: Sequence[StepCosts],
+    thresholds: Thresholds,
+    *,
+    strong: bool,
+    on_cpu: bool,
 ) -> tuple[ScalingFinding, ...]:
     """The findings, most severe first. `efficiencies`: by count; `measured`: every count's costs,
-    the smallest first."""
+    the smallest first. Of the `thresholds`, that of imbalance is held against the mean rank, those
+    of the data wait and of the host against what more ranks have added to the step."""
     weak_spots = [n for n, efficiency in efficiencies.items() if efficiency < GOOD]
     if not weak_spots or not measured:
         return ()
@@ -68,31 +71,37 @@ def findings(
     found = [*_communication(worst), *_imbalance(worst), *_data(base, worst, strong)]
     if not strong:
         found += _host(base, worst, on_cpu)
-    return tuple(sorted(found, key=lambda finding: -finding.severity))
+    graded = (
+        replace(one, severity=round(thresholds.severity(name, share), 3))
+        for name, share, one in found
+    )
+    worth_saying = (finding for finding in graded if finding.severity >= WARNING)
+    return tuple(sorted(worth_saying, key=lambda finding: -finding.severity))
 
 
-def _communication(costs: StepCosts) -> Iterator[ScalingFinding]:
-    if costs.exposed is None or costs.exposed < COMMUNICATION[0]:
+def _communication(costs: StepCosts) -> Iterator[_Ungraded]:
+    if costs.exposed is None:
         return
     share = costs.exposed
-    yield ScalingFinding(
+    finding = ScalingFinding(
         type="multi_gpu_comm",
-        severity=severity(share, COMMUNICATION),
+        severity=0.0,
         gpus=costs.gpus,
         description=f"{share:.0%} of the step waits for the exchange of gradients",
         evidence={"exposed_communication_percent": 100 * share, "step_time_ms": _step(costs)},
         recommendations=EXCHANGE_ADVICE,
-        gain_upper_bound=_gain(share),
+        gain_upper_bound=gain_without(share),
     )
+    yield "exposed_communication", share, finding
 
 
-def _imbalance(costs: StepCosts) -> Iterator[ScalingFinding]:
-    if costs.imbalance is None or costs.imbalance - 1 < IMBALANCE[0]:
+def _imbalance(costs: StepCosts) -> Iterator[_Ungraded]:
+    if costs.imbalance is None:
         return
     which = "the slowest rank" if costs.busiest is None else f"rank {costs.busiest}, the slowest,"
-    yield ScalingFinding(
+    finding = ScalingFinding(
         type="load_imbalance",
-        severity=severity(costs.imbalance - 1, IMBALANCE),
+        severity=0.0,
         gpus=costs.gpus,
         description=f"{which} works {costs.imbalance - 1:.0%} longer than the mean, and the others "
         "wait for it",
@@ -101,18 +110,17 @@ def _imbalance(costs: StepCosts) -> Iterator[ScalingFinding]:
         recommendations=BALANCE_ADVICE,
         gain_upper_bound=costs.imbalance,
     )
+    yield "imbalance", costs.imbalance - 1, finding
 
 
-def _data(base: StepCosts, costs: StepCosts, strong: bool) -> Iterator[ScalingFinding]:
+def _data(base: StepCosts, costs: StepCosts, strong: bool) -> Iterator[_Ungraded]:
     if base.data_ms is None or costs.data_ms is None:
         return
     ideal = base.data_ms * (base.gpus / costs.gpus if strong else 1.0)
     share = (costs.data_ms - ideal) / _step(costs)
-    if share < DATA[0]:
-        return
-    yield ScalingFinding(
+    finding = ScalingFinding(
         type="data_bound",
-        severity=severity(share, DATA),
+        severity=0.0,
         gpus=costs.gpus,
         description=f"the wait for data has grown to {costs.data_ms:.3g} ms a step, from "
         f"{base.data_ms:.3g} ms at {base.gpus}",
@@ -122,11 +130,12 @@ def _data(base: StepCosts, costs: StepCosts, strong: bool) -> Iterator[ScalingFi
             "step_time_ms": _step(costs),
         },
         recommendations=DATA_ADVICE,
-        gain_upper_bound=_gain(share),
+        gain_upper_bound=gain_without(share),
     )
+    yield "data_wait_share", share, finding
 
 
-def _host(base: StepCosts, costs: StepCosts, on_cpu: bool) -> Iterator[ScalingFinding]:
+def _host(base: StepCosts, costs: StepCosts, on_cpu: bool) -> Iterator[_Ungraded]:
     """Ranks whose batch is kept do the same work: where it takes longer, they share something."""
     if costs.whole:
         before, now = base.own_work_ms, costs.own_work_ms
@@ -135,32 +144,19 @@ def _host(base: StepCosts, costs: StepCosts, on_cpu: bool) -> Iterator[ScalingFi
     if before is None or now is None:
         return
     share = (now - before) / _step(costs)
-    if share < HOST[0]:
-        return
-    yield ScalingFinding(
+    finding = ScalingFinding(
         type="shared_host",
-        severity=severity(share, HOST),
+        severity=0.0,
         gpus=costs.gpus,
         description=f"the same work takes a rank {now:.3g} ms a step, and {before:.3g} ms at "
         f"{base.gpus}" + ("" if costs.whole else " (forward pass and optimizer alone)"),
         evidence={"own_work_ms": now, "own_work_ms_at_smallest": before},
         recommendations=CORES_ADVICE if on_cpu else HOST_ADVICE,
-        gain_upper_bound=_gain(share),
+        gain_upper_bound=gain_without(share),
     )
-
-
-def severity(value: float, thresholds: tuple[float, float]) -> float:
-    """0 to 1, a line through `WARNING` and `CRITICAL` at the thresholds."""
-    low, high = thresholds
-    return round(
-        min(max(WARNING + (CRITICAL - WARNING) * (value - low) / (high - low), 0.0), 1.0), 3
-    )
+    yield "host_share", share, finding
 
 
 def _step(costs: StepCosts) -> float:
     assert costs.step_ms is not None
     return costs.step_ms
-
-
-def _gain(share: float) -> float | None:
-    return 1 / (1 - share) if share < 1 else None

@@ -24,7 +24,7 @@ from gpurun.records.profile_figures import (
     SyncFigures,
 )
 from gpurun.records.result import HostUse, KnobOutcome, StepSplit
-from gpurun.records.topology import Topology
+from gpurun.records.topology import GpuPair, Topology
 from gpurun.timeline.model import Group, Phase, Timeline
 from tests.unit.diagnosis_cases import (
     FIGURES,
@@ -433,7 +433,8 @@ def test_switches_matter_where_they_bite_and_only_their_names_are_told() -> None
 
 
 def test_topology_is_told_where_ranks_meet() -> None:
-    barred = Topology((8,), findings=("GPUs 0-1 cannot read each other's memory (P2P): …",))
+    pair = GpuPair(0, 1, path="host bridge", peer_to_peer=False, nvlink=False)
+    barred = Topology((8,), pairs=(pair,), findings=("GPUs 0-1 cannot read: …",))
     finding = first(healthy_gpu(result=result(devices=(gpu(),), topology=barred)))
     assert finding.type is FindingType.TOPOLOGY
     assert finding.severity == 0.7

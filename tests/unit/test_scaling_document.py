@@ -18,7 +18,6 @@ from gpurun.report.plots.scaling_plot import draw_scaling
 from gpurun.report.scaling_text import grid, scaling_lines, title
 from gpurun.scaling.finished_launch import FinishedLaunch
 from gpurun.scaling.scaling_document import document, worth_another_way
-from gpurun.scaling.scaling_findings import severity
 from gpurun.scaling.scaling_requests import PlannedLaunch
 from scripts.generate_schemas import all_schemas
 from tests.unit.scaling_launches import CPU, around, asked, failure, launch, measured, split
@@ -151,12 +150,6 @@ def test_the_same_work_that_takes_longer_beside_others_is_found_in_weak_scaling_
 def test_nothing_is_found_where_it_scales() -> None:
     launches = [*turns({1: 10.0, 2: 10.5}), *mute({2: 8.0}, imbalance=1.5)]
     assert document(asked(1, 2), measured(*launches), around()).findings == ()
-
-
-def test_severity_goes_through_both_thresholds() -> None:
-    assert severity(0.10, (0.10, 0.25)) == 0.4
-    assert severity(0.25, (0.10, 0.25)) == 0.7
-    assert severity(5.0, (0.10, 0.25)) == 1.0
 
 
 def test_ranks_that_ignore_each_other_are_called_so() -> None:
