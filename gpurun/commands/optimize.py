@@ -21,6 +21,7 @@ from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, say
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.formatting.one_line import one_line
 from gpurun.isolation.api import files_open_for_writing, require, snapshot
 from gpurun.knobs import all_knobs, find
 from gpurun.measure.command_fingerprint import command_fingerprint
@@ -274,8 +275,12 @@ def _carry_through(tuning: TuningRun, view: TuningView) -> Exception | None:
             findings.verdict = "interrupted"
         view.note("interrupted; gpurun keeps the figures so far")
     except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        findings.decisions.append(why)
+        if findings.verdict in MEASURED:
+            view.note(f"{one_line(why)}; what was proven before stands")
+            return None
         findings.verdict = "error"
-        findings.decisions.append(f"{type(error).__name__}: {error}")
         return _explained(error)
     return None
 

@@ -18,8 +18,9 @@ from gpurun.stats.descriptive import median, percentile_of_sorted
 NS = 1e9
 MS = 1e6
 """Nanoseconds in a second and in a millisecond."""
-USUAL_AMONG = 4096
-"""The usual batch is that of so many first steps."""
+USUAL_AMONG = 20
+"""The usual batch is that of so many first steps, which every launch has: where batches differ in
+size, launches that take more or fewer steps then still agree."""
 
 
 @dataclass(frozen=True)

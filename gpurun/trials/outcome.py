@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -79,6 +79,12 @@ class PairOutcome(Generic[Side]):
     failure: Failure | None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+
+    @property
+    def turned(self) -> PairOutcome[Side]:
+        """The same pair with its second side first."""
+        ratio = None if self.ratio is None else self.ratio.turned
+        return replace(self, first=self.second, second=self.first, ratio=ratio)
 
 
 def conclude(

@@ -48,10 +48,10 @@ def shared_gpu_notes(
     found = []
     reasons = sorted({reason for sample in samples for reason in sample.throttle_reasons})
     if reasons and stretches is not None:
-        first, second = (turn.step_seconds for turn in stretches)
+        quick, slow = sorted(turn.step_seconds for turn in stretches)
         found.append(
             f"the GPU was slowed down ({', '.join(reasons)}): in {_seconds(stretches)} s without a "
-            f"break a step of the second side took ×{second / first:.2f} of the first's"
+            f"break a step of the slower side took ×{slow / quick:.2f} of the other's"
         )
     others = _foreign_processes(samples)
     if others:

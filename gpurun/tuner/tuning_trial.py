@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.measure.measured_window import measured_window
+from gpurun.measure.measured_window import USUAL_AMONG, measured_window
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
@@ -57,15 +57,15 @@ class Trial:
     def samples_a_step(self) -> float:
         """Of a usual step; 1 where samples cannot be counted: then scores are steps.
 
-        The median: how many steps with an epoch's last, smaller batch are measured is chance.
+        The median of the first steps, which both sides of a pair have, however far each one came.
         """
         if self.result is None or self.result.samples is None or self.log is None:
             return 1.0
         window = measured_window(self.log)
         if window is None:
             return 1.0
-        counted = window.clock.samples[window.first : window.last]
-        return median(counted) if len(counted) else 1.0
+        counted = [samples for samples in window.clock.samples[:USUAL_AMONG] if samples > 0]
+        return median(counted) if counted else 1.0
 
     @property
     def seconds_to_data(self) -> float | None:

@@ -158,6 +158,18 @@ def test_a_cost_that_comes_once_in_many_steps_is_not_passed_by_turns_that_miss_i
     assert (findings.in_turn, findings.verdict) == ("", Verdict.PASS)
 
 
+def test_a_tree_that_got_rid_of_a_rare_cost_is_no_regression_by_turns_that_miss_it(
+    tmp_path: Path,
+) -> None:
+    """Each step takes 10 % longer, and a pause at every hundredth step is gone."""
+    launcher = Live(tmp_path, [math.log(1.1)])
+    launcher.excess = [-0.3]
+    one, findings = comparing(tmp_path, launcher)
+    one.run()
+    assert "once in many steps" in findings.in_turn
+    assert findings.verdict is not Verdict.REGRESSION  # the launches are equally fast
+
+
 def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mixed(
     tmp_path: Path,
 ) -> None:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -205,3 +206,58 @@ def test_a_loader_that_trained_begins_an_epoch_also_where_it_is_built_anew() -> 
     assert stock.passes == 1
     stock.opened("train.py:1", object(), trained=False)  # another loader, from the same line
     assert stock.passes == 2
+
+
+class PlayedEvent:
+    """A mark that says on which stream it was set."""
+
+    streams: ClassVar[list[str]] = []
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: str) -> None:
+        self.streams.append(stream)
+
+    def elapsed_time(self, later: PlayedEvent) -> float:
+        return 40.0
+
+
+@pytest.mark.parametrize(
+    ("allocated", "streams", "turn_ns"),
+    [
+        ((0, 5), ["stream of 1"] * 2, 40 * MILLISECOND),
+        ((5, 0), ["stream of 0"] * 2, 40 * MILLISECOND),
+        ((0, 0), ["stream of 0"] * 2, 40 * MILLISECOND),  # what torch did not allocate
+        ((5, 5), [], 21 * MILLISECOND),  # five steps and the drain that ends them
+    ],
+)
+def test_gpus_that_hold_tensors_are_timed_and_drained_whichever_is_current(
+    tmp_path: Path,
+    clock: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    allocated: tuple[int, int],
+    streams: list[str],
+    turn_ns: int,
+) -> None:
+    drained: list[int] = []
+
+    def synchronize(gpu: int) -> None:
+        drained.append(gpu)
+        clock.time += MILLISECOND // 2
+
+    monkeypatch.setattr(PlayedEvent, "streams", [])
+    for name, played in {
+        "is_initialized": lambda: True,
+        "device_count": lambda: 2,
+        "current_device": lambda: 0,
+        "memory_allocated": lambda gpu: allocated[gpu],
+        "current_stream": lambda gpu: f"stream of {gpu}",
+        "synchronize": synchronize,
+        "Event": PlayedEvent,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, played)
+    (turn,) = train(tmp_path, clock, lambda step, stock: 4, turns=1, ordered_ms=15)
+    assert PlayedEvent.streams == streams
+    assert (turn.steps, turn.nanoseconds) == (5, turn_ns)
+    assert set(drained) == ({0, 1} if all(allocated) else {int(allocated[1] > 0)})

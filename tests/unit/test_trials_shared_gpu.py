@@ -55,7 +55,7 @@ def test_a_throttled_side_is_told_with_the_ratio_without_a_break(tmp_path: Path)
     sides = [sampled(tmp_path / "first"), sampled(tmp_path / "second", ("software power cap",))]
     (note,) = shared_gpu_notes(sides, STRETCHES)
     assert "software power cap" in note
-    assert "×2.00 of the first's" in note
+    assert "×2.00 of the other's" in note
 
 
 def test_other_processes_on_the_gpu_are_told(tmp_path: Path) -> None:

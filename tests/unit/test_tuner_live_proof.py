@@ -125,6 +125,18 @@ def test_the_last_batch_of_an_epoch_in_one_side_alone_is_no_gain(tmp_path: Path)
     assert proof(StandIn(ends=ends))({"a": 1}, 0).gain == pytest.approx(1.0)
 
 
+def test_the_sides_change_places_from_pair_to_pair(tmp_path: Path) -> None:
+    """What is launched second may have other luck: in every pair that would be a gain."""
+    (tmp_path / "even").mkdir()
+    (tmp_path / "odd").mkdir()
+    gains = []
+    for number, where in enumerate(("even", "odd")):
+        sides = [side(tmp_path / where / name, [32] * 12) for name in "ab"]
+        luck = PairOutcome(*sides, TurnRatio(math.log(0.9), 0.01, 20), None)
+        gains.append(proof(StandIn(ends=luck))({"a": 1}, number).gain)
+    assert gains == pytest.approx([1 / 0.9, 0.9])
+
+
 def test_ranks_that_the_script_spawned_do_not_take_turns() -> None:
     ranks = on_gpu(80)
     ranks = replace(ranks, result=replace(ranks.result, ranks=2))

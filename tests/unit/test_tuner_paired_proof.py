@@ -97,6 +97,16 @@ def test_no_gain_is_never_claimed() -> None:
     assert not proof.statistically_significant
 
 
+@pytest.mark.parametrize(("gains", "over"), [((1.0, 1.01, 0.99), True), ((1.2, 0.8, 1.0), False)])
+def test_pairs_without_a_gain_end_the_proof_unless_they_leave_room_for_one(
+    gains: Sequence[float], over: bool
+) -> None:
+    chosen = Finalist("chosen", {"a": 1})
+    chosen.pairs = [(100.0, 100.0 * gain) for gain in gains]
+    chosen.errors = [0.005] * 3
+    assert (chosen.done, chosen.may_gain) == (over, False)
+
+
 def test_the_budget_ends_the_proof_between_rounds() -> None:
     machine, baseline, chosen = Machine(1.0), Finalist("baseline", {}), Finalist("chosen", {"a": 1})
     told = proven(machine, baseline, chosen, rounds=1)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.pair_runner import Findings
+from gpurun.bench.compare.pair_runner import BY_TURNS, Findings
+from gpurun.bench.compare.rare_costs import MISSED
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import Unfinished
@@ -211,7 +212,10 @@ def _recommendation(
             return f"look at commit {short(culprit)}: {told}"
         ends = [side.commit for side in (compared.baseline, compared.current)]
         search = ""
-        if len(compared.commits) > 1 and None not in ends:
+        # bisect compares steps by turns: it sees neither memory, nor energy, nor a rare cost
+        steps = any(m.verdict is Verdict.REGRESSION and m.metric in BY_TURNS for m in metrics)
+        seen = steps and findings.in_turn != MISSED
+        if seen and len(compared.commits) > 1 and None not in ends:
             search = f"; gpurun bench bisect {'..'.join(short(end or '') for end in ends)} searches"
         return f"look at the changes since the baseline: {told}{search}"
     if verdict == "training_differs":

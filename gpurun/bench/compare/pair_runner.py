@@ -157,7 +157,7 @@ class PairRunner:
         findings = self.findings
         first = self._warmed_up()
         findings.first = list(first.values())
-        rule = later_rule(self.benchmark.steps, first.values())
+        rule = later_rule(self.benchmark.steps, [launch.result for launch in first.values()])
         self._settle(first)
         self._pairing.consider(findings.first)
         self._note_in_turn()
@@ -174,13 +174,20 @@ class PairRunner:
             self._look_for_rare_costs()
 
     def _look_for_rare_costs(self) -> None:
-        """Where live pairs pass a tree for want of long turns, begin anew with launches in turn."""
+        """Begin anew with launches in turn where live pairs pass a tree, or find it slower, only
+        because their turns are short: it has a rare cost, or has got rid of one.
+        """
         findings = self.findings
         shares = [share for metric, share in findings.gated.items() if metric in BY_TURNS]
-        if findings.in_turn or findings.verdict is not Verdict.PASS or not shares:
+        if findings.in_turn or not shares:
             return
         both = [(pair.baseline, pair.current) for pair in findings.pairs]
         turns = [pair.ratio.excess for pair in findings.pairs if pair.ratio is not None]
+        if findings.verdict is Verdict.REGRESSION:
+            both = [(current, baseline) for baseline, current in both]
+            turns = [-excess for excess in turns]
+        elif findings.verdict is not Verdict.PASS:
+            return
         if has_rare_cost(both, turns, min(shares)):
             self._pairing.in_turn, findings.result = MISSED, None
             self._note_in_turn()

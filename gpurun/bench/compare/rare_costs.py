@@ -21,15 +21,16 @@ SHARE = 0.5
 LEVEL_OF_TURNS = 0.9
 """By turns a suspicion is enough: what follows is the slower method, not a verdict. A cost may lie
 in the turns of two pairs of three."""
-MISSED = "the current tree has a cost that comes once in many steps: turns of a few steps miss it"
+MISSED = "a tree has a cost that comes once in many steps: turns of a few steps miss it"
 
 
 def has_rare_cost(
     pairs: Sequence[tuple[Launch, Launch]], turns: Sequence[float], threshold: float
 ) -> bool:
-    """True if (baseline, current) launches show a rare cost of the current side that matters.
+    """True if pairs of launches show a rare cost of the second ones that matters.
 
-    `turns`: by how much the mean over all turns of each pair exceeds the median, as a logarithm.
+    `turns`: by how much more the mean over all turns of each pair exceeds the median in the second
+    ones, as a logarithm.
     `threshold`: the fraction of throughput that may be lost.
     """
     stretches = [_excess(now) - _excess(before) for before, now in pairs]

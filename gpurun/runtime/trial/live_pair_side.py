@@ -96,7 +96,7 @@ class Turns:
             return
         self._began_level, self._began_in_epoch = level, self._in_epoch
         self._epoch_starts = 0
-        self._began_ns, self._began_event = now(), self._mark()
+        self._began_event, self._began_ns = self._mark(), now()
 
     def _is_whole(self) -> bool:
         """True if the turn may end here: with whole epochs, else with the stock as it began."""
@@ -114,7 +114,7 @@ class Turns:
         return self._epoch_starts > 0 and self._in_epoch == self._began_in_epoch
 
     def _counted(self) -> Turn:
-        ended_ns, ended_event = now(), self._mark()
+        ended_event, ended_ns = self._mark(), now()
         level = self._prefetched.level()
         self._stop_workers()
         self.first_turn = self.first_turn or (self._began_ns, ended_ns)
@@ -122,7 +122,7 @@ class Turns:
         assert self._order is not None
         whole = self._order.whole_epochs and self._counts_whole_epochs()
         if ended_event is not None and self._began_event is not None:
-            torch.cuda.synchronize()
+            _synchronize()
             elapsed = int(self._began_event.elapsed_time(ended_event) * 1e6)
         batches = level.taken - self._began_level.taken
         ending = self._began_level.ending or level.ending or batches < 0
@@ -138,11 +138,16 @@ class Turns:
         )
 
     def _mark(self) -> torch.cuda.Event | None:
-        """The end of the work that is queued by now; None where no GPU is in use."""
-        if not torch.cuda.is_initialized():
+        """The end of the work that is queued by now; None where no GPU is in use.
+
+        With several GPUs in use one event cannot mark it: they are drained, and None is returned.
+        """
+        gpus = _gpus_in_use()
+        if len(gpus) != 1:
+            _synchronize()
             return None
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(gpus[0]))
         return event
 
     def _stop_workers(self) -> None:
@@ -151,8 +156,7 @@ class Turns:
 
     def _hand_over(self, turn: Turn) -> bool:
         """Report a turn and park until the next one; True if there is none."""
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        _synchronize()
         os.write(self._answers, turn.line())
         order = TurnOrder.read(self._read_line())
         send(self._stopped, signal.SIGCONT)
@@ -164,3 +168,16 @@ class Turns:
         while not line.endswith(b"\n"):
             line += os.read(self._orders, 1)
         return line
+
+
+def _gpus_in_use() -> list[int]:
+    """The GPUs on which this process has tensors, which need not be the current one."""
+    if not torch.cuda.is_initialized():
+        return []
+    used = [n for n in range(torch.cuda.device_count()) if torch.cuda.memory_allocated(n)]
+    return used or [torch.cuda.current_device()]
+
+
+def _synchronize() -> None:
+    for gpu in _gpus_in_use():
+        torch.cuda.synchronize(gpu)

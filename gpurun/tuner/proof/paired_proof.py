@@ -34,6 +34,8 @@ SPARE_SECONDS = TURN_SECONDS / 2
 ENOUGH_WITHOUT = 3
 """So many live pairs whose mean gain is not worth a change end the proof: the test alone would go
 on to its last look, with time that a larger batch could have."""
+MOST_LEFT = 1.1
+"""Unless they leave room for a larger gain than this: pairs that scatter show nothing."""
 
 LaunchSide = Callable[[str, Mapping[str, Any], int, Sequence[Mapping[str, Any]]], Trial]
 """(purpose, settings, seed offset, settings of the launches after it) → the finished trial."""
@@ -97,8 +99,11 @@ class Finalist:
     @property
     def settled(self) -> bool:
         """The test is over, or live pairs show no gain that is worth a change."""
-        without = self.live and len(self.pairs) >= ENOUGH_WITHOUT and not self.may_gain
-        return without or self.look().settled
+        look = self.look()
+        enough = self.live and len(self.pairs) >= ENOUGH_WITHOUT and not self.may_gain
+        return look.settled or (
+            enough and look.interval is not None and look.interval[1] < MOST_LEFT
+        )
 
     @property
     def may_gain(self) -> bool:

@@ -85,7 +85,7 @@ class SearchLimits:
     `out_of_time(best, startup)`: no room for a launch like this one with such a start, and for the
     proof of its settings after it.
 
-    `allowed`: the effects among which `Search.run` looks. `budget_seconds`: of the whole tuning.
+    `allowed`: the effects among which `KnobSearch.run` looks. `budget_seconds`: of all the tuning.
     """
 
     trials: int
