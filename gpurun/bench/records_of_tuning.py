@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpurun.arguments.gpurun_toml import Config, load_config
 from gpurun.arguments.options import Options, Target, TargetKind
@@ -28,6 +28,9 @@ from gpurun.records.tuning import TrialRecord, TuningReport
 from gpurun.rundir import read_json
 from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import main_log
+
+if TYPE_CHECKING:
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
 
 USABLE = ("stopped", "completed")
 """The statuses of trials that measured all they had to."""
@@ -106,16 +109,7 @@ def _launch(
 # -- what a comparison says of them ----------------------------------------------------------------
 
 
-class RecordQuery(Protocol):
-    """The part of a store that is needed here."""
-
-    def query(
-        self, benchmark: str, *, purposes: tuple[BenchmarkPurpose, ...]
-    ) -> list[BenchmarkRecord]:
-        """The records that fit, oldest first."""
-
-
-def tuned_note(store: RecordQuery, benchmark: Benchmark) -> str | None:
+def tuned_note(store: BenchmarkStore, benchmark: Benchmark) -> str | None:
     """A note that faster settings are known for this very command; None if none are known."""
     try:
         records = store.query(benchmark.name, purposes=(BenchmarkPurpose.OPTIMIZE,))

@@ -37,7 +37,7 @@ def measure(
     try:
         tell(f"first launch of {benchmark.name}, to warm it up")
         first = launcher.run(start, first_rule(benchmark.steps), first=True)
-        rule = later_rule(benchmark.steps, [first])
+        rule = later_rule(benchmark.steps, [first.result])
         if first.error:
             measured.append(first)
         while len(measured) < launches and not (measured and measured[-1].error):

@@ -42,7 +42,7 @@ def command_line(target: Target, python: str = sys.executable) -> tuple[str, ...
 def agent_command_line(torchrun: Sequence[str], target: Target) -> tuple[str, ...]:
     """The words that run `target` in ranks on an elastic agent of its own process.
 
-    For trials; a plain run has the agent in the launcher itself (`elastic.run_elastic`).
+    For trials; a plain run has the agent in the launcher itself (`elastic_agent.run_elastic`).
     """
     return (sys.executable, "-c", AGENT, *typed_words(torchrun, target))
 

@@ -49,7 +49,7 @@ def shared_gpus(ranks: int, gpus: int) -> int:
 
 
 def check_numa_binding(has_gpu: bool) -> None:
-    """True if torchrun's `--numa-binding` can do anything; else torch prints pages of traceback.
+    """`GpurunError` where torchrun's `--numa-binding` can do nothing, and torch prints a traceback.
 
     `has_gpu`: whether torch sees one. It binds each rank to cores near its GPU, by numactl; the
     knob `cpu_affinity` then leaves the rank's cores alone.

@@ -2,7 +2,8 @@
 
 torchrun's flags and `PET_*` variables say where, read by torch's own parser. torch's rendezvous
 waits for all nodes, keeps their heartbeats and hands out the store; nodes exchange what they must
-know of each other through it. Beside `elastic.py` the only module of the parent that imports torch.
+know of each other through it. Of the parent's modules only this one and `elastic_agent.py` import
+torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """True if a script is distributed by itself: then its ranks run as they are.
 
 Its source is asked first, because such a script often does not run at all outside of torchrun; what
-the ranks of a launch were seen to do is asked again later (`launches.Launch.distributed`).
+the ranks of a launch were seen to do is asked again later (`FinishedLaunch.distributed`).
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ class TrialRecord:
     """One short launch.
 
     `purpose`: "probe", "screen", "pair baseline", "pair candidate", "share" (one side of a pair
-    with and without one change), "rounding" (the script as it is, parameters rounded), or
-    "ceilings" (model and loader each alone: it has no speed of its own)."""
+    with and without one change), "rounding" (the script as it is, parameters rounded), "ceilings"
+    (model and loader each alone: it has no speed of its own), or "blame" (`gpurun blame`)."""
 
     number: int
     purpose: str

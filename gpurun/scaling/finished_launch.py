@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.measure.run_events import ProcessLog
+from gpurun.records.events import DISTRIBUTED_TRAITS
 from gpurun.records.failure import FailureKind
 from gpurun.records.result import RunResult
 from gpurun.scaling.launch_figures import NOT_AT_ONCE, LaunchFigures, figures, work_together
@@ -15,8 +16,6 @@ from gpurun.trials.outcome import Outcome
 
 OWN_EXCHANGE = "ddp"
 """The trait of a script whose DistributedDataParallel is its own."""
-DISTRIBUTED = ("process_group", OWN_EXCHANGE)
-"""Traits of a script that is distributed by itself."""
 APART = "each of its ranks trained by itself, at another time"
 EXCHANGE = "hidden_ddp"
 """The trait of a rank that was made to exchange gradients with the others."""
@@ -78,7 +77,7 @@ def launch_of(planned: PlannedLaunch, outcome: Outcome, *, strong: bool) -> Fini
         error=error,
         folder=outcome.run_dir,
         seconds=outcome.seconds,
-        distributed=_trait(logs, DISTRIBUTED),
+        distributed=_trait(logs, DISTRIBUTED_TRAITS),
         together=together,
         switchable=_trait(logs, (EXCHANGE, OWN_EXCHANGE)) is not None,
         whole=outcome.result.status == "completed",

@@ -14,13 +14,13 @@ from gpurun.measure.measured_window import Window, measured_window
 from gpurun.measure.optional_figures import known
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import CLOCKS
-from gpurun.records.events import StepRow
+from gpurun.records.events import DISTRIBUTED_TRAITS, StepRow
 from gpurun.records.result import StepSplit
 from gpurun.stats.descriptive import mean
 
 OF_ITS_OWN = "it starts several training processes by itself, as many as it likes"
 NOT_AT_ONCE = "its ranks did not train at the same time"
-TOGETHER = ("process_group", "ddp", "hidden_ddp")
+TOGETHER = (*DISTRIBUTED_TRAITS, "hidden_ddp")
 """Traits of a rank that works with the others."""
 
 

@@ -1,7 +1,7 @@
 """Change points of a benchmark's history: since which commit is it faster or slower?
 
 Neighbouring records share the state of the machine: a test that takes them for independent finds
-changes wherever it looks. Here a change counts once the evidence for it (`shifts`,
+changes wherever it looks. Here a change counts once the evidence for it (`level_shifts.py`,
 which knows autocorrelated noise and drift) is enough, averaged over all places where it might be,
 so that a longer history must show more. Changes are added one or two at a time (two, so that
 a regression that was soon mended is seen), moved to their best places, and dropped again if they do

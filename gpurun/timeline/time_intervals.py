@@ -58,13 +58,6 @@ class Intervals:
         """Time that both cover."""
         return int(self.covered(other.start, other.end).sum())
 
-    def contains(self, times: Times) -> NDArray[np.bool_]:
-        """For each time whether an interval covers it, its ends included."""
-        if not len(self):
-            return np.zeros(len(times), dtype=bool)
-        last = np.searchsorted(self.start, times, side="right") - 1
-        return (last >= 0) & (times <= self.end[np.maximum(last, 0)])
-
     def gaps(self, begin: int, end: int) -> Intervals:
         """The times from `begin` to `end` that no interval covers."""
         inside = (self.end > begin) & (self.start < end)

@@ -1,1 +1,1 @@
-"""Launches for measuring: two processes live beside each other that take turns."""
+"""Every launch for measuring: alone, in ranks, or as one side of a live pair that takes turns."""

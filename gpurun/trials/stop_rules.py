@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Protocol
 
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule
@@ -22,14 +21,6 @@ WHOLE = StopRule(
 """For a script that ends by itself before the window would."""
 
 
-class Measured(Protocol):
-    """A finished launch."""
-
-    @property
-    def result(self) -> RunResult:
-        """Its figures."""
-
-
 def first_rule(steps: int | None) -> StopRule:
     """The rule of a first launch: `steps` measured ones, None for as many as a window takes."""
     if steps is not None:
@@ -43,9 +34,9 @@ def first_rule(steps: int | None) -> StopRule:
     )
 
 
-def later_rule(steps: int | None, first: Iterable[Measured]) -> StopRule:
+def later_rule(steps: int | None, first: Iterable[RunResult]) -> StopRule:
     """The rule of all later launches, by the first ones (one of each side): steps alike for all."""
-    results = [launch.result for launch in first]
+    results = list(first)
     if steps is None:
         means = [x.step_time_ms.mean for x in results if x.step_time_ms and x.step_time_ms.mean]
         steps = max((math.ceil(1000 * WINDOW_SECONDS / mean) for mean in means), default=0)

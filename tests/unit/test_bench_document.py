@@ -140,11 +140,11 @@ def test_only_what_befell_one_half_is_a_ground_to_launch_again() -> None:
 
 
 def test_all_later_launches_take_the_steps_of_the_faster_side() -> None:
-    rule = later_rule(None, [launch("baseline", 800.0), launch("current", 1600.0)])
+    rule = later_rule(None, [launch("baseline", 800.0).result, launch("current", 1600.0).result])
     assert rule.min_steps == rule.max_steps == 10 + 800
     short = launch("current", 1600.0, status="completed", steps=300)
-    assert later_rule(None, [launch("baseline", 800.0), short]) is WHOLE
-    assert later_rule(20, [short]).max_steps == 30
+    assert later_rule(None, [launch("baseline", 800.0).result, short.result]) is WHOLE
+    assert later_rule(20, [short.result]).max_steps == 30
 
 
 def test_step_time_alone_gives_the_slowdown() -> None:

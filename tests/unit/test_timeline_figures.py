@@ -50,7 +50,6 @@ def test_no_intervals_cover_nothing() -> None:
     assert none.total_ns == 0
     assert none.gaps(0, 10).total_ns == 10
     assert none.overlap_ns(union((0, 5))) == 0
-    assert not none.contains(np.array([3])).any()
 
 
 def test_a_timeline_without_kernels_has_no_figures_of_the_device() -> None:

@@ -235,7 +235,7 @@ class BisectRunner:
         by_samples = all(launch.result.samples_per_second for launch in (good, bad))
         if not by_samples:
             self.tell("samples cannot be counted: throughput counts steps instead")
-        rule = later_rule(self.launcher.benchmark.steps, (good, bad))
+        rule = later_rule(self.launcher.benchmark.steps, (good.result, bad.result))
         terms = LaunchTerms(rule, by_samples, Work.of(good), devices_here())
         self._write(replace(self.state, terms=terms))
         return terms

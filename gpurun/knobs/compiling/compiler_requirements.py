@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 TRACED = "gpurun_traced"
-"""Attribute of functions of ours that dynamo may look into (see `runtime.untraced`)."""
+"""Attribute of functions of ours that dynamo may look into (see `runtime/boot/dynamo_skip.py`)."""
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that record CUDA graphs."""

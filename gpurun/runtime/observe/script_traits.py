@@ -130,7 +130,7 @@ class Traits:
 
 
 def _stands_in_calls(frame: FrameType) -> bool:
-    """Not of a knob's context, which `Surroundings` enters elsewhere than it makes the call."""
+    """Not of a knob's context, which `CallContexts` enters elsewhere than it makes the call."""
     if frame.f_code is CallContexts.call.__code__:
         return True
     return bool(frame.f_globals.get("__name__") == STANDS_IN_CALLS)
