@@ -23,6 +23,7 @@ from gpurun.trials.live_pair import (
     has_short_epochs,
     take_turns,
 )
+from gpurun.trials.pair_memory import peak_shares
 from gpurun.trials.shared_gpu import shared_gpu_notes
 from gpurun.trials.turn_limits import TurnLimits
 from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
@@ -63,7 +64,8 @@ class PairEnd:
     """The end of a live pair. `ratio`: step time of the second over the first side's, by turns.
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
-    `notes`: what disturbed the GPU meanwhile, a clause each.
+    `notes`: what disturbed the GPU meanwhile, a clause each. `peak_shares`: the parts of their peak
+    memory that the sides had at the same number of steps.
     """
 
     ratio: TurnRatio | None
@@ -71,6 +73,7 @@ class PairEnd:
     seconds: float
     failure: str
     notes: tuple[str, ...] = ()
+    peak_shares: tuple[float, float] = (1.0, 1.0)
 
 
 def run_live_pair(
@@ -125,7 +128,10 @@ def run_live_pair(
             codes = [sandbox.poll() for sandbox in sandboxes]
     ratio = turn_ratio(rounds)
     notes = shared_gpu_notes([side.run_dir for side in sides], stretches)
-    return PairEnd(ratio, (codes[0], codes[1]), time.monotonic() - began, failure, notes)
+    seconds = time.monotonic() - began
+    both = [] if stretches is None else [stretches, *((r.first, r.second) for r in rounds)]
+    shares = peak_shares(([first for first, _ in both], [second for _, second in both]))
+    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, shares)
 
 
 def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:

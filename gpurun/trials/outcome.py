@@ -60,6 +60,13 @@ class Outcome:
         """The process that trains; None where none recorded anything."""
         return main_log(self.logs)
 
+    def with_memory_of(self, share: float) -> Outcome:
+        """The same with this part of its peak memory; what it wrote is left as it is."""
+        peak = self.result.peak_memory_bytes
+        if peak is None or share == 1.0:
+            return self
+        return replace(self, result=replace(self.result, peak_memory_bytes=round(share * peak)))
+
 
 Side = TypeVar("Side")
 """An outcome, or what a tuning or a benchmark makes of it."""

@@ -179,6 +179,10 @@ class TrialLauncher:
             self._conclude(request, code, end.seconds / 2, _given_up(end, side))
             for side, (request, code) in enumerate(zip(requests, end.exit_codes, strict=True))
         ]
+        outcomes = [
+            outcome.with_memory_of(share)
+            for outcome, share in zip(outcomes, end.peak_shares, strict=True)
+        ]
         pair_failure = _pair_failure(end, outcomes)
         ratio, notes = end.ratio, end.notes
         if ratio is not None and crowd_out([one.result for one in outcomes]):

@@ -71,7 +71,8 @@ BEFORE_TORCH = tuple(
         "ddp.prepare_ddp", "ddp.rank_files", "ddp.rank_info", "ddp.rank_layer",
         "observe.argparse_options", "observe.exit_metrics", "observe.import_log",
         "observe.loaded_modules", "observe.orphan_workers", "observe.step_clock",
-        "probe.files_read", "probe.prepare_probe", "profile.kineto_trace",
+        "probe.files_read", "probe.prepare_probe", "probe.refused_scripts",
+        "profile.kineto_trace",
         "trial.planted_delay", "trial.prepare_trial",
     )
 )  # fmt: skip

@@ -45,7 +45,8 @@ class Turn:
     meanwhile; negative: it was used up.
     `whole_epochs`: it counts whole epochs. `at_epoch_end`: it does not, and holds an epoch start or
     the end of an epoch. `epoch_starts`: so many. `epoch_steps`: steps of the last whole epoch, 0
-    where none was seen yet.
+    where none was seen yet. `all_steps` and `peak_bytes`: steps of the process so far, and the peak
+    of its memory by then, on a GPU where one is in use.
     """
 
     steps: int
@@ -56,6 +57,8 @@ class Turn:
     at_epoch_end: bool = False
     epoch_starts: int = 0
     epoch_steps: int = 0
+    all_steps: int = 0
+    peak_bytes: int = 0
 
     @property
     def step_seconds(self) -> float:
@@ -73,14 +76,17 @@ class Turn:
             self.at_epoch_end,
             self.epoch_starts,
             self.epoch_steps,
+            self.all_steps,
+            self.peak_bytes,
         )
         return b" ".join(b"%d" % figure for figure in figures) + b"\n"
 
     @classmethod
     def read(cls, line: bytes) -> Turn:
         """From what was sent; `ValueError` if that is no answer."""
-        steps, nanoseconds, batches, stocked, *epochs = map(int, line.split())
-        whole, at_end, starts, epoch_steps = epochs
+        steps, nanoseconds, batches, stocked, whole, at_end, *more = map(int, line.split())
+        starts, epoch_steps, all_steps, peak_bytes = more
         return cls(
-            steps, nanoseconds, batches, stocked, bool(whole), bool(at_end), starts, epoch_steps
-        )
+            steps, nanoseconds, batches, stocked, bool(whole), bool(at_end),
+            starts, epoch_steps, all_steps, peak_bytes,
+        )  # fmt: skip

@@ -24,7 +24,8 @@ from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.probe.deterministic_layers import disable_dropout, disable_tf32
 from gpurun.runtime.probe.gradient_sketches import GradientSketches
 from gpurun.runtime.probe.partial_batches import PartialBatches
-from gpurun.runtime.probe.prepare_probe import ScriptProcess, refuse_starter
+from gpurun.runtime.probe.prepare_probe import ScriptProcess
+from gpurun.runtime.probe.refused_scripts import refuse_starter
 from gpurun.runtime.probe.whole_batch_rng import WholeBatchRNG, seed_all
 
 

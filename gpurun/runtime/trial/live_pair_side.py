@@ -15,6 +15,7 @@ that is to count whole epochs goes on to the same step of a later one.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 from pathlib import Path
@@ -77,7 +78,7 @@ class Turns:
             if elapsed >= self._order.nanoseconds:
                 self._ordered_steps = self._ordered_steps or self._steps
                 if self._is_whole():
-                    return self._hand_over(self._counted())
+                    return self._hand_over(self._counted(count))
         return False
 
     def _epoch_started(self) -> None:
@@ -113,7 +114,7 @@ class Turns:
     def _counts_whole_epochs(self) -> bool:
         return self._epoch_starts > 0 and self._in_epoch == self._began_in_epoch
 
-    def _counted(self) -> Turn:
+    def _counted(self, all_steps: int) -> Turn:
         ended_event, ended_ns = self._mark(), now()
         level = self._prefetched.level()
         self._stop_workers()
@@ -135,6 +136,8 @@ class Turns:
             at_epoch_end=not whole and (self._epoch_starts > 0 or ending),
             epoch_starts=self._epoch_starts,
             epoch_steps=self._epoch_steps,
+            all_steps=all_steps,
+            peak_bytes=_peak_bytes(),
         )
 
     def _mark(self) -> torch.cuda.Event | None:
@@ -181,3 +184,10 @@ def _gpus_in_use() -> list[int]:
 def _synchronize() -> None:
     for gpu in _gpus_in_use():
         torch.cuda.synchronize(gpu)
+
+
+def _peak_bytes() -> int:
+    gpus = _gpus_in_use()
+    if gpus:
+        return max(torch.cuda.max_memory_allocated(gpu) for gpu in gpus)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

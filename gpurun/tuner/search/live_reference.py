@@ -28,7 +28,7 @@ NOT_BESIDE = frozenset(
 )
 """Failures that the reference beside may have caused: memory, a port, a lock."""
 
-ENDED = "the script as it is ended beside this trial, which is compared by its throughput"
+ENDED = "this trial took no turns with the script as it is, and is compared by its throughput"
 
 
 @dataclass

@@ -1,0 +1,38 @@
+"""Peak memory of both sides of a live pair at the same number of steps.
+
+Sides get equal time, not equal steps. Where memory grows with steps (a data set that keeps what it
+has read, a list of losses) the faster side would need more only because it came further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from gpurun.records.messages.turns import Turn
+
+
+def peak_shares(sides: tuple[Sequence[Turn], Sequence[Turn]]) -> tuple[float, float]:
+    """The part of its final peak that each side had at the last step which both have reached.
+
+    `sides`: the turns of each, in order. Between two turns memory grows evenly. 1 where a side has
+    no turns.
+    """
+    if not all(sides):
+        return 1.0, 1.0
+    reached = min(turns[-1].all_steps for turns in sides)
+    first, second = (_share(turns, reached) for turns in sides)
+    return first, second
+
+
+def _share(turns: Sequence[Turn], reached: int) -> float:
+    final = turns[-1].peak_bytes
+    return _peak_at(turns, reached) / final if final else 1.0
+
+
+def _peak_at(turns: Sequence[Turn], reached: int) -> float:
+    for earlier, later in pairwise(turns):
+        if earlier.all_steps <= reached < later.all_steps:
+            part = (reached - earlier.all_steps) / (later.all_steps - earlier.all_steps)
+            return earlier.peak_bytes + part * (later.peak_bytes - earlier.peak_bytes)
+    return turns[0].peak_bytes if reached < turns[0].all_steps else turns[-1].peak_bytes
