@@ -10,7 +10,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.diagnoses.api import Diagnosis
-from gpurun.diagnoses.environment_switches import EFFECTS
+from gpurun.diagnoses.kinds.environment_switches import EFFECTS
 from gpurun.diagnoses.ranked_findings import all_diagnoses
 from gpurun.diagnoses.thresholds import DEFAULTS
 

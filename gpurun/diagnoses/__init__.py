@@ -1,1 +1,1 @@
-"""Diagnoses: one file a kind of bottleneck; `ranked_findings` finds them by walking this folder."""
+"""Diagnoses: what is known of a run, thresholds, and the ranking; `kinds/` has the bottlenecks."""

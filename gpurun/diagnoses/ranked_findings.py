@@ -1,4 +1,4 @@
-"""All findings of one run, ranked: every diagnosis of this folder is found by walking it."""
+"""All findings of one run, ranked: the kinds of bottleneck are found by walking their folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pkgutil
 from dataclasses import replace
 from functools import cache
 
-import gpurun.diagnoses as folder
+import gpurun.diagnoses.kinds as folder
 from gpurun.diagnoses.api import Diagnosis
 from gpurun.diagnoses.evidence import Evidence
 from gpurun.records.finding import WARNING, Finding, FindingType
@@ -26,7 +26,7 @@ CAUSES = frozenset(
 
 @cache
 def all_diagnoses() -> tuple[Diagnosis, ...]:
-    """Every diagnosis of this folder, in the order of the finding types."""
+    """Every kind of bottleneck, in the order of the finding types."""
     for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
         importlib.import_module(module.name)
     order = list(FindingType)

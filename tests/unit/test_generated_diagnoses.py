@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from gpurun.diagnoses.environment_switches import EFFECTS
+from gpurun.diagnoses.kinds.environment_switches import EFFECTS
 from gpurun.records.switches import HURTFUL, hurtful_switches
 from scripts.generate_diagnoses import END, PAGE, page
 from tests.conftest import REPOSITORY

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.memory_bandwidth import fusable_share
+from gpurun.diagnoses.kinds.memory_bandwidth import fusable_share
 from gpurun.records.finding import WARNING, Finding, FindingType
 
 ADVICE = (

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.kernel_efficiency import activity_while_busy
+from gpurun.diagnoses.kinds.kernel_efficiency import activity_while_busy
 from gpurun.records.finding import Finding, FindingType
 
 ADVICE = (
