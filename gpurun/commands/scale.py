@@ -185,6 +185,7 @@ def _measure(
 ) -> tuple[ScalingReport, Path, Measurements]:
     """Launch until there is enough; what was measured is reported whatever ends it."""
     started = time.monotonic()
+    thresholds = Thresholds(load_config(Path.cwd()).diagnose)
     tell = teller(options.quiet)
     now = time.monotonic if nodes is None else lambda: nodes.now
     mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
@@ -217,7 +218,7 @@ def _measure(
         interrupted=interruption.signal is not None,
         nodes=1 if nodes is None else nodes.group.place.nodes,
         ranks_a_node=None if nodes is None else nodes.ranks,
-        thresholds=Thresholds(load_config(Path.cwd()).diagnose),
+        thresholds=thresholds,
     )
     report = replace(document(asked, rounds.measured, around), tried=told(trying))
     if interruption.signal is not None:

@@ -10,6 +10,7 @@ by the forward passes of its root module.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -83,12 +84,18 @@ class Spans:
         """
         busiest_first = sorted(self._spans, key=lambda source: -self._spans[source][2])
         chosen: list[int] = []
+        taken: list[tuple[int, int]] = []
+        """First and last rows of the chosen, in order."""
         for source in busiest_first:
             first, last, count = self._spans[source]
-            others = [self._spans[other] for other in chosen]
-            apart = all(last < begin or end < first for begin, end, _ in others)
-            if not chosen or (apart and count > 1):
+            if chosen and count == 1:
+                break
+            place = bisect(taken, (first, last))
+            after_one = place == 0 or taken[place - 1][1] < first
+            before_next = place == len(taken) or last < taken[place][0]
+            if after_one and before_next:
                 chosen.append(source)
+                taken.insert(place, (first, last))
         return frozenset(chosen)
 
     def steps(self) -> int:

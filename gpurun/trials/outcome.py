@@ -63,7 +63,7 @@ class Outcome:
     def with_memory_of(self, share: float) -> Outcome:
         """The same with this part of its peak memory; what it wrote is left as it is."""
         peak = self.result.peak_memory_bytes
-        if peak is None or share == 1.0:
+        if peak is None:
             return self
         return replace(self, result=replace(self.result, peak_memory_bytes=round(share * peak)))
 

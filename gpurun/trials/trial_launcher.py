@@ -180,7 +180,7 @@ class TrialLauncher:
             for side, (request, code) in enumerate(zip(requests, end.exit_codes, strict=True))
         ]
         outcomes = [
-            outcome.with_memory_of(share)
+            outcome if share == 1.0 else outcome.with_memory_of(share)
             for outcome, share in zip(outcomes, end.peak_shares, strict=True)
         ]
         pair_failure = _pair_failure(end, outcomes)

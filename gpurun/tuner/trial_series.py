@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,12 +82,14 @@ class TrialSeries:
         """Where a trial's records and output are."""
         return self.folder / record.run_dir
 
-    def run_pair(self, requests: tuple[TrialRequest, TrialRequest]) -> PairOutcome[Trial]:
-        """Launch two trials as a live pair and wait for its end."""
+    def run_pair(
+        self, requests: tuple[TrialRequest, TrialRequest], coming: Sequence[TrialRequest]
+    ) -> PairOutcome[Trial]:
+        """Launch two trials as a live pair and wait for its end. `coming`: the next pair's."""
         number = len(self.trials) + 1
         try:
             first, second = (self._request(number + n, r) for n, r in enumerate(requests))
-            again = tuple(self._request(number + 2 + n, r) for n, r in enumerate(requests))
+            again = tuple(self._request(number + 2 + n, r) for n, r in enumerate(coming))
         except KnobRaised as raised:
             failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
             return PairOutcome(None, None, None, failure)
@@ -228,7 +230,7 @@ class TrialSeries:
     def _keep(self, number: int, request: TrialRequest, outcome: Outcome) -> Trial:
         trial = trial_of(number, self.folder, request, outcome, self.options.aim)
         if outcome.ratio is not None:
-            samples = trial.samples_a_step / self._reference_samples
+            samples = trial.samples_a_step() / self._reference_samples
             gain = math.exp(-outcome.ratio.log) * samples
             record = replace(trial.record, gain_over_reference=gain, gain_error=outcome.ratio.error)
             trial = replace(trial, record=record)

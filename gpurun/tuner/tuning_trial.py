@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.measure.measured_window import USUAL_AMONG, measured_window
+from gpurun.measure.measured_window import USUAL_AMONG
 from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.training_clock import step_clock
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule
@@ -53,19 +55,26 @@ class Trial:
         """Speed over the reference, in turns with it; None if it took none."""
         return self.record.gain_over_reference
 
-    @property
-    def samples_a_step(self) -> float:
+    def samples_a_step(self, steps: int = USUAL_AMONG) -> float:
         """Of a usual step; 1 where samples cannot be counted: then scores are steps.
 
-        The median of the first steps, which both sides of a pair have, however far each one came.
+        The median of the first `steps`: a side that came further, where batches differ in size or
+        are sorted by it, would else have another usual step for no other reason.
         """
-        if self.result is None or self.result.samples is None or self.log is None:
-            return 1.0
-        window = measured_window(self.log)
-        if window is None:
-            return 1.0
-        counted = [samples for samples in window.clock.samples[:USUAL_AMONG] if samples > 0]
+        counted = self._samples[:steps]
         return median(counted) if counted else 1.0
+
+    @property
+    def counted_steps(self) -> int:
+        """Steps whose samples are known."""
+        return len(self._samples)
+
+    @cached_property
+    def _samples(self) -> list[int]:
+        if self.result is None or self.result.samples is None or self.log is None:
+            return []
+        clock = step_clock(self.log)
+        return [] if clock is None else [samples for samples in clock.samples if samples > 0]
 
     @property
     def seconds_to_data(self) -> float | None:

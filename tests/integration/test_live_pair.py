@@ -27,6 +27,10 @@ def test_the_slower_side_takes_as_much_time_and_fewer_steps(sides: Sides) -> Non
     assert 1.2 < steps[0] / steps[1] < 3.0
     ratios = sorted(r.second.step_seconds / r.first.step_seconds for r in rounds)
     assert 1.3 < ratios[10] < 2.2  # the sleep doubles, and both have a step's own work
+    counted = [r.first.all_steps for r in rounds]
+    assert counted == sorted(set(counted))
+    assert counted[-1] - counted[0] >= sum(r.first.steps for r in rounds[1:])
+    assert all(r.first.peak_bytes > 1 << 20 for r in rounds)
 
 
 def test_a_side_stands_still_with_its_workers_outside_its_turns(sides: Sides) -> None:

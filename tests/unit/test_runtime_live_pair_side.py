@@ -215,8 +215,10 @@ class PlayedEvent:
 
     def __init__(self, enable_timing: bool) -> None:
         assert enable_timing
+        self.device = ""
 
     def record(self, stream: str) -> None:
+        self.device = stream
         self.streams.append(stream)
 
     def elapsed_time(self, later: PlayedEvent) -> float:

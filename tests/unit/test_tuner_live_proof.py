@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,10 @@ class StandIn:
         self.in_turn_only = in_turn_only
         self._ends = ends
 
-    def run_pair(self, requests: tuple[TrialRequest, TrialRequest]) -> Any:
+    def run_pair(
+        self, requests: tuple[TrialRequest, TrialRequest], coming: Sequence[TrialRequest]
+    ) -> Any:
+        assert coming == requests[::-1]
         return self._ends
 
 

@@ -25,6 +25,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.spec import StopRule
+from gpurun.stats.descriptive import mean
 from gpurun.stats.gate import GatePlan, GateResult, Verdict, judge
 from gpurun.stats.gated_metric import Gated
 from gpurun.trials.stop_rules import later_rule
@@ -184,6 +185,8 @@ class PairRunner:
         both = [(pair.baseline, pair.current) for pair in findings.pairs]
         turns = [pair.ratio.excess for pair in findings.pairs if pair.ratio is not None]
         if findings.verdict is Verdict.REGRESSION:
+            if self._late() or not self._contradicted(min(shares)):
+                return
             both = [(current, baseline) for baseline, current in both]
             turns = [-excess for excess in turns]
         elif findings.verdict is not Verdict.PASS:
@@ -191,6 +194,15 @@ class PairRunner:
         if has_rare_cost(both, turns, min(shares)):
             self._pairing.in_turn, findings.result = MISSED, None
             self._note_in_turn()
+
+    def _contradicted(self, threshold: float) -> bool:
+        """True if only steps got slower, and all turns at once do not show that."""
+        findings = self.findings
+        assert findings.result is not None
+        ratios = [pair.ratio for pair in findings.pairs if pair.ratio is not None]
+        overall = mean([ratio.log + ratio.excess for ratio in ratios])
+        steps_alone = all(m.metric in BY_TURNS for m in findings.result.regressed)
+        return steps_alone and overall < threshold
 
     def _note_in_turn(self) -> None:
         """Tell once that pairs are launched in turn, and begin anew: figures are not mixed."""

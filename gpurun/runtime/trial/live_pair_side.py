@@ -124,7 +124,8 @@ class Turns:
         whole = self._order.whole_epochs and self._counts_whole_epochs()
         if ended_event is not None and self._began_event is not None:
             _synchronize()
-            elapsed = int(self._began_event.elapsed_time(ended_event) * 1e6)
+            if self._began_event.device == ended_event.device:
+                elapsed = int(self._began_event.elapsed_time(ended_event) * 1e6)
         batches = level.taken - self._began_level.taken
         ending = self._began_level.ending or level.ending or batches < 0
         return Turn(

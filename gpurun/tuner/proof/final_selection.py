@@ -84,16 +84,27 @@ class FinalSelection:
         found = self.findings
         found.larger = larger = Finalist("larger batch", batch.settings)
         shown = found.baseline
-        baseline = self.prove([larger], batch.best)
-        if shown is not None and shown.results:
-            found.baseline = shown
-        objections: dict[str, str] = {}
-        self._sift_batch(objections)
-        if found.larger is not None:
-            judged = self._judged(baseline, larger)
-            found.larger_guard = judged.guard
-            if not judged.accepted:
-                objections[BATCH] = judged.objection
+        objections: dict[str, str] = {BATCH: "its proof was not complete"}
+        try:
+            baseline = self.prove([larger], batch.best)
+            objections.clear()
+            self._sift_batch(objections)
+            if found.larger is not None:
+                judged = self._judged(baseline, larger)
+                found.larger_guard = judged.guard
+                if not judged.accepted:
+                    objections[BATCH] = judged.objection
+        except BaseException:
+            found.larger = None
+            raise
+        finally:
+            if shown is not None and shown.results:
+                found.baseline = shown
+            self._without_batch(objections)
+
+    def _without_batch(self, objections: Mapping[str, str]) -> None:
+        """The larger batch is not among what is kept, for this reason."""
+        found = self.findings
         reason = objections.get(BATCH, APPLY_TRAINING)
         found.ladder[:] = [
             replace(row, kept=False, reason=reason) if row.knob == BATCH and row.kept else row

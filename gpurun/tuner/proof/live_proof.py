@@ -63,9 +63,9 @@ class LiveProof:
             self.request(self.purposes[1], settings, number),
         )
         if number % 2:
-            trials = self.series.run_pair(sides[::-1]).turned
+            trials = self.series.run_pair(sides[::-1], sides).turned
         else:
-            trials = self.series.run_pair(sides)
+            trials = self.series.run_pair(sides, sides[::-1])
         self.notes.update(dict.fromkeys(trials.notes))
         for trial in (trials.first, trials.second):
             if trial is not None:
@@ -112,4 +112,6 @@ def _gain(trials: PairOutcome[Trial], objective: Objective) -> float | None:
         return None
     if objective is not Objective.THROUGHPUT:
         return second.score / first.score
-    return math.exp(-trials.ratio.log) * second.samples_a_step / first.samples_a_step
+    steps = min(first.counted_steps, second.counted_steps)
+    samples = second.samples_a_step(steps) / first.samples_a_step(steps)
+    return math.exp(-trials.ratio.log) * samples

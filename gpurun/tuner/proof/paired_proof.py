@@ -7,6 +7,7 @@ drift of the machine hits both sides alike. The two launches of a pair share a s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from gpurun.formatting.number_text import count
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
-from gpurun.stats.descriptive import geometric_mean
+from gpurun.stats.descriptive import geometric_mean, mean, standard_deviation
 from gpurun.stats.intervals import says_nothing
 from gpurun.stats.sequential_test import DEFAULT, LIVE, Look, sequential_look
 from gpurun.trials.turn_limits import TURN_SECONDS
@@ -35,7 +36,7 @@ ENOUGH_WITHOUT = 3
 """So many live pairs whose mean gain is not worth a change end the proof: the test alone would go
 on to its last look, with time that a larger batch could have."""
 MOST_LEFT = 1.1
-"""Unless they leave room for a larger gain than this: pairs that scatter show nothing."""
+"""Unless they scatter so much that there may be a larger gain than this."""
 
 LaunchSide = Callable[[str, Mapping[str, Any], int, Sequence[Mapping[str, Any]]], Trial]
 """(purpose, settings, seed offset, settings of the launches after it) → the finished trial."""
@@ -99,11 +100,12 @@ class Finalist:
     @property
     def settled(self) -> bool:
         """The test is over, or live pairs show no gain that is worth a change."""
-        look = self.look()
-        enough = self.live and len(self.pairs) >= ENOUGH_WITHOUT and not self.may_gain
-        return look.settled or (
-            enough and look.interval is not None and look.interval[1] < MOST_LEFT
-        )
+        settled = self.look().settled
+        if settled or not self.live or len(self.pairs) < ENOUGH_WITHOUT or self.may_gain:
+            return settled
+        logs = [math.log(theirs / ours) for ours, theirs in self.pairs]
+        error = standard_deviation(logs) / math.sqrt(len(logs))
+        return mean(logs) + 2 * error < math.log(MOST_LEFT)
 
     @property
     def may_gain(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -79,9 +80,11 @@ class ProofLaunches:
             self.timetable.left, SHARES_OF_BUDGET * self.timetable.budget
         )
 
+        numbers = itertools.count()
+
         def pair(without: Mapping[str, Any], chosen: Mapping[str, Any]) -> PairResult:
             self.view.note("a pair with and without one change, which tells its share")
-            return self.pairs_against(without, ("share", "share"))(chosen, 0)
+            return self.pairs_against(without, ("share", "share"))(chosen, next(numbers))
 
         why = measure_shares(
             found.ladder,

@@ -60,7 +60,7 @@ class LiveReference:
             return
         settings, best = state.settings, state.best
         self._request = TrialRequest("reference", settings, rule, limit_seconds=limit_seconds)
-        self._samples_a_step = best.samples_a_step
+        self._samples_a_step = best.samples_a_step()
         if self._started():
             state.best = replace(best, record=replace(best.record, gain_over_reference=1.0))
 
