@@ -74,6 +74,9 @@ class ProofLaunches:
         found = self.findings
         if found.verdict != "faster" or found.chosen is None or not found.chosen.live:
             return
+        if not found.chosen.settled:  # a further pair of the proof found no room either
+            self._decide("shares of single changes: not measured: the proof took all of the budget")
+            return
         if self.objective is not Objective.THROUGHPUT:
             return
         end = self.timetable.left - min(
