@@ -91,8 +91,8 @@ class StepTable:
         return next((x for x in reversed(self.loss) if not math.isnan(x)), None)
 
 
-def merge_into(table: StepTable, sources: frozenset[int]) -> StepTable:
-    """One row for each row of these optimizers, which takes in the others' rows before it."""
+def merge_into(table: StepTable, source: int) -> StepTable:
+    """One row for each row of optimizer `source`, which takes in the others' rows before it."""
     merged = StepTable()
     step_of_row = array("q")
     open_row: dict[int, int] = {}
@@ -107,8 +107,8 @@ def merge_into(table: StepTable, sources: frozenset[int]) -> StepTable:
         fed[optimizer] = [_add(a, table[c][row]) for a, c in zip(sums, FED, strict=True)]
         if not math.isnan(table.loss[row]):
             loss = table.loss[row] + (0.0 if math.isnan(loss) else loss)
-        if optimizer in sources:
-            merged[StepRow.SOURCE].append(optimizer)
+        if optimizer == source:
+            merged[StepRow.SOURCE].append(source)
             merged[StepRow.END_NS].append(table[StepRow.END_NS][row])
             for column in ADDABLE:
                 merged[column].append(open_row[column])

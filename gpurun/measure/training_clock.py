@@ -1,18 +1,14 @@
 """The rows that are steps of a process, and the samples of each step.
 
 The clock is the optimizer that steps most often (ties: the one that stepped first). Rows of a
-slower one, such as a GAN's generator, fall inside its steps. Optimizers that step before it began
-or after it ended are trainings of their own, such as the folds of a cross-validation: their steps
-count too. A process without optimizer steps is clocked by its backward passes, one without those
-by the forward passes of its root module.
+slower one, such as a GAN's generator, fall inside its steps. A process without optimizer steps is
+clocked by its backward passes, one without those by the forward passes of its root module.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect
 from collections import Counter, deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpurun.measure.run_events import ProcessLog
@@ -49,58 +45,16 @@ def step_clock(log: ProcessLog) -> StepClock | None:
     if kind is None:
         return None
     table = log.steps[kind]
-    spans = Spans()
-    spans.add(table[StepRow.SOURCE])
-    if len(spans) > 1:
-        table = merge_into(table, spans.clocks())
+    counts = Counter(table[StepRow.SOURCE])
+    if len(counts) > 1:
+        # Counter keeps the order of first sight and max the first of equals
+        table = merge_into(table, max(counts, key=lambda source: counts[source]))
     training = () if kind == "forward" else _training_loaders(log, table)
     loaders = _sample_loaders(table, training)
     samples, batches = _per_step(table, loaders)
     if not any(samples):
         loaders, samples = (), table[StepRow.INPUT_SAMPLES]
     return StepClock(kind, table, training, loaders, samples, batches)
-
-
-class Spans:
-    """The first row, the last row and the number of rows of each source, as they come in."""
-
-    def __init__(self) -> None:
-        self._rows = 0
-        self._spans: dict[int, tuple[int, int, int]] = {}
-
-    def __len__(self) -> int:
-        return len(self._spans)
-
-    def add(self, sources: Iterable[int]) -> None:
-        """Take in the sources of the next rows."""
-        for source in sources:
-            first, _, count = self._spans.get(source, (self._rows, 0, 0))
-            self._spans[source] = (first, self._rows, count + 1)
-            self._rows += 1
-
-    def clocks(self) -> frozenset[int]:
-        """The source of most rows, the first seen of equals, and those that never met it or each
-        other. A single row is no training of its own: it may be half of a step with two optimizers.
-        """
-        busiest_first = sorted(self._spans, key=lambda source: -self._spans[source][2])
-        chosen: list[int] = []
-        taken: list[tuple[int, int]] = []
-        """First and last rows of the chosen, in order."""
-        for source in busiest_first:
-            first, last, count = self._spans[source]
-            if chosen and count == 1:
-                break
-            place = bisect(taken, (first, last))
-            after_one = place == 0 or taken[place - 1][1] < first
-            before_next = place == len(taken) or last < taken[place][0]
-            if after_one and before_next:
-                chosen.append(source)
-                taken.insert(place, (first, last))
-        return frozenset(chosen)
-
-    def steps(self) -> int:
-        """The number of rows that are steps."""
-        return sum(self._spans[source][2] for source in self.clocks())
 
 
 def _training_loaders(log: ProcessLog, table: StepTable) -> tuple[int, ...]:

@@ -57,31 +57,6 @@ def test_of_two_equally_busy_optimizers_the_first_to_step_is_the_clock(tmp_path:
     assert set(clock.steps[StepRow.SOURCE]) == {1}
 
 
-def test_trainings_one_after_another_all_count(tmp_path: Path) -> None:
-    """The folds of a cross-validation: each has an optimizer and a loader of its own."""
-    rows = []
-    for fold, length in enumerate((6, 8, 6)):
-        rows += [
-            row(1000 * fold + 10 * i, source=fold, samples={fold: (8, 1)}, loss=float(fold))
-            for i in range(length)
-        ]
-    clock = known_clock(tmp_path, *(loader(fold) for fold in range(3)), steps(rows))
-    assert (len(clock.steps), sum(clock.samples)) == (20, 160)
-    assert clock.loaders == (1, 0, 2)
-    assert clock.steps.last_loss() == 2.0
-
-
-def test_trainings_side_by_side_are_not_added_up(tmp_path: Path) -> None:
-    rows = [row(10 * i, source=int(4 <= i < 7)) for i in range(12)]
-    clock = known_clock(tmp_path, steps(rows))
-    assert len(clock.steps) == 9
-
-
-def test_two_optimizers_of_the_only_step_make_one_step(tmp_path: Path) -> None:
-    clock = known_clock(tmp_path, steps([row(10, source=0), row(12, source=1)]))
-    assert len(clock.steps) == 1
-
-
 def test_accumulated_batches_add_up_in_one_step(tmp_path: Path) -> None:
     rows = [row(10 * i, samples={0: (32, 4)}, microbatches=4) for i in range(6)]
     clock = known_clock(tmp_path, steps(rows))

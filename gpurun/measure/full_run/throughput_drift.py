@@ -26,9 +26,8 @@ def throughput_drift(window: Window) -> ThroughputDrift | None:
 
     A slow beginning is warm-up. A fast one is not, so that a run that slows down early is seen.
     """
-    sources = window.clock.steps[StepRow.SOURCE][window.first : window.last]
-    if window.log.stop is not None or len(set(sources)) > 1:
-        return None  # of a trial, or of several trainings
+    if window.log.stop is not None:
+        return None
     start = max(
         LEAVE_OUT_STEPS, window.last // LEAVE_OUT_SHARE, queue_in_steps(window.log, window.clock)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from gpurun.measure.resource_use import SAMPLES_FILE, utilization_source
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.step_table import StepTable
-from gpurun.measure.training_clock import CLOCKS, Spans, StepClock, step_clock, sum_known
+from gpurun.measure.training_clock import CLOCKS, StepClock, step_clock, sum_known
 from gpurun.records.codec import RecordError
 from gpurun.records.events import LearningRateEvent, ProcessEvent, StepRow, StepsEvent
 from gpurun.records.monitor import GpuState, MonitorReport, RankState, TrainingState
@@ -100,7 +100,7 @@ class _Process:
         self._forget()
 
     def _forget(self) -> None:
-        self._spans = {clock: Spans() for clock in CLOCKS}
+        self._counts: dict[str, Counter[int]] = {clock: Counter() for clock in CLOCKS}
         self._recent: dict[str, deque[list[Any]]] = {c: deque(maxlen=MOST_ROWS) for c in CLOCKS}
         self._rate: float | None = None
 
@@ -119,12 +119,12 @@ class _Process:
 
     def _rows(self, clock: str, rows: Any) -> None:
         whole = [row for row in rows if _is_row(row)] if isinstance(rows, list) else []
-        self._spans[clock].add(row[StepRow.SOURCE] for row in whole)
+        self._counts[clock].update(row[StepRow.SOURCE] for row in whole)
         self._recent[clock].extend(whole)
 
     def state(self) -> RankState | None:
         """The progress; None before the first step."""
-        clock = next((c for c in CLOCKS if len(self._spans[c])), None)
+        clock = next((c for c in CLOCKS if self._counts[c]), None)
         if clock is None or self.event is None:
             return None
         table = _window(self._recent[clock])
@@ -136,7 +136,7 @@ class _Process:
         return RankState(
             rank=self.event.rank,
             pid=self.event.pid,
-            steps=self._spans[clock].steps(),
+            steps=max(self._counts[clock].values()),
             step_time_seconds=step_seconds,
             samples_per_second=rate,
             loss=found.steps.last_loss(),
