@@ -15,7 +15,7 @@ from gpurun.report.tuning_verdict import activity_sentences
 from gpurun.tuner.trial_diagnosis import answered_by, by_findings, serious
 from tests.unit.report_records import ladder_lines, tuning_report
 
-DIAGNOSES = Path(__file__).parents[2] / "gpurun" / "diagnoses"
+DIAGNOSES = Path(__file__).parents[2] / "gpurun" / "diagnoses" / "kinds"
 
 
 def finding(kind: FindingType, severity: float = 0.8, gain: float | None = 2.0) -> Finding:
