@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gpurun.diagnoses.thresholds import Thresholds
+from gpurun.measure.optional_figures import known
 from gpurun.records.events import LoaderEvent, RootEvent, ValueRead
 from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples
 from gpurun.records.profile_figures import ProfileFigures
@@ -157,12 +158,14 @@ class Evidence:
     @property
     def least_active_share(self) -> float | None:
         """The time in which the idlest device had work, as a fraction of the run's."""
-        known = []
-        for device in self.devices:
-            active = device.graphics_activity_percent
-            active = device.gpu_utilization_percent if active is None else active
-            known += [] if active is None else [active / 100]
-        return min(known, default=None)
+        active = (
+            d.gpu_utilization_percent
+            if d.graphics_activity_percent is None
+            else d.graphics_activity_percent
+            for d in self.devices
+        )
+        least = min(known(active), default=None)
+        return None if least is None else least / 100
 
     @property
     def sm_activity(self) -> float | None:

@@ -7,7 +7,6 @@ each other, and their gains do not add up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from gpurun.diagnoses.api import gain_without
 from gpurun.diagnoses.thresholds import Thresholds
@@ -45,9 +44,6 @@ CORES_ADVICE = (
     "only what waits (storage, network) gains from more ranks",
 )
 
-_Ungraded = tuple[str, float, ScalingFinding]
-"""The name of a threshold, the figure to hold against it, and the finding without a severity."""
-
 
 def findings(
     efficiencies: dict[int, float],
@@ -68,40 +64,39 @@ def findings(
     worst = next((costs for costs in measured if costs.gpus == at), None)
     if worst is None or worst.step_ms is None:
         return ()
-    found = [*_communication(worst), *_imbalance(worst), *_data(base, worst, strong)]
+    found = [
+        *_communication(worst, thresholds),
+        *_imbalance(worst, thresholds),
+        *_data(base, worst, thresholds, strong),
+    ]
     if not strong:
-        found += _host(base, worst, on_cpu)
-    graded = (
-        replace(one, severity=round(thresholds.severity(name, share), 3))
-        for name, share, one in found
-    )
-    worth_saying = (finding for finding in graded if finding.severity >= WARNING)
+        found += _host(base, worst, thresholds, on_cpu)
+    worth_saying = (finding for finding in found if finding.severity >= WARNING)
     return tuple(sorted(worth_saying, key=lambda finding: -finding.severity))
 
 
-def _communication(costs: StepCosts) -> Iterator[_Ungraded]:
+def _communication(costs: StepCosts, thresholds: Thresholds) -> Iterator[ScalingFinding]:
     if costs.exposed is None:
         return
     share = costs.exposed
-    finding = ScalingFinding(
+    yield ScalingFinding(
         type="multi_gpu_comm",
-        severity=0.0,
+        severity=round(thresholds.severity("exposed_communication", share), 3),
         gpus=costs.gpus,
         description=f"{share:.0%} of the step waits for the exchange of gradients",
         evidence={"exposed_communication_percent": 100 * share, "step_time_ms": _step(costs)},
         recommendations=EXCHANGE_ADVICE,
         gain_upper_bound=gain_without(share),
     )
-    yield "exposed_communication", share, finding
 
 
-def _imbalance(costs: StepCosts) -> Iterator[_Ungraded]:
+def _imbalance(costs: StepCosts, thresholds: Thresholds) -> Iterator[ScalingFinding]:
     if costs.imbalance is None:
         return
     which = "the slowest rank" if costs.busiest is None else f"rank {costs.busiest}, the slowest,"
-    finding = ScalingFinding(
+    yield ScalingFinding(
         type="load_imbalance",
-        severity=0.0,
+        severity=round(thresholds.severity("imbalance", costs.imbalance - 1), 3),
         gpus=costs.gpus,
         description=f"{which} works {costs.imbalance - 1:.0%} longer than the mean, and the others "
         "wait for it",
@@ -110,17 +105,18 @@ def _imbalance(costs: StepCosts) -> Iterator[_Ungraded]:
         recommendations=BALANCE_ADVICE,
         gain_upper_bound=costs.imbalance,
     )
-    yield "imbalance", costs.imbalance - 1, finding
 
 
-def _data(base: StepCosts, costs: StepCosts, strong: bool) -> Iterator[_Ungraded]:
+def _data(
+    base: StepCosts, costs: StepCosts, thresholds: Thresholds, strong: bool
+) -> Iterator[ScalingFinding]:
     if base.data_ms is None or costs.data_ms is None:
         return
     ideal = base.data_ms * (base.gpus / costs.gpus if strong else 1.0)
     share = (costs.data_ms - ideal) / _step(costs)
-    finding = ScalingFinding(
+    yield ScalingFinding(
         type="data_bound",
-        severity=0.0,
+        severity=round(thresholds.severity("data_wait_share", share), 3),
         gpus=costs.gpus,
         description=f"the wait for data has grown to {costs.data_ms:.3g} ms a step, from "
         f"{base.data_ms:.3g} ms at {base.gpus}",
@@ -132,10 +128,11 @@ def _data(base: StepCosts, costs: StepCosts, strong: bool) -> Iterator[_Ungraded
         recommendations=DATA_ADVICE,
         gain_upper_bound=gain_without(share),
     )
-    yield "data_wait_share", share, finding
 
 
-def _host(base: StepCosts, costs: StepCosts, on_cpu: bool) -> Iterator[_Ungraded]:
+def _host(
+    base: StepCosts, costs: StepCosts, thresholds: Thresholds, on_cpu: bool
+) -> Iterator[ScalingFinding]:
     """Ranks whose batch is kept do the same work: where it takes longer, they share something."""
     if costs.whole:
         before, now = base.own_work_ms, costs.own_work_ms
@@ -144,9 +141,9 @@ def _host(base: StepCosts, costs: StepCosts, on_cpu: bool) -> Iterator[_Ungraded
     if before is None or now is None:
         return
     share = (now - before) / _step(costs)
-    finding = ScalingFinding(
+    yield ScalingFinding(
         type="shared_host",
-        severity=0.0,
+        severity=round(thresholds.severity("host_share", share), 3),
         gpus=costs.gpus,
         description=f"the same work takes a rank {now:.3g} ms a step, and {before:.3g} ms at "
         f"{base.gpus}" + ("" if costs.whole else " (forward pass and optimizer alone)"),
@@ -154,7 +151,6 @@ def _host(base: StepCosts, costs: StepCosts, on_cpu: bool) -> Iterator[_Ungraded
         recommendations=CORES_ADVICE if on_cpu else HOST_ADVICE,
         gain_upper_bound=gain_without(share),
     )
-    yield "host_share", share, finding
 
 
 def _step(costs: StepCosts) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule
@@ -34,14 +34,13 @@ def first_rule(steps: int | None) -> StopRule:
     )
 
 
-def later_rule(steps: int | None, first: Iterable[RunResult]) -> StopRule:
+def later_rule(steps: int | None, first: Sequence[RunResult]) -> StopRule:
     """The rule of all later launches, by the first ones (one of each side): steps alike for all."""
-    results = list(first)
     if steps is None:
-        means = [x.step_time_ms.mean for x in results if x.step_time_ms and x.step_time_ms.mean]
+        means = [x.step_time_ms.mean for x in first if x.step_time_ms and x.step_time_ms.mean]
         steps = max((math.ceil(1000 * WINDOW_SECONDS / mean) for mean in means), default=0)
         steps = min(max(steps, LEAST_STEPS), MOST_STEPS)
-    ended = [x.steps - WARMUP_STEPS for x in results if x.status == "completed"]
+    ended = [x.steps - WARMUP_STEPS for x in first if x.status == "completed"]
     # A script that ends by itself must not be in doubt whether it is stopped before.
     if ended and min(ended) <= steps:
         return WHOLE

@@ -176,12 +176,12 @@ class TrialLauncher:
         finally:
             self.prestarted.go_on()
         outcomes = [
-            self._conclude(request, code, end.seconds / 2, _given_up(end, side))
-            for side, (request, code) in enumerate(zip(requests, end.exit_codes, strict=True))
-        ]
-        outcomes = [
-            outcome if share == 1.0 else outcome.with_memory_of(share)
-            for outcome, share in zip(outcomes, end.peak_shares, strict=True)
+            self._conclude(request, code, end.seconds / 2, _given_up(end, side)).with_memory_of(
+                share
+            )
+            for side, (request, code, share) in enumerate(
+                zip(requests, end.exit_codes, end.peak_shares, strict=True)
+            )
         ]
         pair_failure = _pair_failure(end, outcomes)
         ratio, notes = end.ratio, end.notes

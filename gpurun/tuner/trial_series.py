@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,14 +82,12 @@ class TrialSeries:
         """Where a trial's records and output are."""
         return self.folder / record.run_dir
 
-    def run_pair(
-        self, requests: tuple[TrialRequest, TrialRequest], coming: Sequence[TrialRequest]
-    ) -> PairOutcome[Trial]:
-        """Launch two trials as a live pair and wait for its end. `coming`: the next pair's."""
+    def run_pair(self, requests: tuple[TrialRequest, TrialRequest]) -> PairOutcome[Trial]:
+        """Launch two trials as a live pair and wait for its end; the next one has them reversed."""
         number = len(self.trials) + 1
         try:
             first, second = (self._request(number + n, r) for n, r in enumerate(requests))
-            again = tuple(self._request(number + 2 + n, r) for n, r in enumerate(coming))
+            again = tuple(self._request(number + 2 + n, r) for n, r in enumerate(requests[::-1]))
         except KnobRaised as raised:
             failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
             return PairOutcome(None, None, None, failure)

@@ -15,6 +15,8 @@ from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.trials.failure_cause import recompiled, while_compiling
+from gpurun.trials.launch_request import LaunchRequest
+from gpurun.trials.outcome import Outcome, PairOutcome
 from gpurun.trials.progress import Progress
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.trial_series import TrialSeries
@@ -143,6 +145,31 @@ def test_settings_that_cannot_be_prepared_are_a_skipped_trial_and_launch_nothing
     assert trial.record.reason.startswith(f"mine: {reason}")
     assert series.trials == [trial.record]
     assert not list(tmp_path.glob("run/trials/01/output.log"))
+
+
+def test_the_next_pair_is_expected_with_its_sides_reversed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for it is started with the settings of its own side."""
+    (tmp_path / "train.py").write_text("print()")
+    options = Options(Target(TargetKind.SCRIPT, str(tmp_path / "train.py")), optimize=True)
+    series = TrialSeries(options, tmp_path / "run", Mode.IN_PLACE, {}, lambda steps, of: None)
+    launched: list[LaunchRequest] = []
+
+    def run_pair(first: LaunchRequest, second: LaunchRequest) -> PairOutcome[Outcome]:
+        launched.extend((first, second, *second.following))
+        return PairOutcome(None, None, None, Failure(FailureKind.NOT_LIVE, "asked for"))
+
+    monkeypatch.setattr(series.launcher, "run_pair", run_pair)
+    settings = ({}, {"cpu_threads": 1})
+    series.run_pair(
+        (
+            TrialRequest("pair baseline", settings[0], PROBE),
+            TrialRequest("pair candidate", settings[1], PROBE),
+        )
+    )
+    names = [tuple(setting.knob for setting in one.settings) for one in launched]
+    assert names == [(), ("cpu_threads",), ("cpu_threads",), ()]
 
 
 def compiled(folder: Path, *times: float, measured: float | None = None) -> ProcessLog:

@@ -201,9 +201,9 @@ def _recommendation(
     if verdict == Verdict.PASS.value:
         return training.told if training.differs else "nothing to do"
     if verdict == Verdict.REGRESSION.value:
-        worse = [m.metric.value for m in metrics if m.verdict is Verdict.REGRESSION]
+        worse = [m.metric for m in metrics if m.verdict is Verdict.REGRESSION]
         losses = training.nonfinite_from_step is not None
-        why = [f"{' and '.join(worse)} got worse"] if worse else []
+        why = [f"{' and '.join(metric.value for metric in worse)} got worse"] if worse else []
         told = "; ".join([training.told, *why] if losses else why)
         if compared.settings is not None:
             kept, left = (one.label for one in compared.settings)
@@ -213,8 +213,7 @@ def _recommendation(
         ends = [side.commit for side in (compared.baseline, compared.current)]
         search = ""
         # bisect compares steps by turns: it sees neither memory, nor energy, nor a rare cost
-        steps = any(m.verdict is Verdict.REGRESSION and m.metric in BY_TURNS for m in metrics)
-        seen = steps and findings.in_turn != MISSED
+        seen = any(metric in BY_TURNS for metric in worse) and findings.in_turn != MISSED
         if seen and len(compared.commits) > 1 and None not in ends:
             search = f"; gpurun bench bisect {'..'.join(short(end or '') for end in ends)} searches"
         return f"look at the changes since the baseline: {told}{search}"

@@ -122,10 +122,10 @@ class Turns:
         elapsed = ended_ns - self._began_ns
         assert self._order is not None
         whole = self._order.whole_epochs and self._counts_whole_epochs()
-        if ended_event is not None and self._began_event is not None:
+        began = self._began_event
+        if began is not None and ended_event is not None and began.device == ended_event.device:
             _synchronize()
-            if self._began_event.device == ended_event.device:
-                elapsed = int(self._began_event.elapsed_time(ended_event) * 1e6)
+            elapsed = int(began.elapsed_time(ended_event) * 1e6)
         batches = level.taken - self._began_level.taken
         ending = self._began_level.ending or level.ending or batches < 0
         return Turn(

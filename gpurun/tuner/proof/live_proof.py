@@ -63,9 +63,9 @@ class LiveProof:
             self.request(self.purposes[1], settings, number),
         )
         if number % 2:
-            trials = self.series.run_pair(sides[::-1], sides).turned
+            trials = self.series.run_pair(sides[::-1]).turned
         else:
-            trials = self.series.run_pair(sides, sides[::-1])
+            trials = self.series.run_pair(sides)
         self.notes.update(dict.fromkeys(trials.notes))
         for trial in (trials.first, trials.second):
             if trial is not None:
