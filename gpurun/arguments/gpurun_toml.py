@@ -24,7 +24,7 @@ from gpurun.arguments.options import Objective
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json
-from gpurun.records.effects import Effect
+from gpurun.records.effects import DEFAULT_ALLOW, Effect
 from gpurun.records.spec import LossReduction
 
 
@@ -37,7 +37,7 @@ class OptimizeConfig:
     """
 
     budget: float = field(default=300.0, metadata=DURATION)
-    allow: tuple[Effect, ...] = (Effect.PIPELINE, Effect.NUMERICS)
+    allow: tuple[Effect, ...] = DEFAULT_ALLOW
     max_trials: int | None = None
     objective: Objective = Objective.THROUGHPUT
     patience: float | None = field(default=None, metadata=DURATION)

@@ -6,6 +6,7 @@ import enum
 from dataclasses import replace
 from datetime import datetime
 
+from gpurun.records.effects import DEFAULT_ALLOW
 from gpurun.records.record import record
 from gpurun.records.safety import SafetySpec
 from gpurun.records.spec import LossReduction, ProfileSpec, Setting
@@ -109,6 +110,11 @@ class Options:
     def aim(self) -> Objective:
         """The objective, which is throughput where nobody said another."""
         return self.objective or Objective.THROUGHPUT
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The effects that may be applied; the default ones where nobody said others."""
+        return self.allow or tuple(effect.value for effect in DEFAULT_ALLOW)
 
     @property
     def typed(self) -> Target:

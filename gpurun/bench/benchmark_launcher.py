@@ -21,7 +21,7 @@ from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
-from gpurun.records.spec import StopRule, TrialSpec
+from gpurun.records.spec import SEED, StopRule, TrialSpec
 from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import printed
@@ -31,7 +31,6 @@ from gpurun.trials.outcome import Outcome, PairOutcome
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 
-SEED = 1234
 WARM_SHARE = 0.5
 """The expected time of a later launch before there was one, as a share of the first launch's."""
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30)}

@@ -66,7 +66,7 @@ def blame(argv: list[str]) -> int:
     saved = chosen_settings(options)
     assert saved is not None, "parse_blame asks for settings"
     source = options.settings or "the tuned settings"
-    applied_settings(saved, source, options.target.args, options.knob_paths, options.allow)
+    applied_settings(saved, source, options.target.args, options.knob_paths, options.allowed)
     mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
     folder = run_folder(Path.cwd(), options.out)
     with SignalGuard() as interruption:

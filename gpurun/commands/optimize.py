@@ -46,7 +46,6 @@ from gpurun.tuner.tuning_findings import TuningEnded
 from gpurun.tuner.tuning_run import TuningRun
 from gpurun.tuner.tuning_view import TuningView
 
-DEFAULT_BUDGET_SECONDS = 300.0
 EXIT_CODES = {
     "faster": ExitCode.OK,
     "smaller": ExitCode.OK,
@@ -200,7 +199,8 @@ def _check(options: Options) -> None:
 def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     """Carry the tuning through to whichever end; what was measured until then is reported."""
     started = time.monotonic()
-    budget = options.budget_seconds or DEFAULT_BUDGET_SECONDS
+    budget = options.budget_seconds
+    assert budget is not None
     mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
     all_knobs(options.knob_paths)  # a broken one is told now, and leaves its bytecode now
     folder = run_folder(Path.cwd(), options.out)

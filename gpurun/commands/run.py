@@ -238,7 +238,7 @@ def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, di
     from gpurun.trials.applied_settings import applied_settings
 
     source = options.settings or "the tuned settings"
-    done = applied_settings(saved, source, options.target.args, options.knob_paths, options.allow)
+    done = applied_settings(saved, source, options.target.args, options.knob_paths, options.allowed)
     environment.update(done.environment)
     return replace(options, target=replace(options.target, args=done.args)), environment
 

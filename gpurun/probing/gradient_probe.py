@@ -25,10 +25,9 @@ from gpurun.probing.mean_or_sum import ReductionVerdict, judge_reduction
 from gpurun.probing.probe_launch import LIMIT_SECONDS, ProbeLaunch, ProbeRun
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.record import record
-from gpurun.records.spec import LossReduction, ProbeSpec
+from gpurun.records.spec import SEED, LossReduction, ProbeSpec
 from gpurun.rundir import read_json, write_json
 
-SEED = 1234
 FOLDER_NAME = re.compile(r"[0-9a-f]{16}\.\d+")
 """Name of a probe's folder: that of its result, and the process that measures."""
 SAY_REDUCTION = "set it with --loss-reduction mean or sum; gpurun then does not measure it"

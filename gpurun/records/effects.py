@@ -14,3 +14,7 @@ class Effect(enum.Enum):
     """The same algorithm in other rounding or kernels."""
     TRAINING = "training"
     """The algorithm itself: batch size, learning rate."""
+
+
+DEFAULT_ALLOW = (Effect.PIPELINE, Effect.NUMERICS)
+"""The effects that may be applied where nobody says others."""

@@ -20,6 +20,9 @@ FIRST_STEP, GO = "first_step", "go"
 
 SPEC_SCHEMA = "gpurun/spec@1"
 
+SEED = 1234
+"""Launches that are compared with each other all begin with it."""
+
 OUTPUT_CALLS = 20
 """A trial looks at what so many root calls without gradients return, one after the other."""
 

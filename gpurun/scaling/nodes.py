@@ -28,8 +28,8 @@ from gpurun.scaling.node_records import (
     keep_files,
     number_logs,
 )
-from gpurun.scaling.scaling_requests import SHARED, NodeShare, PlannedLaunch
-from gpurun.trials.launch_request import LaunchRequest
+from gpurun.scaling.scaling_requests import NodeShare, PlannedLaunch
+from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest
 from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.trial_launcher import TrialLauncher
 
@@ -154,11 +154,11 @@ class Nodes:
             files = files_of(whole.run_dir, self.group.number)
         else:
             files = ()  # a node that warms up by itself is not measured
-        own = NodeRecords(ended, met_ns, time.monotonic(), trials.has_layer(SHARED), files)
+        own = NodeRecords(ended, met_ns, time.monotonic(), trials.has_layer(ALL_LAUNCHES), files)
         packed = self._gathered(f"{self._launched}/ended", own.pack())
         everyone = [NodeRecords.unpack(data) for data in packed]
         if not all(one.layered for one in everyone):
-            trials.drop_layer(SHARED)
+            trials.drop_layer(ALL_LAUNCHES)
         return self._concluded(everyone, nodes, whole.run_dir)
 
     def _meet(self, name: str) -> tuple[int, int]:

@@ -11,8 +11,8 @@ from gpurun.isolation.api import Mode
 from gpurun.scaling.finished_launch import FinishedLaunch, launch_of
 from gpurun.scaling.nodes import Nodes
 from gpurun.scaling.rank_devices import RankDevices
-from gpurun.scaling.scaling_requests import SHARED, NodeShare, PlannedLaunch, RequestBuilder
-from gpurun.trials.launch_request import LaunchRequest
+from gpurun.scaling.scaling_requests import NodeShare, PlannedLaunch, RequestBuilder
+from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest
 from gpurun.trials.stop_rules import LEAST_STEPS, later_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 
@@ -76,13 +76,13 @@ class ScalingLauncher:
             self.distributed = None
             launch = self._launch(planned)
         self._guessed = self._guessed and not launch.together
-        layered = self._trials.has_layer(SHARED)
+        layered = self._trials.has_layer(ALL_LAUNCHES)
         if launch.status == "failed" and layered and not self._layer_holds:
             self._note(
                 "the script fails on top of its first launch's files: every launch starts from "
                 "the original folder"
             )
-            self._trials.drop_layer(SHARED)
+            self._trials.drop_layer(ALL_LAUNCHES)
             launch = self._launch(planned)
         self._layer_holds = self._layer_holds or (launch.error is None and not planned.first)
         return launch

@@ -13,13 +13,9 @@ from pathlib import Path
 
 from gpurun.arguments.options import Options
 from gpurun.launch.rank_resources import shared_gpus
-from gpurun.records.spec import Exchange, Parallel, Setting, Share, StopRule, TrialSpec
+from gpurun.records.spec import SEED, Exchange, Parallel, Setting, Share, StopRule, TrialSpec
 from gpurun.scaling.rank_devices import RankDevices
 from gpurun.trials.launch_request import LaunchRequest, Ranks
-
-SEED = 1234
-SHARED = "script"
-"""All launches share caches, and a layer with what the first one wrote."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +103,6 @@ class RequestBuilder:
             settings=planned.settings,
             ranks=self._ranks(run_dir, share, distributed),
             exchange=Exchange(left_out=not planned.exchange, options=options),
-            shared=SHARED,
             keep_layer=planned.first,
             patience_seconds=self._options.patience_seconds,
         )

@@ -11,8 +11,6 @@ from gpurun.knobs import all_knobs, find
 from gpurun.records.spec import Setting
 from gpurun.records.tuning import SavedSettings
 
-DEFAULT_ALLOW = ("pipeline", "numerics")
-
 
 @dataclass(frozen=True)
 class AppliedSettings:
@@ -37,13 +35,13 @@ def applied_settings(
     saved: SavedSettings,
     source: str,
     args: tuple[str, ...],
-    knob_paths: Sequence[str] = (),
-    allow: Sequence[str] | None = None,
+    knob_paths: Sequence[str],
+    allow: Sequence[str],
 ) -> AppliedSettings:
     """`saved` settings on top of the script's `args`; `GpurunError` begins with their `source`.
 
-    Refused are a knob that there is not, one whose effect is not among `allow` (None: the default),
-    and a value that its knob cannot take.
+    Refused are a knob that there is not, one whose effect is not among `allow`, and a value that
+    its knob cannot take.
     """
     all_knobs(knob_paths)  # a broken one is not the settings' fault
     environment: dict[str, str] = {}
@@ -52,7 +50,7 @@ def applied_settings(
             knob = find(name, knob_paths, saved.tuned_arguments)
         except GpurunError as error:
             raise GpurunError(f"{source}: {error.what}", error.todo) from None
-        _check_allowed(name, knob.effect.value, tuple(allow or DEFAULT_ALLOW))
+        _check_allowed(name, knob.effect.value, tuple(allow))
         try:
             environment.update(knob.environment(value))
             args = knob.arguments(value, args)

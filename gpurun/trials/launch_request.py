@@ -11,6 +11,9 @@ from pathlib import Path
 from gpurun.arguments.options import Target
 from gpurun.records.spec import Exchange, Parallel, Setting, Trees, TrialSpec
 
+ALL_LAUNCHES = "script"
+"""By this name, all launches of a script share."""
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -57,7 +60,7 @@ class LaunchRequest:
     trees: Trees | None = None
     ranks: Ranks | None = None
     exchange: Exchange = field(default_factory=Exchange)
-    shared: str = "script"
+    shared: str = ALL_LAUNCHES
     keep_layer: bool = False
     patience_seconds: float | None = None
     limit_seconds: float = math.inf

@@ -35,8 +35,8 @@ def tuned_command(options: Options) -> tuple[str, ...]:
     configured = load_config(Path.cwd())
     words = ["gpurun", "--tuned"]
     allow = tuple(effect.value for effect in configured.optimize.allow)
-    if options.allow is not None and set(options.allow) != set(allow):
-        words += ["--allow", ",".join(options.allow)]
+    if set(options.allowed) != set(allow):
+        words += ["--allow", ",".join(options.allowed)]
     if options.out is not None and options.out != configured.run.out:
         words += ["--out", options.out]
     return (*words, *typed_words(rank_words(options), options.typed))
@@ -66,7 +66,7 @@ def unfinished_proof(home: Path, options: Options, now: dict[str, Any]) -> Unpro
         return None
     known = replace(saved, settings=found.knobs)
     try:
-        applied_settings(known, "", options.target.args, options.knob_paths, options.allow)
+        applied_settings(known, "", options.target.args, options.knob_paths, options.allowed)
     except GpurunError:
         return None
     return found

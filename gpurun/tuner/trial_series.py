@@ -17,14 +17,14 @@ from gpurun.knobs import find
 from gpurun.measure.optional_figures import known
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.records.spec import Exchange, Setting, TrialSpec
+from gpurun.records.spec import SEED, Exchange, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
-from gpurun.trials.launch_request import LaunchRequest, Ranks
+from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest, Ranks
 from gpurun.trials.live_pair_obstacle import peaks_of
 from gpurun.trials.outcome import Outcome, PairOutcome
 from gpurun.trials.prestart import prestart_slots
-from gpurun.trials.trial_launcher import LEAST_PATIENCE, TrialLauncher
+from gpurun.trials.trial_launcher import TrialLauncher
 from gpurun.tuner import knob_calls
 from gpurun.tuner.guard.training_evidence import evidence
 from gpurun.tuner.hidden_rank_trials import hidden_ranks
@@ -32,10 +32,8 @@ from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.trial_length import needed_steps
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
-BASE_SEED = 1234
 LIMIT_SECONDS = 600.0
 """A trial may take so long at least."""
-SHARED = "script"
 END_WELL = "let it end with exit code 0, or train for longer than a trial lasts"
 """Advice for a script that trains and then ends with another exit code on purpose."""
 
@@ -139,11 +137,11 @@ class TrialSeries:
     @property
     def layered(self) -> bool:
         """True if trials start on top of what the first one wrote."""
-        return self.launcher.has_layer(SHARED)
+        return self.launcher.has_layer(ALL_LAUNCHES)
 
     def drop_layer(self) -> None:
         """Forget what the first trial left behind: a later one could not live with it."""
-        self.launcher.drop_layer(SHARED)
+        self.launcher.drop_layer(ALL_LAUNCHES)
 
     def close(self) -> None:
         """End what waits, and remove what only trials needed."""
@@ -164,7 +162,7 @@ class TrialSeries:
             environment=self._environment,
             trial=TrialSpec(
                 stop=request.stop,
-                seed=BASE_SEED,
+                seed=SEED,
                 seed_offset=request.seed_offset,
                 rounded=request.rounded,
                 ceilings=request.ceilings,
@@ -175,7 +173,6 @@ class TrialSeries:
             knob_paths=self.options.knob_paths,
             ranks=self._ranks(run_dir),
             exchange=Exchange(options=self.options.ddp_options),
-            shared=SHARED,
             keep_layer=request.hold,
             patience_seconds=patience,
             limit_seconds=limit,
@@ -196,17 +193,18 @@ class TrialSeries:
 
     def _ranks(self, run_dir: Path) -> Ranks | None:
         if self._hidden is not None:
-            return self._hidden.ranks(run_dir, BASE_SEED)
+            return self._hidden.ranks(run_dir, SEED)
         return Ranks(self.options.torchrun) if self.options.elastic else None
 
-    def _patience(self, request: TrialRequest) -> tuple[float, float]:
-        """Seconds of silence, and seconds in all, after which the trial is given up."""
+    def _patience(self, request: TrialRequest) -> tuple[float | None, float]:
+        """Seconds of silence, and seconds in all, after which the trial is given up.
+
+        None where the launcher decides.
+        """
         if request.hold:
             return request.limit_seconds, request.limit_seconds
-        longest = self.launcher.longest
-        limit = min(request.limit_seconds, max(LIMIT_SECONDS, 10 * longest))
-        usual = request.patience_seconds or max(LEAST_PATIENCE, 4 * longest)
-        return self.options.patience_seconds or usual, limit
+        limit = min(request.limit_seconds, max(LIMIT_SECONDS, 10 * self.launcher.longest))
+        return self.options.patience_seconds or request.patience_seconds, limit
 
     def _following(self, number: int, request: TrialRequest) -> tuple[LaunchRequest, ...]:
         """The launches after this one, so that their processes can start; after the first, one."""

@@ -93,7 +93,7 @@ class TuningRun:
             deadline, lambda knob: self._knob(knob).startup_seconds > 0, shared_cores()
         )
         self._objective = options.aim
-        self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
+        self._allowed = frozenset(map(Effect, options.allowed))
         asked = [a for a in options.tuned_arguments if Effect(a.effect) in self._allowed]
         more = sum(len(argument.values) - 1 for argument in asked)
         self._most_trials = options.max_trials or MOST_TRIALS + more
