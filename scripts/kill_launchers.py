@@ -46,7 +46,8 @@ import random, sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from gpurun.isolation.api import Sandbox, LaunchSpec, Mode
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.trials.live_pair import Side, await_both, make_fifos, take_turns
 folder = Path(sys.argv[2])
 with ExitStack() as stack:

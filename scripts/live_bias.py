@@ -25,7 +25,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpurun.isolation.api import LaunchSpec, Mode, Sandbox
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.launch.child_environment import child_environment
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec

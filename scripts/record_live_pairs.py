@@ -30,7 +30,7 @@ from gpurun.bench.benchmark_launcher import STEADY_MALLOC, Launcher, warm_up_rul
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import Side
-from gpurun.isolation.api import require
+from gpurun.isolation.available_modes import require
 
 RECORDINGS = Path(__file__).resolve().parent / "recordings" / "live_pairs.json"
 HEAD = "import torch\nfrom torch import nn\ntorch.manual_seed(0)\ntorch.set_num_threads(1)\n"

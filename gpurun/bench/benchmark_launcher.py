@@ -14,7 +14,7 @@ from pathlib import Path
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.prepared_sides import Side
-from gpurun.isolation.api import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
 from gpurun.records.bench.benchmark import LossCurve

@@ -18,7 +18,7 @@ from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say
 from gpurun.errors import ExitCode
 from gpurun.formatting.number_text import count, duration
-from gpurun.isolation.api import require
+from gpurun.isolation.available_modes import require
 from gpurun.launch.launch_command import typed_words
 from gpurun.measure.command_fingerprint import rank_words
 from gpurun.records.blame_report import BlameLaunch, BlameReport, LaunchState

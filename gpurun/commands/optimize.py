@@ -22,7 +22,8 @@ from gpurun.commands.written_outputs import check_outputs, say
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.one_line import one_line
-from gpurun.isolation.api import files_open_for_writing, require, snapshot
+from gpurun.isolation.available_modes import require
+from gpurun.isolation.folder_snapshot import files_open_for_writing, snapshot
 from gpurun.knobs import all_knobs, find
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.nvml import tells_energy

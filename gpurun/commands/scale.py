@@ -20,7 +20,7 @@ from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.isolation.api import require
+from gpurun.isolation.available_modes import require
 from gpurun.launch.cluster_nodes import AUTO
 from gpurun.launch.rendezvous import Rendezvous, join, rendezvous_of
 from gpurun.probing.distributed_by_source import by_source, spawns_by_source

@@ -15,7 +15,9 @@ from typing import Any
 
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError, Refused, ScriptFailed
-from gpurun.isolation.api import Mode, discard, discard_abandoned, hold, require
+from gpurun.isolation.available_modes import require
+from gpurun.isolation.folder_removal import discard, discard_abandoned, hold
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.launch.error_in_output import out_of_memory
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.fingerprint import differences

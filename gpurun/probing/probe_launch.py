@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.arguments.options import Options
-from gpurun.isolation.api import LaunchSpec, Mode, Sandbox, quiet_services
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.quiet_services import quiet_services
+from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.launch.child_environment import child_environment
 from gpurun.launch.compile_caches import shared_cache_environment
 from gpurun.launch.launch_command import command_line

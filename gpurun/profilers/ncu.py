@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.api import LaunchSpec, Sandbox, quiet_services, require
+from gpurun.isolation.available_modes import require
+from gpurun.isolation.quiet_services import quiet_services
+from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.launch.child_environment import child_environment
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.run_events import ProcessLog

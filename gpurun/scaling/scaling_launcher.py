@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpurun.arguments.options import Options
-from gpurun.isolation.api import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.scaling.finished_launch import FinishedLaunch, launch_of
 from gpurun.scaling.nodes import Nodes
 from gpurun.scaling.rank_devices import RankDevices

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gpurun.isolation.api import Sandbox
+from gpurun.isolation.sandbox import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.messages.turns import Turn
 from gpurun.records.spec import GO

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.errors import GpurunError
-from gpurun.isolation.api import LaunchSpec, Sandbox
+from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.machine import available_cores, available_memory

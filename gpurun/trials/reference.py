@@ -11,7 +11,7 @@ import time
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
-from gpurun.isolation.api import Sandbox
+from gpurun.isolation.sandbox import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.messages.turns import Turn

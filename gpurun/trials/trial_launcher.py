@@ -24,9 +24,11 @@ from functools import partial
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.api import LaunchSpec, Mode, Sandbox, discard, discard_abandoned, hold
+from gpurun.isolation.folder_removal import discard, discard_abandoned, hold
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.quiet_services import quiet_services
 from gpurun.isolation.rank_layers.layer_command import layered_target
+from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
 from gpurun.launch.child_environment import child_environment
 from gpurun.launch.compile_caches import shared_cache_environment

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError
-from gpurun.isolation.api import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.launch.hidden_ranks import hidden_flags, rank_environment
 from gpurun.launch.rank_resources import check_devices, shared_gpus
 from gpurun.records.spec import LossReduction, Parallel, Share

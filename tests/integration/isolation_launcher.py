@@ -24,7 +24,8 @@ LAUNCHER = """
 import json, os, sys, time
 from pathlib import Path
 from gpurun.errors import GpurunError
-from gpurun.isolation.api import Sandbox, LaunchSpec, Mode
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 ask = json.loads(sys.argv[1])
 paths = lambda name: tuple(map(Path, ask.get(name, ())))
 spec = LaunchSpec(tuple(ask["argv"]), {**os.environ, **ask.get("env", {})}, Path(ask["cwd"]),

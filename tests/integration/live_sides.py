@@ -7,7 +7,8 @@ import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from gpurun.isolation.api import LaunchSpec, Mode, Sandbox
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.launch.child_environment import child_environment
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec

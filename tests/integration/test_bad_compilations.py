@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpurun.arguments.options import Options, Target, TargetKind
-from gpurun.isolation.api import choose
+from gpurun.isolation.available_modes import choose
 from gpurun.records.result import KnobOutcome
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.trial_series import TrialSeries

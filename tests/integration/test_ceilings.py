@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.arguments.options import Target, TargetKind
-from gpurun.isolation.api import require
+from gpurun.isolation.available_modes import require
 from gpurun.records.events import CeilingsEvent
 from gpurun.records.spec import StopRule, TrialSpec
 from gpurun.runtime.trial.ceilings import LEAST_STEPS

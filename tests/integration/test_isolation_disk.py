@@ -15,7 +15,8 @@ from tests.integration.tunings import configure, lines, training
 LIMITED_LOG = """
 import os, resource, sys
 from pathlib import Path
-from gpurun.isolation.api import Sandbox, LaunchSpec, Mode
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 cwd = Path(sys.argv[1])
 told = cwd / "told"
 told.mkdir()

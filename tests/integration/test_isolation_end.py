@@ -158,7 +158,8 @@ def test_a_launcher_that_forgets_its_box_leaves_no_files(open_path: Path) -> Non
     scratch.mkdir()
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from gpurun.isolation.api import Sandbox, LaunchSpec, Mode\n"
+        "from gpurun.isolation.isolation_mode import Mode\n"
+        "from gpurun.isolation.sandbox import LaunchSpec, Sandbox\n"
         "cwd, scratch = map(Path, sys.argv[1:])\n"
         "log = cwd / 'log'\n"
         "spec = LaunchSpec(('true',), {}, cwd, (), (), Mode.OVERLAY, log, scratch)\n"
@@ -174,7 +175,8 @@ def test_the_pid_is_that_of_the_script_as_the_launcher_sees_it(open_path: Path) 
     cwd.mkdir()
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from gpurun.isolation.api import Sandbox, LaunchSpec, Mode\n"
+        "from gpurun.isolation.isolation_mode import Mode\n"
+        "from gpurun.isolation.sandbox import LaunchSpec, Sandbox\n"
         "cwd = Path(sys.argv[1])\n"
         "argv = ('sleep', '597')\n"
         "spec = LaunchSpec(argv, dict(os.environ), cwd, (), (), Mode.OVERLAY, cwd / 'log')\n"

@@ -11,7 +11,7 @@ from tests.integration.launched import DEADLINE_SECONDS
 CHOOSE = """
 import os, sys
 from pathlib import Path
-from gpurun.isolation.api import choose
+from gpurun.isolation.available_modes import choose
 found = choose(Path(sys.argv[1]), in_place="consent" in sys.argv)
 print(found.mode and found.mode.value, "|", found.reason)
 """
@@ -19,7 +19,7 @@ REQUIRE = """
 import sys
 from pathlib import Path
 from gpurun.errors import GpurunError
-from gpurun.isolation.api import require
+from gpurun.isolation.available_modes import require
 try:
     require(Path(sys.argv[1]), in_place=False)
 except GpurunError as error:

@@ -11,7 +11,8 @@ SLOW_READER = """
 import os, sys, time
 from pathlib import Path
 from gpurun.errors import GpurunError
-from gpurun.isolation.api import Sandbox, LaunchSpec, Mode
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 awaits = Sandbox._await_start
 def late(sandbox, report):
     time.sleep(0.5)  # by then the sandbox has said all that it will say

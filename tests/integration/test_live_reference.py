@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from gpurun.arguments.options import Target, TargetKind
-from gpurun.isolation.api import require
+from gpurun.isolation.available_modes import require
 from gpurun.records.spec import TrialSpec
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome

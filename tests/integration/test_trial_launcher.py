@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpurun.arguments.options import Target, TargetKind
-from gpurun.isolation.api import Mode, require
+from gpurun.isolation.available_modes import require
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import Setting, TrialSpec
 from gpurun.trials.launch_request import LaunchRequest, Ranks

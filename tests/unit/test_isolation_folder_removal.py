@@ -17,7 +17,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from gpurun.isolation.api import hold
+from gpurun.isolation.folder_removal import hold
 hold(Path(sys.argv[2]))
 print(flush=True)
 time.sleep(600)

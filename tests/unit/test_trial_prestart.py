@@ -8,7 +8,8 @@ import pytest
 
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.errors import GpurunError
-from gpurun.isolation.api import LaunchSpec, Mode
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.sandbox import LaunchSpec
 from gpurun.knobs.api import Skip
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import ImportsEvent, ProcessEvent, TorchEvent

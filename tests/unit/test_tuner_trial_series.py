@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.arguments.options import Options, Target, TargetKind
-from gpurun.isolation.api import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.launch.error_in_output import OUT_OF_MEMORY, last_error_line
 from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.probing.batch_size_uses import batch_size_uses

@@ -41,7 +41,7 @@ from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.bench.workload import Work, figure
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.isolation.api import require
+from gpurun.isolation.available_modes import require
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.records.bench.bisection import BisectedPair, BisectionReport

@@ -18,7 +18,7 @@ from gpurun.bench.trees.git import Repository, Revision, open_repository
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
-from gpurun.isolation.api import require
+from gpurun.isolation.available_modes import require
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.rundir import new_run

@@ -34,7 +34,7 @@ from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
 from gpurun.bench.unfinished import ended_by
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.isolation.api import require
+from gpurun.isolation.available_modes import require
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 from gpurun.records.bench.comparison import Comparison, TrainingComparison
 from gpurun.records.bench.metrics import Metric

@@ -29,7 +29,7 @@ from gpurun.commands.bench.judge_results import judge_results
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.errors import ExitCode
-from gpurun.isolation.api import require
+from gpurun.isolation.available_modes import require
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
