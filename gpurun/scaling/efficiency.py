@@ -12,9 +12,7 @@ from dataclasses import dataclass
 
 from gpurun.stats.descriptive import geometric_mean, mean, standard_deviation
 from gpurun.stats.student_t import t_quantile
-
-SD_FLOOR = 0.002
-"""Smallest standard deviation of a log ratio that is believed: few rounds may agree by chance."""
+from gpurun.stats.variance_prior import SD_FLOOR
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from gpurun.stats.autocorrelation import lag_one_correlation
 from gpurun.stats.descriptive import mean, root_mean_square
 from gpurun.stats.gated_metric import Gated
 from gpurun.stats.student_t import t_quantile, t_upper_tail
-from gpurun.stats.variance_prior import updated_deviation
+from gpurun.stats.variance_prior import SD_FLOOR, updated_deviation
 
 
 class Verdict(enum.Enum):
@@ -101,8 +101,6 @@ class GatePlan:
     regression_error: float = 0.01
     irrelevant: float = 0.01
     """A slowdown not proven above this is no regression; the threshold, where that is less."""
-    sd_floor: float = 0.002
-    """Smallest standard deviation of d that is believed: four pairs may agree by chance."""
     caution: float = 0.8
     """Exponent of the widening of early looks; 0 does without."""
     believed: float = 0.4
@@ -255,7 +253,7 @@ class _Track:
         known = math.hypot(prior.sd, root_mean_square(self.gated.errors[:n]))
         self.pair_sd, freedom = updated_deviation(worse, known, prior.pairs)
         # The floor stands for what is not seen; what is not seen is not widened.
-        error = max(self.pair_sd * self.widening, plan.sd_floor) / math.sqrt(n)
+        error = max(self.pair_sd * self.widening, SD_FLOOR) / math.sqrt(n)
         low = self.average - t_quantile(freedom, 1 - self.lower_level) * error
         high = self.average + t_quantile(freedom, 1 - plan.upper_level) * error
         tail = t_upper_tail(freedom, (self.average - self.irrelevant) / error)

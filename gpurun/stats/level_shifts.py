@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from gpurun.stats.variance_prior import SD_FLOOR
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -33,8 +35,6 @@ SHARES = (0.15, 0.5, 0.85, 1.0)
 """Part of the variance that it has."""
 SPREAD = 4.0
 """A priori the height of a shift is normal with so many standard deviations of the noise."""
-FLOOR = 0.002
-"""Noise that is believed in beside what is seen, with the weight of one observation."""
 CLIP = 3.0
 LONGEST_BUMP = 60
 """Most points between two shifts that are looked for together."""
@@ -79,7 +79,8 @@ class Left:
 
     def evidence(self, explained: Array, determinant: Array) -> Array:
         """Log marginal likelihood where columns explain so much more: model × candidate."""
-        square = np.maximum(self.square[:, None] - explained, 0) + FLOOR**2
+        # One observation more: a noise that is believed in beside what is seen.
+        square = np.maximum(self.square[:, None] - explained, 0) + SD_FLOOR**2
         log_scale = self.log_scale[:, None] - 0.5 * np.log(determinant)
         evidence: Array = log_scale - (self.freedom + 1) / 2 * np.log(square)
         return evidence
@@ -111,7 +112,7 @@ class Left:
         weights = np.exp(weights - log_sum(weights, 0))
         plain = pivot - SPREAD**-2  # without the prior, which would shrink it
         heights = self.cross[:, at] / plain
-        square = np.maximum(self.square - self.cross[:, at] ** 2 / plain, 0) + FLOOR**2
+        square = np.maximum(self.square - self.cross[:, at] ** 2 / plain, 0) + SD_FLOOR**2
         mean = float(weights @ heights)
         variance = weights @ (square / self.freedom / plain + (heights - mean) ** 2)
         return mean, float(np.sqrt(variance))

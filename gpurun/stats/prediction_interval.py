@@ -24,6 +24,7 @@ from gpurun.stats.change_points import Point
 from gpurun.stats.descriptive import mean, standard_deviation
 from gpurun.stats.gate import GateResult, MetricResult, Verdict
 from gpurun.stats.student_t import t_quantile, t_upper_tail
+from gpurun.stats.variance_prior import SD_FLOOR
 
 MOST_RUNS, LEAST_RUNS = 10, 4
 """The number of runs that stand for the baseline."""
@@ -31,8 +32,6 @@ REGRESSION_ERROR, PASS_ERROR = 0.01, 0.05
 """The verdict's error rates."""
 IRRELEVANT = 0.01
 """A slowdown not proven above this is no regression; the threshold, where that is less."""
-SD_FLOOR = 0.002
-"""Smallest standard deviation between runs that is believed: four may agree by chance."""
 LOWER_WIDENING, UPPER_WIDENING = 1.4, 1.25
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from gpurun.stats.descriptive import mean, root_mean_square
 from gpurun.stats.student_t import t_quantile, t_upper_tail
-from gpurun.stats.variance_prior import updated_deviation
+from gpurun.stats.variance_prior import SD_FLOOR, updated_deviation
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,6 @@ class SequentialPlan:
     looks: tuple[int, ...] = (2, 3, 4, 6, 8, 12)
     levels: tuple[float, ...] = (0.010, 0.005, 0.010, 0.010, 0.010, 0.005)
     """Two-sided error of each look; their sum is `alpha`."""
-    sd_floor: float = 0.002
-    """Smallest standard deviation of d that is believed: two pairs may agree by chance."""
     precise: float = 2.5
     """A proven gain settles only once the ends of its interval are no further apart than this
     factor: "1.4 to 5 times faster" is no answer while there is time for a better one."""
@@ -142,7 +140,7 @@ def _one_look(
     n = len(logs)
     average = mean(logs)
     deviation, freedom = updated_deviation(logs, plan.prior_sd, plan.prior_freedom)
-    error = max(deviation, plan.sd_floor) / math.sqrt(n)
+    error = max(deviation, SD_FLOOR) / math.sqrt(n)
     half = t_quantile(freedom, 1 - level / 2) * error
     p_value = min(1.0, 2 * t_upper_tail(freedom, abs(average) / error) * plan.alpha / level)
     return average, (math.exp(average - half), math.exp(average + half)), p_value

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 
 from gpurun.stats.descriptive import standard_deviation
 
+SD_FLOOR = 0.002
+"""Smallest standard deviation between launches (of a log ratio) that is believed: few may agree by
+chance."""
+
 
 def updated_deviation(
     values: Sequence[float], prior_sd: float, prior_freedom: int
