@@ -8,11 +8,12 @@ rounds as half precision does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from gpurun.knobs.api import Effect
+from gpurun.measure.optional_figures import known
 from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
 from gpurun.tuner.guard.output_differences import (
     Call,
@@ -93,14 +94,15 @@ def compare_outputs(
         return OutputComparison(why_not="a change of training may alter them")
     why_not = unrepeatable(baselines)
     found = [_compare(Comparison(c, baselines, effect, rounded), why_not) for c in candidates]
-    deviations = [f.deviation for f in found if f.deviation is not None]
-    agreements = [f.agreement for f in found if f.agreement is not None]
-    reasons = dict.fromkeys(reason for f in found for reason in f.reasons[:1])
+    return _worst(found, dict.fromkeys(reason for f in found for reason in f.reasons[:1]))
+
+
+def _worst(found: Sequence[OutputComparison], reasons: Iterable[str]) -> OutputComparison:
     return OutputComparison(
-        deviation=max(deviations, default=None),
-        agreement=min(agreements, default=None),
+        deviation=max(known(f.deviation for f in found), default=None),
+        agreement=min(known(f.agreement for f in found), default=None),
         reasons=tuple(reasons),
-        why_not=next((f.why_not for f in found if f.why_not is not None), None),
+        why_not=next(iter(known(f.why_not for f in found)), None),
     )
 
 
@@ -180,14 +182,7 @@ def _judged(case: Comparison, calls: list[Call]) -> OutputComparison:
             found.append(_among_seeds(case, group))
         elif group:
             found.append(_group(case, group, trained))
-    deviations = [f.deviation for f in found if f.deviation is not None]
-    agreements = [f.agreement for f in found if f.agreement is not None]
-    return OutputComparison(
-        deviation=max(deviations, default=None),
-        agreement=min(agreements, default=None),
-        reasons=tuple(reason for f in found for reason in f.reasons),
-        why_not=next((f.why_not for f in found if f.why_not is not None), None),
-    )
+    return _worst(found, (reason for f in found for reason in f.reasons))
 
 
 def _group(case: Comparison, calls: list[Call], trained: bool) -> OutputComparison:

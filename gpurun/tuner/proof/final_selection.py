@@ -53,13 +53,7 @@ class FinalSelection:
         judged = None if chosen is None else self._judged(baseline, chosen)
         if judged is not None and not judged.accepted:
             judged = self._fallback(judged, state.best, objections)
-        self._sift_batch(objections)
-        second = None
-        if found.larger is not None:
-            second = self._judged(baseline, found.larger)
-            found.larger_guard = second.guard
-            if not second.accepted:
-                objections[BATCH] = second.objection
+        second = self._judged_batch(baseline, objections)
         decision = decide(judged, second, Effect.TRAINING in self.allowed)
         found.verdict = decision.verdict
         found.chosen = decision.shown.finalist if decision.shown is not None else None
@@ -84,18 +78,12 @@ class FinalSelection:
         found = self.findings
         found.larger = larger = Finalist("larger batch", batch.settings)
         shown = found.baseline
-        objections: dict[str, str] = {BATCH: "its proof was not complete"}
+        objections: dict[str, str] = {}
         try:
-            baseline = self.prove([larger], batch.best)
-            objections.clear()
-            self._sift_batch(objections)
-            if found.larger is not None:
-                judged = self._judged(baseline, larger)
-                found.larger_guard = judged.guard
-                if not judged.accepted:
-                    objections[BATCH] = judged.objection
+            self._judged_batch(self.prove([larger], batch.best), objections)
         except BaseException:
             found.larger = None
+            objections[BATCH] = "its proof was not complete"
             raise
         finally:
             if shown is not None and shown.results:
@@ -110,6 +98,20 @@ class FinalSelection:
             replace(row, kept=False, reason=reason) if row.knob == BATCH and row.kept else row
             for row in found.ladder
         ]
+
+    def _judged_batch(
+        self, baseline: Finalist, objections: dict[str, str]
+    ) -> JudgedFinalist | None:
+        """The proven larger batch, None where it is dropped; with what speaks against it."""
+        self._sift_batch(objections)
+        found = self.findings
+        if found.larger is None:
+            return None
+        judged = self._judged(baseline, found.larger)
+        found.larger_guard = judged.guard
+        if not judged.accepted:
+            objections[BATCH] = judged.objection
+        return judged
 
     def _judged(self, baseline: Finalist, finalist: Finalist) -> JudgedFinalist:
         effect = strongest_effect(map(self.effect_of, finalist.settings))
