@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -135,6 +135,19 @@ def record_of(
         parameters=next((x.parameters for x in launches if x.parameters is not None), None),
         whole=all(x.whole for x in launches if not x.error) if useful else None,
     )
+
+
+def keep(
+    record: BenchmarkRecord, into: Callable[[BenchmarkRecord], None], tell: Callable[[str], None]
+) -> bool:
+    """Enter a record into the store, and true if it is there: figures stand without a database."""
+    try:
+        into(record)
+    except (GpurunError, OSError) as error:
+        why = error.what if isinstance(error, GpurunError) else str(error)
+        tell(f"the record of {record.commit} was not entered into the database: {why}")
+        return False
+    return True
 
 
 def _status(launch: Launch) -> str:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from gpurun.bench.benchmark_launcher import Launch
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.records.bench.benchmark import BenchmarkLaunch, BenchmarkRecord
 from gpurun.records.bench.metrics import Metric
-
-BATCH_SIZE = "batch size"
+from gpurun.records.result import RunResult
 
 
 @dataclass(frozen=True)
@@ -29,33 +29,39 @@ class Work:
         steps = launch.result.steps if launch.whole else None
         return cls(launch.result.batch_size, launch.parameters, steps)
 
-    def difference(self, before: Work) -> tuple[str, float, float] | None:
-        """The first thing that differs: its name, what it is, what it was `before`."""
+    def difference(
+        self, before: Work, here: str = "", there: str = " in the baseline"
+    ) -> str | None:
+        """The first thing that differs, in words. `here`, `there`: where either was measured."""
         figures: list[tuple[str, float | None, float | None]] = [
-            (BATCH_SIZE, self.batch_size, before.batch_size),
+            ("batch size", self.batch_size, before.batch_size),
             ("number of parameters", self.parameters, before.parameters),
             ("number of steps", self.steps, before.steps),
         ]
         for name, now, then in figures:
             if now is not None and then is not None and now != then:
-                return name, now, then
+                return f"the {name} is {now:,.10g}{here}, and {then:,.10g}{there}"
         return None
 
 
-def figure(metric: Metric, launch: Launch, by_samples: bool) -> float | None:
-    """The figure of a launch that is gated, None where it was not measured.
+def figure(
+    metric: Metric, of: RunResult | BenchmarkLaunch | BenchmarkRecord, by_samples: bool
+) -> float | None:
+    """The figure that is gated, None where it was not measured.
 
     Units: throughput in samples/s (steps/s without `by_samples`), step time in seconds, peak memory
     in bytes, energy in joules a sample (of the window if samples cannot be counted).
     """
-    result = launch.result
+    step = None if of.step_time_ms is None else of.step_time_ms.mean
     if metric is Metric.THROUGHPUT:
-        return result.samples_per_second if by_samples else launch.steps_per_second
+        if by_samples:
+            return of.samples_per_second
+        return 1000 / step if step else None
     if metric is Metric.STEP_TIME:
-        return None if result.step_time_ms is None else result.step_time_ms.mean / 1000
+        return None if step is None else step / 1000
     if metric is Metric.PEAK_MEMORY:
-        return result.peak_memory_bytes
-    return result.joules_per_sample if by_samples else result.energy_joules
+        return of.peak_memory_bytes
+    return of.joules_per_sample if by_samples else of.energy_joules
 
 
 PER_BATCH = (Metric.STEP_TIME,)
@@ -74,7 +80,7 @@ def check_workload(
     unequal = before.batch_size and now.batch_size and before.batch_size != now.batch_size
     counted = (baseline.result.samples_per_second, current.result.samples_per_second)
     if batch_may_differ is None or not unequal or None in counted:
-        _refuse(now.difference(before))
+        _refuse(now.difference(before), ", or two settings with --allow training" * bool(unequal))
         return None
     _refuse(replace(now, batch_size=None, steps=None).difference(before))
     if any(metric in PER_BATCH for metric in batch_may_differ):
@@ -88,17 +94,18 @@ def check_workload(
     )
 
 
-def _refuse(difference: tuple[str, float, float] | None) -> None:
+def _refuse(difference: str | None, settings: str = "") -> None:
+    refuse_changed(
+        difference,
+        "compare equal work: name the same value on both sides, as in args of [bench], or compare "
+        f"from the commit on that changed it{settings}",
+    )
+
+
+def refuse_changed(difference: str | None, todo: str) -> None:
+    """`GpurunError` (exit code 4) if there is a difference in work, with what to do about it."""
     if difference is not None:
-        name, now, before = difference
-        settings = ", or two settings with --allow training" if name == BATCH_SIZE else ""
-        raise GpurunError(
-            f"the workload has changed: the {name} is {now:,.10g}, and {before:,.10g} in the "
-            "baseline",
-            "compare equal work: name the same value on both sides, as in args of [bench], "
-            f"or compare from the commit on that changed it{settings}",
-            ExitCode.NO_BASELINE,
-        )
+        raise GpurunError(f"the workload has changed: {difference}", todo, ExitCode.NO_BASELINE)
 
 
 def without_effect(launch: Launch) -> list[str]:

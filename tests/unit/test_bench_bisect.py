@@ -186,8 +186,8 @@ def test_commits_that_do_not_build_or_crash_are_skipped_with_their_reason(tmp_pa
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"batch_size": 16.0}, "its workload differs: the batch size is 16, not 8"),
-        ({"parameters": 7}, "its workload differs: the number of parameters is 7, not 100"),
+        ({"batch_size": 16.0}, "its workload differs: the batch size is 16, and 8 at GOOD"),
+        ({"parameters": 7}, "its workload differs: the number of parameters is 7, and 100 at GOOD"),
         ({"status": "completed", "steps": 30}, "it ends after 30 steps, but other commits take 60"),
     ],
 )

@@ -35,11 +35,12 @@ from gpurun.bench.bisect.culprit_search import next_action
 from gpurun.bench.compare.pair_runner import Tell
 from gpurun.bench.disturbed_pairs import MOST_AGAIN, disturbance
 from gpurun.bench.live_or_in_turn import MeasuredPair
+from gpurun.bench.record_of_launches import keep
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import Sides, single_side
 from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
 from gpurun.bench.unfinished import Unfinished, ended_by
-from gpurun.bench.workload import Work, figure
+from gpurun.bench.workload import Work, figure, refuse_changed
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.available_modes import require
 from gpurun.measure.fingerprint import fingerprint
@@ -241,17 +242,12 @@ class BisectRunner:
         return terms
 
     def _refuse_unequal(self, good: Launch, bad: Launch) -> None:
-        difference = Work.of(bad).difference(Work.of(good))
-        if difference is not None:
-            name, now, before = difference
-            ends = short(self.line.bad.commit), short(self.line.good.commit)
-            raise GpurunError(
-                f"the workload has changed: the {name} is {now:,.10g} at {ends[0]}, and "
-                f"{before:,.10g} at {ends[1]}",
-                "name the same value for both, as in args of [bench], or search on one side of "
-                "the commit that changed it",
-                ExitCode.NO_BASELINE,
-            )
+        at_bad, at_good = (f" at {short(end.commit)}" for end in (self.line.bad, self.line.good))
+        refuse_changed(
+            Work.of(bad).difference(Work.of(good), at_bad, at_good),
+            "name the same value for both, as in args of [bench], or search on one side of the "
+            "commit that changed it",
+        )
 
     def _pair(self, action: Measure, terms: LaunchTerms) -> None:
         """One more pair, launched again where a recorded cause befell one half of it."""
@@ -318,12 +314,7 @@ class BisectRunner:
 
     def _kept(self, commit: str, launch: Launch) -> str | None:
         record = self.measuring.record(commit, launch)
-        try:
-            self.keep(record)
-        except GpurunError as error:  # the search goes on without a database
-            self.tell(f"the record of {short(commit)} was not kept: {error.what}")
-            return None
-        return record.id
+        return record.id if keep(record, self.keep, self.tell) else None
 
     def _write(self, state: SearchState) -> None:
         now = time.monotonic()
@@ -372,7 +363,7 @@ def devices_here() -> str:
 
 
 def _throughput(commit: str, launch: Launch, terms: LaunchTerms) -> float:
-    value = figure(Metric.THROUGHPUT, launch, terms.by_samples)
+    value = figure(Metric.THROUGHPUT, launch.result, terms.by_samples)
     if not value:
         raise Unmeasurable(commit, "its samples cannot be counted; other commits' samples can")
     return float(value)

@@ -210,9 +210,6 @@ class CommitLauncher:
             raise Unmeasurable(commit, error.what, error.todo) from None
         if self.terms is None:
             return
-        difference = Work.of(launch).difference(self.terms.work)
+        difference = Work.of(launch).difference(self.terms.work, there=" at GOOD")
         if difference is not None:
-            name, now, before = difference
-            raise Unmeasurable(
-                commit, f"its workload differs: the {name} is {now:,.10g}, not {before:,.10g}"
-            )
+            raise Unmeasurable(commit, f"its workload differs: {difference}")

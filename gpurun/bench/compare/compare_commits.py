@@ -12,12 +12,11 @@ from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings, PairRunner, Tell
-from gpurun.bench.record_of_launches import Version, record_of, version_of
+from gpurun.bench.record_of_launches import Version, keep, record_of, version_of
 from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
-from gpurun.errors import GpurunError
 from gpurun.isolation.available_modes import require
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
@@ -192,12 +191,3 @@ def _kept(
 def not_compared(benchmark: Benchmark, unfinished: Unfinished) -> Comparison:
     """The document of a benchmark of which nothing is known but why."""
     return comparison(benchmark, Findings(), Compared(Version(), Version()), 0.0, unfinished)
-
-
-def keep(record: BenchmarkRecord, into: Callable[[BenchmarkRecord], None], tell: Tell) -> None:
-    """Enter a record into the store; verdict and figures stand without a database."""
-    try:
-        into(record)
-    except (GpurunError, OSError) as error:
-        why = error.what if isinstance(error, GpurunError) else str(error)
-        tell(f"the record of {record.commit} was not entered into the database: {why}")

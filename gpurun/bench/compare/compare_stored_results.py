@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest, keep
+from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.compare.compare_with_history import HistoryComparison
 from gpurun.bench.compare.comparison_document import Compared
 from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.past_records import no_baseline, usable
-from gpurun.bench.record_of_launches import Version
+from gpurun.bench.record_of_launches import Version, keep
 from gpurun.bench.store.document_file import read_documents
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import ExitCode, GpurunError

@@ -13,7 +13,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest, keep
+from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings
@@ -28,7 +28,7 @@ from gpurun.bench.history.past_records import (
     since_accepted,
     usable,
 )
-from gpurun.bench.record_of_launches import Version, version_of
+from gpurun.bench.record_of_launches import Version, keep, version_of
 from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
 from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short

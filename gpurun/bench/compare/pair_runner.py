@@ -129,7 +129,7 @@ class Findings:
         return before, before * more * math.exp(-pair.ratio.log)
 
     def _figure(self, metric: Metric, launch: Launch) -> float:
-        value = figure(metric, launch, self.by_samples)
+        value = figure(metric, launch.result, self.by_samples)
         return math.nan if value is None else float(value)
 
 
@@ -263,7 +263,9 @@ class PairRunner:
             findings.notes.append("samples cannot be counted: throughput counts steps instead")
         for metric in benchmark.metrics:
             without = [
-                name for name, x in first.items() if not figure(metric, x, findings.by_samples)
+                name
+                for name, x in first.items()
+                if not figure(metric, x.result, findings.by_samples)
             ]
             if len(without) == len(first) and benchmark.metrics == GATED:
                 findings.notes.append(f"{metric.value} was not measured here and is not gated")

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from gpurun.bench.workload import Work
+from gpurun.bench.workload import Work, figure
 from gpurun.measure.optional_figures import known, mean, mean_record
-from gpurun.records.bench.benchmark import BenchmarkLaunch, BenchmarkRecord, utc_moment
+from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Change, ChangePlan, Point, find_changes
 from gpurun.stats.descriptive import geometric_mean
@@ -42,15 +42,11 @@ class Measured:
 
 
 def measured(metric: Metric, record: BenchmarkRecord) -> Measured | None:
-    """The record with its figures, None where it failed or has none: nothing stands for 0.
-
-    Units: throughput in samples/s (steps/s if samples were not counted), step time in seconds, peak
-    memory in bytes, energy in joules a sample.
-    """
+    """The record with its figures, None where it failed or has none: nothing stands for 0."""
     if record.error is not None:
         return None
-    launches = (_figure(metric, x, counts_samples(record)) for x in record.launches if not x.error)
-    usable = _usable(launches) or _usable([_figure(metric, record, counts_samples(record))])
+    launches = (figure(metric, x, counts_samples(record)) for x in record.launches if not x.error)
+    usable = _usable(launches) or _usable([figure(metric, record, counts_samples(record))])
     return Measured(record, tuple(usable)) if usable else None
 
 
@@ -99,21 +95,6 @@ def pooled(records: Sequence[BenchmarkRecord]) -> BenchmarkRecord:
         joules_per_sample=mean(r.joules_per_sample for r in records),
         launches=tuple(launch for record in records for launch in record.launches),
     )
-
-
-def _figure(
-    metric: Metric, of: BenchmarkLaunch | BenchmarkRecord, by_samples: bool
-) -> float | None:
-    step = None if of.step_time_ms is None else of.step_time_ms.mean
-    if metric is Metric.THROUGHPUT:
-        if by_samples:
-            return of.samples_per_second
-        return 1000.0 / step if step else None
-    if metric is Metric.STEP_TIME:
-        return None if step is None else step / 1000.0
-    if metric is Metric.PEAK_MEMORY:
-        return of.peak_memory_bytes
-    return of.joules_per_sample if by_samples else of.energy_joules
 
 
 def _usable(figures: Iterable[float | None]) -> list[float]:

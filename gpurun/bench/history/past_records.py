@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.measured_records import Measured, changes_of, counts_samples, work_of
 from gpurun.bench.trees.git import Repository, short
+from gpurun.bench.workload import refuse_changed
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkFingerprint, BenchmarkRecord
 from gpurun.records.bench.metrics import Metric
@@ -38,12 +39,8 @@ def comparable(
             if len(here) < len(past)
             else f"there are only {len(here)} records, and {least} are needed"
         )
-    if here and (change := changed_work(here[-1], current)):
-        raise GpurunError(
-            f"the workload has changed: {change}",
-            "compare with records made after the commit that changed it",
-            ExitCode.NO_BASELINE,
-        )
+    change = changed_work(here[-1], current) if here else None
+    refuse_changed(change, "compare with records made after the commit that changed it")
     same = [r for r in here if changed_work(r, current) is None]
     if len(same) < least:
         raise no_baseline(
@@ -58,11 +55,7 @@ def changed_work(before: BenchmarkRecord, now: BenchmarkRecord) -> str | None:
         return f"the arguments are {_words(now.args)}, and {_words(before.args)} in the baseline"
     if counts_samples(before) != counts_samples(now):
         return "samples could be counted on one side only"
-    found = work_of(now).difference(work_of(before))
-    if found is None:
-        return None
-    name, new, old = found
-    return f"the {name} is {new:,.10g}, and {old:,.10g} in the baseline"
+    return work_of(now).difference(work_of(before))
 
 
 def difference(before: BenchmarkFingerprint, now: BenchmarkFingerprint) -> str:

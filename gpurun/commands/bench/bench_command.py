@@ -13,11 +13,11 @@ from gpurun.arguments.bench_flags import parse_bench
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest, compare, keep, not_compared
+from gpurun.bench.compare.compare_commits import CompareRequest, compare, not_compared
 from gpurun.bench.compare.compare_settings import compare_settings, read_settings
 from gpurun.bench.compare.compare_with_history import compare_with_history
 from gpurun.bench.history.accepted_baselines import with_accepted
-from gpurun.bench.record_of_launches import Version, version_here
+from gpurun.bench.record_of_launches import Version, keep, version_here
 from gpurun.bench.records_of_tuning import tuned_note
 from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store import open_store
