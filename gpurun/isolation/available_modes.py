@@ -18,8 +18,8 @@ FORCE_VARIABLE = "GPURUN_ISOLATION"
 """Set to "overlay", "landlock" or "in-place" to consider that mode only."""
 
 PROBE_SECONDS = 60.0
-_PROBE = "import sys; open(sys.argv[1], 'x').write('probe'); sys.exit(33)"
-_PROBE_CODE = 33
+PROBE = "import sys; open(sys.argv[1], 'x').write('probe'); sys.exit(33)"
+PROBE_CODE = 33
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def _probe(mode: Mode, place: Path, log: Path) -> tuple[str | None, list[str]]:
     """Write a file in a sandbox: it must succeed there and leave nothing here."""
     target = place / f".gpurun-probe-{os.getpid()}"
     inside = target.name if mode is Mode.LANDLOCK else str(target)
-    argv = (sys.executable, "-I", "-S", "-c", _PROBE, inside)
+    argv = (sys.executable, "-I", "-S", "-c", PROBE, inside)
     spec = LaunchSpec(argv, dict(os.environ), place, (), (), mode, log)
     with Sandbox(spec) as sandbox:
         try:
@@ -87,7 +87,7 @@ def _probe(mode: Mode, place: Path, log: Path) -> tuple[str | None, list[str]]:
     if target.exists():
         target.unlink()
         return "a probe's file reached the real folder", []
-    if code != _PROBE_CODE:
+    if code != PROBE_CODE:
         lines = log.read_text(errors="replace").splitlines()
         return f"a probe could not write ({lines[-1] if lines else f'exit code {code}'})", []
     return None, sandbox.notes

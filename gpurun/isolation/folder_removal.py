@@ -9,6 +9,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+YOUNG_SECONDS = 60.0
+"""A younger folder that nobody holds may be one that is just being made."""
+
 
 def discard(folder: Path) -> None:
     """Remove all of it, unreadable folders included."""

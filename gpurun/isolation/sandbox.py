@@ -18,7 +18,7 @@ from pathlib import Path
 import gpurun
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation import quiet_services
-from gpurun.isolation.folder_removal import discard, discard_abandoned, hold
+from gpurun.isolation.folder_removal import YOUNG_SECONDS, discard, discard_abandoned, hold
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.kill_orphans import parent_of
 from gpurun.isolation.pseudo_terminal import PseudoTerminal
@@ -31,8 +31,6 @@ from gpurun.records.codec import to_json
 SETUP_SECONDS = 120.0
 KILL_SECONDS = 30.0
 SCRATCH = "gpurun-sandbox-"
-YOUNG_SECONDS = 60.0
-"""A scratch folder of this age may not be held yet."""
 _SUPERVISOR = (
     "import sys; sys.path.insert(0, {!r}); "
     "from gpurun.isolation.sandbox_supervisor import main; main()"

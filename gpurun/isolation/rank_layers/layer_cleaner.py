@@ -17,12 +17,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpurun.isolation.folder_removal import discard
+from gpurun.isolation.folder_removal import YOUNG_SECONDS, discard
 
 PREFIX = "gpurun-rank-"
 OWNER = "owner"
-YOUNG_SECONDS = 60.0
-"""A younger folder without an owner may be one that is just being made."""
 
 
 @dataclass(frozen=True)

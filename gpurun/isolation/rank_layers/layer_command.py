@@ -22,6 +22,7 @@ from pathlib import Path
 
 import gpurun
 from gpurun.arguments.options import Target, TargetKind
+from gpurun.isolation.available_modes import PROBE, PROBE_CODE
 from gpurun.isolation.rank_layers.layer_cleaner import PREFIX, is_of_run, sweep
 from gpurun.isolation.sandbox import familiar_folders
 from gpurun.launch.launch_command import command_line
@@ -35,8 +36,6 @@ _ENTRY = (
     "import sys; sys.path.insert(0, {!r}); "
     "from gpurun.isolation.rank_layers.rank_start import main; main()"
 )
-_PROBE = "import sys; open(sys.argv[1], 'x').write('probe'); sys.exit(33)"
-_PROBE_CODE = 33
 
 
 def rank_command(command: Sequence[str], run_dir: Path, writable: Sequence[Path]) -> list[str]:
@@ -86,7 +85,7 @@ def available() -> tuple[bool, str]:
         run.mkdir()
         here = Path.cwd() if os.access(".", os.W_OK) else Path(folder)
         target = here / f".gpurun-probe-{os.getpid()}-{time.monotonic_ns()}"
-        probe = (sys.executable, "-I", "-S", "-c", _PROBE, str(target))
+        probe = (sys.executable, "-I", "-S", "-c", PROBE, str(target))
         try:
             done = subprocess.run(
                 _entry_words(probe, run, (), probe=True),
@@ -105,7 +104,7 @@ def available() -> tuple[bool, str]:
     if reached:
         return False, "a probe's file reached the real folder"
     lines = done.stderr.decode(errors="replace").splitlines()
-    if done.returncode != _PROBE_CODE:
+    if done.returncode != PROBE_CODE:
         words = lines[-1] if lines else f"exit code {done.returncode}"
         return False, words.rpartition("no private layer for rank 1: ")[2]
     return True, "; ".join(lines)
