@@ -48,6 +48,7 @@ from gpurun.timeline.model import (
 )
 from gpurun.timeline.runtime_calls import launch_times
 from gpurun.timeline.steady_window import filled_ns
+from gpurun.timeline.weighty_kernels import SHORT_NS
 
 
 def figures_of(timeline: Timeline) -> ProfileFigures:
@@ -78,8 +79,6 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
 ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap")
 """Calls that take device memory or give it back, and wait for the device meanwhile."""
 NOT_ALLOCATING = ("cudaMallocHost", "cudaFreeHost", "cudaMallocAsync", "cudaFreeAsync")
-SHORT_NS = 10_000
-"""A kernel that takes less hardly pays its launch."""
 
 
 def launch_figures(timeline: Timeline, work: DeviceWork) -> LaunchFigures:

@@ -66,7 +66,8 @@ _TENSOR_CORES = re.compile(
     re.IGNORECASE,
 )
 _PLAIN_CORES = re.compile(r"simt|ffma|sgemm|dgemm|gemv|convolve_[sd]gemm|f32f32_f32f32", re.I)
-_ON_TENSOR_CORES = (Group.MATMUL, Group.CONV, Group.ATTENTION)
+ON_TENSOR_CORES = (Group.MATMUL, Group.CONV, Group.ATTENTION)
+"""Kinds of work that tensor cores do."""
 _UNTOLD = (Group.OTHER, Group.COMMUNICATION)
 
 
@@ -86,7 +87,7 @@ def operator_group(name: str) -> Group:
 def uses_tensor_cores(name: str) -> bool | None:
     """True if a kernel computes on tensor cores; None where its name does not tell."""
     group = kernel_group(name)
-    if group not in _ON_TENSOR_CORES:
+    if group not in ON_TENSOR_CORES:
         return None if group in _UNTOLD else False
     if "splitkreduce" in name.lower() or _PLAIN_CORES.search(name):
         return False

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from gpurun.records.profile_figures import KernelShare, OperatorShare, PrecisionFigures
 from gpurun.timeline.device_work import DeviceWork, a_step, on_device
+from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
 from gpurun.timeline.model import Group, Kernel, Timeline
 
 TOP = 10
 """Kernels and operators that are listed."""
-MULTIPLYING = (Group.MATMUL, Group.CONV, Group.ATTENTION)
-"""Kinds of work that tensor cores do."""
 
 
 @dataclass
@@ -57,7 +56,7 @@ def precision_figures(timeline: Timeline, work: DeviceWork) -> PrecisionFigures 
     """The use of tensor cores; None without kernels that could use them, or if no name tells."""
     inside = outside = 0
     for kernel in _kernels(timeline, work):
-        if kernel.group in MULTIPLYING and kernel.tensor_core is not None:
+        if kernel.group in ON_TENSOR_CORES and kernel.tensor_core is not None:
             length = kernel.end_ns - kernel.begin_ns
             inside, outside = (
                 (inside + length, outside) if kernel.tensor_core else (inside, outside + length)

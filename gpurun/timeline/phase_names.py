@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
+from gpurun.records.messages.profile_events import CLOCK_MARK
 from gpurun.timeline.model import Phase
-
-CLOCK_MARK = "gpurun clock "
-"""A mark of this name, with the runtime's `perf_counter_ns` behind it, ties two clocks."""
 
 _PATTERNS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
     (Phase.EPOCH, re.compile(r"^epoch\b", re.I)),

@@ -6,6 +6,9 @@ from typing import ClassVar
 
 from gpurun.records.record import record
 
+CLOCK_MARK = "gpurun clock "
+"""A mark of this name, with the runtime's `perf_counter_ns` behind it, ties two clocks."""
+
 
 @record
 class ProfilerState:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from gpurun.records.scaling import ScalingPoint, ScalingReport
 from gpurun.report.plots import plot_style
 from gpurun.scaling.rank_devices import CORES
+from gpurun.scaling.scaling_findings import GOOD
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PROJECTED = "#c2571a"
-GOOD = 0.9
 WIDTH, HEIGHT = 10.0, 4.4
 """Inches."""
 MOST_TICKS = 11

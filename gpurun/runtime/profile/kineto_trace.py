@@ -9,11 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpurun.records.messages.profile_events import ProfilerState
+from gpurun.records.messages.profile_events import CLOCK_MARK, ProfilerState
 from gpurun.runtime.core.patching import replace
 
-CLOCK_MARK = "gpurun clock "
-"""As `timeline.phase_names` reads it: the mark ties the trace's clock to this process's."""
 MARKS = 5
 QUIET = "99"
 """Kineto's own log lines of a start and a stop are left out of the script's output."""

@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gpurun.records.messages.profile_events import ProfilerState
-from gpurun.runtime.profile.kineto_trace import CLOCK_MARK, MARKS
+from gpurun.records.messages.profile_events import CLOCK_MARK, ProfilerState
+from gpurun.runtime.profile.kineto_trace import MARKS
 from gpurun.runtime.profile.nvtx import Nvtx
 
 now = time.perf_counter_ns
