@@ -150,13 +150,14 @@ def split_all(argv: Sequence[str], flags: Flags) -> tuple[dict[str, str], list[s
 
 
 def flags_and_names(
-    argv: Sequence[str], flags: Flags, command: str, most: int = 1, what: str = "benchmark"
+    argv: Sequence[str], flags: Flags, command: str
 ) -> tuple[dict[str, str], list[str]]:
-    """The flags and the names among them, in whatever order; `GpurunError` for too many names."""
+    """The flags and the name among them, in whatever order; `GpurunError` for two names."""
     own, names = split_all(argv, flags)
-    if len(names) > most:
+    if len(names) > 1:
         raise GpurunError(
-            f"gpurun bench {command} takes one {what}, not {names[-1]!r} too", f"name one {what}"
+            f"gpurun bench {command} takes one benchmark, not {names[-1]!r} too",
+            "name one benchmark",
         )
     return own, names
 

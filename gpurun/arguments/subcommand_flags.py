@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpurun.arguments.flag_parser import (
@@ -83,7 +83,7 @@ NOT_OF_PROFILE = (
 """Flags of a tuning or a scaling: nothing is tried here."""
 
 
-def parse_profile(argv: list[str], environment: Mapping[str, str] | None = None) -> ProfileOptions:
+def parse_profile(argv: list[str]) -> ProfileOptions:
     """The options; `GpurunError` where one is unknown or has no good value."""
     words = script_words(argv, PROFILE, "profile", NOT_OF_PROFILE)
     own = words.own
@@ -93,7 +93,7 @@ def parse_profile(argv: list[str], environment: Mapping[str, str] | None = None)
     return filled(
         ProfileOptions,
         own,
-        run=options_of(plain, os.environ if environment is None else environment),
+        run=options_of(plain, os.environ),
         sources=names_of("sources", own.get("sources")) or None,
     )
 
@@ -110,14 +110,14 @@ NOT_OF_BLAME = (
 """Flags of a tuning, a scaling or a full run: blame only launches short trials."""
 
 
-def parse_blame(argv: list[str], environment: Mapping[str, str] | None = None) -> BlameOptions:
+def parse_blame(argv: list[str]) -> BlameOptions:
     """The options; `GpurunError` where one is unknown or has no good value."""
     words = script_words(argv, BLAME, "blame", NOT_OF_BLAME)
     own = words.own
     plain = {name: value for name, value in own.items() if name not in OF_BLAME}
     if "settings" not in plain:
         plain["tuned"] = ""
-    run = options_of(replace(words, own=plain), os.environ if environment is None else environment)
+    run = options_of(replace(words, own=plain), os.environ)
     return BlameOptions(
         run=replace(run, trials_in_place="trials-in-place" in own),
         steps=count_of("steps", own.get("steps")) or BLAME_STEPS,

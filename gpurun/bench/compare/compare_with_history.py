@@ -140,7 +140,7 @@ class HistoryComparison:
                 f"the whole output is in {current.launches[-1].run_dir}/output.log",
                 ExitCode.BENCHMARK_FAILED,
             )
-        same = comparable(past, current, LEAST_RUNS)
+        same = comparable(past, current)
         if repository is not None:
             same = self._since_accepted(same, current, repository)
         self._judge(same, current)

@@ -66,9 +66,7 @@ def work_of(record: BenchmarkRecord) -> Work:
     return Work(record.batch_size, record.parameters, record.steps if record.whole else None)
 
 
-def changes_of(
-    metric: Metric, series: Sequence[Measured], plan: ChangePlan = PLAN
-) -> tuple[Change, ...]:
+def changes_of(metric: Metric, series: Sequence[Measured]) -> tuple[Change, ...]:
     """The changes of level, oldest first; in place of commits they have indices into `series`.
 
     `series` is in the order of commits. Records of one commit are one point; a tree with
@@ -80,7 +78,7 @@ def changes_of(
         same = list(group)
         at = math.fsum(one.at for _, one in same) / len(same)
         points.append(Point(str(same[0][0]), tuple(one.value for _, one in same), at))
-    return find_changes(points, metric is Metric.THROUGHPUT, plan)
+    return find_changes(points, metric is Metric.THROUGHPUT, PLAN)
 
 
 def pooled(records: Sequence[BenchmarkRecord]) -> BenchmarkRecord:

@@ -14,6 +14,7 @@ from gpurun.bench.workload import refuse_changed
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkFingerprint, BenchmarkRecord
 from gpurun.records.bench.metrics import Metric
+from gpurun.stats.prediction_interval import LEAST_RUNS
 
 PAIRS = "or launch both sides: leave out --from-history"
 
@@ -23,28 +24,27 @@ def usable(records: Iterable[BenchmarkRecord], branch: Branch) -> list[Benchmark
     return [r for r in branch.ordered(records) if not r.dirty and r.error is None]
 
 
-def comparable(
-    past: Sequence[BenchmarkRecord], current: BenchmarkRecord, least: int
-) -> list[BenchmarkRecord]:
+def comparable(past: Sequence[BenchmarkRecord], current: BenchmarkRecord) -> list[BenchmarkRecord]:
     """The records of the same fingerprint and the same work as the current one.
 
-    `GpurunError` (exit code 4) where there are fewer than `least`, or where the newest of them did
-    other work, by name.
+    `GpurunError` (exit code 4) where there are too few, or where the newest of them did other work,
+    by name.
     """
     here = [r for r in past if r.fingerprint == current.fingerprint]
-    if len(here) < least and past:
+    if len(here) < LEAST_RUNS and past:
         other = difference(past[-1].fingerprint, current.fingerprint)
         raise no_baseline(
             f"of {len(past)} records only {len(here)} have this fingerprint: {other}"
             if len(here) < len(past)
-            else f"there are only {len(here)} records, and {least} are needed"
+            else f"there are only {len(here)} records, and {LEAST_RUNS} are needed"
         )
     change = changed_work(here[-1], current) if here else None
     refuse_changed(change, "compare with records made after the commit that changed it")
     same = [r for r in here if changed_work(r, current) is None]
-    if len(same) < least:
+    if len(same) < LEAST_RUNS:
         raise no_baseline(
-            f"only {len(same)} of {len(here)} records are of this workload, and {least} are needed"
+            f"only {len(same)} of {len(here)} records are of this workload, "
+            f"and {LEAST_RUNS} are needed"
         )
     return same
 

@@ -31,9 +31,9 @@ class RankInfo:
     world_size: int
 
 
-def current_rank(environment: MutableMapping[str, str] = os.environ) -> RankInfo:
+def current_rank() -> RankInfo:
     """The rank by torchrun's variables; rank 0 of 1 without them."""
-    return RankInfo(int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1")))
+    return RankInfo(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
 
 
 def show_one_device(
