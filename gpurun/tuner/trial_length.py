@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
+from gpurun.records.events import LoaderEvent
 from gpurun.records.result import RunResult
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
+from gpurun.trials.stop_rules import LEAST_STEPS, MOST_STEPS, WINDOW_SECONDS
 
 AUDIT_STEPS = 8
 WARMUP_STEPS = 4
 PROBE_STEPS = 24
 PROBE_SECONDS = 1.0
-WINDOW_SECONDS = 4.0
-"""Wanted length of a measured window at the baseline's speed, where the budget allows it."""
 WINDOWS_A_BUDGET = 75
 """A smaller budget shortens the windows, so that there are trials to choose from."""
 SHORTEST_SECONDS = 1.5
 """And at least lasts at any speed."""
 SHORTEST_OF_ENERGY = 3.0
 """Where energy counts: a GPU's counter of joules is read between samples inside the window."""
-MEASURED_STEPS = 12
-"""Fewest measured steps that say anything."""
 SLOW_STEPS = 6
 """Fewest where so many last as long as a window should: a launch is one measurement anyway."""
 LONGEST_EPOCH_WINDOWS = 2
 """An epoch up to so many windows is measured whole: opening the workers is part of the price."""
-MAX_STEPS = 5000
 
 SCREEN_SHARE = 0.4
 """A trial of the search may take this part of the budget; then gpurun gives it up and names it."""
@@ -42,7 +39,7 @@ COMPILED_ALREADY = 3
 PROBE = StopRule(
     min_steps=PROBE_STEPS,
     min_seconds=PROBE_SECONDS,
-    max_steps=MAX_STEPS,
+    max_steps=MOST_STEPS,
     warmup_steps=WARMUP_STEPS,
     audit_steps=AUDIT_STEPS,
 )
@@ -57,7 +54,7 @@ def audit_steps(probe: RunResult) -> int:
 def needed_steps(probe: RunResult | None) -> int:
     """A script that ends before so many steps cannot be tuned."""
     audited = AUDIT_STEPS if probe is None else audit_steps(probe)
-    return audited + WARMUP_STEPS + MEASURED_STEPS
+    return audited + WARMUP_STEPS + LEAST_STEPS
 
 
 def plan_trials(
@@ -71,18 +68,18 @@ def plan_trials(
     lead = audited + WARMUP_STEPS
     step_seconds = probe.step_time_ms.mean / 1000 if probe.step_time_ms else 1.0
     window = min(WINDOW_SECONDS, max(SHORTEST_SECONDS, budget_seconds / WINDOWS_A_BUDGET))
-    fewest = SLOW_STEPS if SLOW_STEPS * step_seconds >= window else MEASURED_STEPS
+    fewest = SLOW_STEPS if SLOW_STEPS * step_seconds >= window else LEAST_STEPS
     measured = max(fewest, math.ceil(window / max(step_seconds, 1e-6)))
-    if steps_per_epoch and steps_per_epoch >= MEASURED_STEPS:
+    if steps_per_epoch and steps_per_epoch >= LEAST_STEPS:
         if steps_per_epoch * step_seconds <= LONGEST_EPOCH_WINDOWS * window:
             measured = steps_per_epoch * math.ceil(measured / steps_per_epoch)
     if probe.status == "completed":
         measured = min(measured, probe.steps - lead)
     energy = objective is Objective.ENERGY
     return StopRule(
-        min_steps=min(lead + measured, MAX_STEPS),
+        min_steps=min(lead + measured, MOST_STEPS),
         min_seconds=SHORTEST_OF_ENERGY if energy else SHORTEST_SECONDS,
-        max_steps=MAX_STEPS,
+        max_steps=MOST_STEPS,
         warmup_steps=WARMUP_STEPS,
         audit_steps=audited,
     )
@@ -111,9 +108,12 @@ def budget_flag(seconds: float) -> str:
     return f"--budget {max(1, math.ceil(seconds / 60))}m"
 
 
-def with_read_ahead(rule: StopRule, settings: Mapping[str, Any], prefetch: int) -> StopRule:
+def with_read_ahead(
+    rule: StopRule, settings: Mapping[str, Any], loaders: Iterable[LoaderEvent] = ()
+) -> StopRule:
     """The rule under loader workers: what they read ahead must be consumed before measuring."""
     workers = settings.get("loader_workers") or 0
+    prefetch = max((x.prefetch_factor or 2 for x in loaders), default=2)
     ahead = int(workers) * int(settings.get("loader_prefetch") or prefetch) if workers else 0
     extra = max(0, ahead + 2 - rule.warmup_steps)
     if not workers or not extra:

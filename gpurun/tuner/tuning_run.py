@@ -98,7 +98,6 @@ class TuningRun:
         more = sum(len(argument.values) - 1 for argument in asked)
         self._most_trials = options.max_trials or MOST_TRIALS + more
         self._rule = PROBE
-        self._prefetch = 2
         self._proofs = ProofLaunches(
             self.findings,
             trials,
@@ -248,11 +247,10 @@ class TuningRun:
         )
         self.findings.facts = facts
         self._trials.training_loaders = facts.training_loaders
-        self._prefetch = max((x.prefetch_factor or 2 for x in facts.loaders), default=2)
         workers = max((x.workers for x in facts.loaders_of_training()), default=0)
         self._time.epoch_steps = epoch = steps_per_epoch(probe.log)
         self._rule = plan_trials(probe.result, epoch, self._time.budget, self._objective)
-        self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, self._prefetch)
+        self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, facts.loaders)
         steps, audited = self._rule.min_steps - self._rule.audit_steps, self._rule.audit_steps
         self._decide(f"trials measure {steps} steps after {audited} audited ones")
         self._import_early(facts)
@@ -436,7 +434,8 @@ class TuningRun:
 
     def _rule_for(self, settings: Mapping[str, Any]) -> StopRule:
         """The stop rule of a launch of the proof under these settings."""
-        return with_read_ahead(self._rule, settings, self._prefetch)
+        facts = self.findings.facts
+        return with_read_ahead(self._rule, settings, facts.loaders if facts else ())
 
     def _trials_left(self) -> int:
         tried = [t for t in self._trials.trials if not t.purpose.startswith(("pair", PURPOSE))]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from gpurun.arguments.options import Objective
 from gpurun.measure.resource_use import ENERGY_SECONDS
 from gpurun.trials.live_pair_seconds import SideSeconds, live_pair_seconds
+from gpurun.trials.stop_rules import LEAST_STEPS, MOST_STEPS
 from gpurun.tuner.proof.time_for_proof import kept_for_proof
 from gpurun.tuner.trial_length import (
     AUDIT_STEPS,
-    MAX_STEPS,
-    MEASURED_STEPS,
     PROBE,
     SLOW_STEPS,
     WARMUP_STEPS,
@@ -42,18 +41,18 @@ def test_the_slowest_script_is_still_measured_and_the_fastest_still_ends() -> No
     slow = plan_trials(result(step_ms=60_000.0, status="stopped"), None, 300.0)
     assert slow.min_steps == LEAD + SLOW_STEPS
     usual = plan_trials(result(step_ms=500.0, status="stopped"), None, 300.0)
-    assert usual.min_steps == LEAD + MEASURED_STEPS
+    assert usual.min_steps == LEAD + LEAST_STEPS
     fast = plan_trials(result(step_ms=0.001, status="stopped"), None, 300.0)
-    assert fast.min_steps == fast.max_steps == MAX_STEPS
+    assert fast.min_steps == fast.max_steps == MOST_STEPS
 
 
 def test_what_workers_read_ahead_is_left_out_of_the_window() -> None:
-    rule = with_read_ahead(PROBE, {"loader_workers": 8}, 2)
+    rule = with_read_ahead(PROBE, {"loader_workers": 8})
     assert rule.warmup_steps >= 16
     assert rule.min_steps - rule.warmup_steps == PROBE.min_steps - PROBE.warmup_steps
-    more = with_read_ahead(PROBE, {"loader_workers": 8, "loader_prefetch": 4}, 2)
+    more = with_read_ahead(PROBE, {"loader_workers": 8, "loader_prefetch": 4})
     assert more.warmup_steps >= 32
-    assert with_read_ahead(PROBE, {}, 2) == PROBE
+    assert with_read_ahead(PROBE, {}) == PROBE
 
 
 def test_a_small_budget_shortens_the_windows() -> None:

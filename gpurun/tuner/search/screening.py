@@ -188,7 +188,6 @@ class Screening:
 
     def launch(self, settings: dict[str, Any], turned: Iterable[Knob], state: SearchState) -> Trial:
         """One trial of these settings, which differ from those so far in what was `turned`."""
-        prefetch = max((x.prefetch_factor or 2 for x in state.facts.loaders), default=2)
         turned = list(turned)
         later = self.startup(turned, state).first
         waiting = patience(self._limits.budget_seconds, state.best.record.seconds, later)
@@ -196,7 +195,7 @@ class Screening:
         request = TrialRequest(
             purpose="screen",
             settings=settings,
-            stop=with_read_ahead(self._rule, settings, prefetch),
+            stop=with_read_ahead(self._rule, settings, state.facts.loaders),
             patience_seconds=waiting,
             limit_seconds=waiting + 3 * state.best.record.seconds,
         )
