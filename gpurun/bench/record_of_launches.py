@@ -23,6 +23,7 @@ from gpurun.records.bench.benchmark import (
     new_id,
     utc_text,
 )
+from gpurun.records.result import ENDED_WELL
 
 HASH = re.compile(r"[0-9a-fA-F]{7,64}")
 TURNED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING")
@@ -153,7 +154,7 @@ def keep(
 def _status(launch: Launch) -> str:
     """A launch that was stopped when it had seen enough did what was asked of it."""
     if launch.error:
-        ended_well = launch.result.status in ("stopped", "completed")
+        ended_well = launch.result.status in ENDED_WELL
         return "failed" if ended_well else launch.result.status
     return "completed"
 

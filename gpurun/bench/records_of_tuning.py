@@ -23,7 +23,7 @@ from gpurun.errors import GpurunError
 from gpurun.measure.run_events import read_run
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import from_json
-from gpurun.records.result import RunResult
+from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.records.tuning import TrialRecord, TuningReport
 from gpurun.rundir import read_json
 from gpurun.trials.applied_settings import AppliedSettings
@@ -31,9 +31,6 @@ from gpurun.trials.failure_cause import main_log
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
-
-USABLE = ("stopped", "completed")
-"""The statuses of trials that measured all they had to."""
 
 
 def keep_tuning(report: TuningReport, options: Options, folder: Path, home: Path) -> None:
@@ -87,7 +84,7 @@ def _trials(report: TuningReport, purpose: str, knobs: Mapping[str, Any]) -> lis
     return [
         trial
         for trial in report.trials
-        if trial.purpose == purpose and trial.knobs == knobs and trial.status in USABLE
+        if trial.purpose == purpose and trial.knobs == knobs and trial.status in ENDED_WELL
     ]
 
 

@@ -11,6 +11,8 @@ from gpurun.records.record import record
 from gpurun.records.topology import Topology
 
 RESULT_SCHEMA = "gpurun/result@1"
+ENDED_WELL = ("completed", "stopped")
+"""The statuses of launches that came to their end; of trials, that measured all they had to."""
 
 
 @record

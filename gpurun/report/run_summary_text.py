@@ -17,7 +17,7 @@ from gpurun.formatting.number_text import (
     times,
 )
 from gpurun.formatting.one_line import one_line
-from gpurun.records.result import RunResult, StepSplit
+from gpurun.records.result import ENDED_WELL, RunResult, StepSplit
 from gpurun.records.tuning import SavedSettings
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, Span, write_lines
 
@@ -84,7 +84,7 @@ def _headline(result: RunResult) -> Line:
         parts.append([(count(result.measured_steps, "measured step"), "dim")])
     if result.ranks > 1:
         parts.append([(f"{result.ranks} ranks", "")])
-    if result.status not in ("completed", "stopped"):
+    if result.status not in ENDED_WELL:
         parts.append([(_ending(result), "bold red")])
     return _joined(parts)
 

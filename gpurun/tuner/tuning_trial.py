@@ -13,7 +13,7 @@ from gpurun.measure.measured_window import USUAL_AMONG
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
 from gpurun.records.failure import Failure
-from gpurun.records.result import RunResult
+from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialRecord
 from gpurun.stats.descriptive import median
@@ -86,7 +86,7 @@ class Trial:
     @property
     def throughput(self) -> float | None:
         """Samples (or steps, where samples cannot be counted) a second; None if it failed."""
-        if self.record.status not in ("stopped", "completed") or self.result is None:
+        if self.record.status not in ENDED_WELL or self.result is None:
             return None
         if self.result.samples_per_second is not None:
             return self.result.samples_per_second

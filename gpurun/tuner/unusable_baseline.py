@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpurun.records.failure import FailureKind
+from gpurun.records.result import ENDED_WELL
 from gpurun.tuner.trial_length import needed_steps
 from gpurun.tuner.tuning_trial import Trial
 
@@ -34,7 +35,7 @@ def unusable(trial: Trial) -> tuple[str, str]:
             f"{seen} of the {needed_steps(trial.result)} needed in {record.seconds:.0f} s: "
             f"{record.reason}; a longer --budget gives it more time",
         )
-    if record.status in ("stopped", "completed"):
+    if record.status in ENDED_WELL:
         if not steps:
             return "no_training", "no training step was seen in it"
         return too_few(trial, steps)

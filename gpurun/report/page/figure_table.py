@@ -13,12 +13,9 @@ from gpurun.formatting.number_text import (
     number,
     percent,
 )
-from gpurun.records.result import RunResult
+from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.report.run_summary_text import UTILIZATION_SOURCES
 from gpurun.report.terminal_table import Column, Grid
-
-USUAL = ("completed", "stopped")
-"""The statuses of launches that came to their end, trials included."""
 
 
 def figure_grid(launches: Sequence[tuple[str, RunResult]]) -> Grid:
@@ -33,7 +30,7 @@ def figure_grid(launches: Sequence[tuple[str, RunResult]]) -> Grid:
 
 
 def _status(result: RunResult) -> str:
-    if result.status in USUAL:
+    if result.status in ENDED_WELL:
         return ""
     return "end not known" if result.status == "crashed" else result.status
 

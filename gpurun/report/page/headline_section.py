@@ -6,11 +6,11 @@ import shlex
 
 from gpurun.formatting.knob_text import knob_change
 from gpurun.formatting.number_text import count, duration, milliseconds, number, percent, times
-from gpurun.records.result import RunResult
+from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.records.scaling import ScalingReport
 from gpurun.records.tuning import APPLICABLE, TuningReport
 from gpurun.report.comparison_text import verdict_line
-from gpurun.report.page.figure_table import USUAL, figure_grid
+from gpurun.report.page.figure_table import figure_grid
 from gpurun.report.page.page_blocks import Block, Bullets, Code, Paragraph, Section, Table
 from gpurun.report.page.run_contents import RunContents
 from gpurun.report.scaling_text import title as scaling_title
@@ -96,7 +96,7 @@ def _of_run(result: RunResult | None) -> list[Block]:
         parts.append("No training was seen")
     if result.status == "crashed":
         parts.append("how the script ended is not known")
-    elif result.status not in USUAL:
+    elif result.status not in ENDED_WELL:
         code = "" if result.exit_code is None else f" (exit code {result.exit_code})"
         parts.append(f"the script {result.status}{code}")
     blocks: list[Block] = [Paragraph(", ".join(parts), strong=True)] if parts else []

@@ -17,7 +17,7 @@ from gpurun.records.bench.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.codec import RecordError
 from gpurun.records.diagnosis import DiagnosisReport
-from gpurun.records.result import RESULT_SCHEMA, RunResult
+from gpurun.records.result import ENDED_WELL, RESULT_SCHEMA, RunResult
 from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
 from gpurun.records.tuning import TUNING_SCHEMA, Candidate, TrialRecord, TuningReport
 from gpurun.report.page.recorded_series import Gauge, LossCurve, gauges_of, loss_curve
@@ -31,8 +31,6 @@ Examine = Callable[[Path, RunRecords], DiagnosisReport]
 
 PAIR = "pair "
 """The purposes of trials of the proof begin so."""
-MEASURED = ("stopped", "completed")
-"""The statuses of trials that measured all they had to."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +215,7 @@ def _trial_of(folder: Path, tuning: TuningReport, side: Candidate) -> TrialRecor
 
     Trials that ran alone come first; those of live pairs shared their device in turns.
     """
-    trials = [t for t in tuning.trials if t.status in MEASURED and _inside(folder, t.run_dir)]
+    trials = [t for t in tuning.trials if t.status in ENDED_WELL and _inside(folder, t.run_dir)]
     of_side = [t for t in trials if t.knobs == side.knobs]
     plain = [t for t in of_side if t.purpose in ("probe", "screen")]
     paired = [t for t in of_side if t.purpose.startswith(PAIR)]
