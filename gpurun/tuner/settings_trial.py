@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from gpurun.records.blame_report import BlameLaunch, LaunchState
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
+from gpurun.stats.loss_curve_points import curve_of
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
@@ -53,9 +53,9 @@ def _judged(trial: Trial) -> tuple[LaunchState, str]:
     if failure is not None and failure.kind is not FailureKind.TOO_FEW_STEPS:
         return LaunchState.BAD, failure.text
     for table in () if trial.log is None else trial.log.steps.values():
-        step = next((n for n, loss in enumerate(table.loss, 1) if math.isinf(loss)), None)
-        if step is not None:
-            return LaunchState.BAD, f"the loss is not finite at step {step}"
+        curve = curve_of(table.loss)
+        if curve is not None and curve.nonfinite_step is not None:
+            return LaunchState.BAD, f"the loss is not finite at step {curve.nonfinite_step}"
     return LaunchState.GOOD, ""
 
 
