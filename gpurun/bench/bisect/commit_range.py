@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpurun.bench.trees.git import FULL_HISTORY, Repository, Revision, short
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.bench.trees.git import FULL_HISTORY, Repository, Revision, incomparable, short
+from gpurun.errors import GpurunError
 from gpurun.records.bench.bisection import BisectedCommit
 
 FIELDS = "%H%x00%P%x00%an%x00%aI%x00%s"
@@ -46,7 +46,7 @@ def commit_range(repository: Repository, good: str, bad: str) -> CommitRange:
     """The line from `good` to `bad`, names of commits; `GpurunError` (exit code 4) without one."""
     older, newer = repository.resolve(good), repository.resolve(bad)
     if older.commit == newer.commit:
-        raise _bad_range(
+        raise incomparable(
             f"{good} and {bad} are the same commit {short(older.commit)}",
             "name an older one that is known to be faster first, as in v1.0..main",
         )
@@ -54,7 +54,7 @@ def commit_range(repository: Repository, good: str, bad: str) -> CommitRange:
     start = repository.first_parent(commits[0])
     if start != older.commit:
         cure = f"start at their common ancestor: {short(start)}..{bad}" if start else FULL_HISTORY
-        raise _bad_range(f"{good} is not on the line of first parents of {bad}", cure)
+        raise incomparable(f"{good} is not on the line of first parents of {bad}", cure)
     words = ("log", "--no-show-signature", "--encoding=UTF-8", f"--format={FIELDS}")
     listed = repository.call(*words, "--first-parent", "--topo-order", "--reverse",
                              f"{older.commit}..{newer.commit}")  # fmt: skip
@@ -83,13 +83,9 @@ def _after(repository: Repository, good: Revision, bad: Revision) -> tuple[str, 
             todo = f"swap them: {bad.name}..{good.name}"
         except GpurunError:
             pass  # neither comes from the other: the first cure stands
-        raise _bad_range(error.what, todo) from None
+        raise incomparable(error.what, todo) from None
 
 
 def _read(line: str) -> BisectedCommit:
     commit, parents, author, authored, subject = line.split("\0", 4)
     return BisectedCommit(commit, subject, author, authored, len(parents.split()) > 1)
-
-
-def _bad_range(what: str, todo: str) -> GpurunError:
-    return GpurunError(what, todo, ExitCode.NO_BASELINE)

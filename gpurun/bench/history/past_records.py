@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.measured_records import Measured, changes_of, counts_samples, work_of
-from gpurun.bench.trees.git import Repository, short
+from gpurun.bench.trees.git import Repository, incomparable, short
 from gpurun.bench.workload import refuse_changed
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkFingerprint, BenchmarkRecord
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.prediction_interval import LEAST_RUNS
@@ -70,8 +70,7 @@ def difference(before: BenchmarkFingerprint, now: BenchmarkFingerprint) -> str:
 
 def no_baseline(what: str) -> GpurunError:
     """The error for too few records."""
-    todo = f"run gpurun bench on that branch more often, {PAIRS}"
-    return GpurunError(what, todo, ExitCode.NO_BASELINE)
+    return incomparable(what, f"run gpurun bench on that branch more often, {PAIRS}")
 
 
 def since_accepted(

@@ -72,7 +72,7 @@ class Repository:
         """The commit of HEAD; `GpurunError` where there is none yet."""
         commit = self._commit("HEAD")
         if commit is None:
-            raise _no_baseline(f"{self.root} has no commits yet", "commit, change it, and compare")
+            raise incomparable(f"{self.root} has no commits yet", "commit, change it, and compare")
         return commit
 
     def branch(self) -> str | None:
@@ -107,11 +107,11 @@ class Repository:
         if done.returncode == 0:
             return done.stdout.split()[0]
         if self.is_shallow():
-            raise _no_baseline(
+            raise incomparable(
                 f"this clone is shallow: it ends before {one.name} and {other.name} parted",
                 FULL_HISTORY,
             )
-        raise _no_baseline(
+        raise incomparable(
             f"{one.name} and {other.name} have no commit in common", "name another REF"
         )
 
@@ -123,7 +123,7 @@ class Repository:
         header = self.call("cat-file", "commit", commit).partition("\n\n")[0]
         if "\nparent " not in header:  # as it is stored, whatever the clone lacks
             return None
-        raise _no_baseline(
+        raise incomparable(
             f"this clone is shallow: it ends at {short(commit)}, before its parent", FULL_HISTORY
         )
 
@@ -194,7 +194,7 @@ class Repository:
         cure = "git fetch brings what is missing; in CI check out with fetch-depth: 0"
         what = f"{self.root} has no branch, tag or commit {ref!r}"
         if self.is_shallow():
-            return _no_baseline(f"{what}: this clone is shallow", guess + FULL_HISTORY)
+            return incomparable(f"{what}: this clone is shallow", guess + FULL_HISTORY)
         return GpurunError(what, guess + cure)
 
 
@@ -276,7 +276,8 @@ def failure(words: tuple[str, ...], stderr: str) -> GpurunError:
     return GpurunError(f"git {words[0]} failed: {told.strip()}", "fix that, and compare again")
 
 
-def _no_baseline(what: str, todo: str) -> GpurunError:
+def incomparable(what: str, todo: str) -> GpurunError:
+    """The error where there is nothing to compare with."""
     return GpurunError(what, todo, ExitCode.NO_BASELINE)
 
 

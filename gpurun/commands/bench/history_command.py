@@ -15,6 +15,7 @@ from gpurun.bench.history.branch import PURPOSES, Branch, branch_here
 from gpurun.bench.history.measured_records import PLAN
 from gpurun.bench.history.trends import Accepted, trends
 from gpurun.bench.store import open_store
+from gpurun.bench.trees.git import incomparable
 from gpurun.commands.bench.chosen_benchmarks import records_home
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say
@@ -124,30 +125,27 @@ def _nothing(
 ) -> GpurunError:
     """Why there is nothing to show, and what to do."""
 
-    def error(what: str, todo: str) -> GpurunError:
-        return GpurunError(what, todo, ExitCode.NO_BASELINE)
-
     if held:
         failed = sum(record.error is not None for record in held)
         why = f", {failed} of them of failed runs" if failed else ""
-        return error(
+        return incomparable(
             f"none of {len(held)} records has a figure of {options.metric}{why}",
             "ask for another --metric, or measure again",
         )
     if records:
         names = sorted({record.branch for record in records if record.branch is not None})
         todo = f"name another: --branch {names[0]}" if names else "check out their branch"
-        return error(
+        return incomparable(
             f"none of {len(records)} records is of a commit of {branch.name or 'this branch'}", todo
         )
     names = sorted({record.benchmark for record in store.query(purposes=PURPOSES)})
     if not names:
-        return error(f"{store.name} has no records yet", "make one: gpurun bench train.py")
+        return incomparable(f"{store.name} has no records yet", "make one: gpurun bench train.py")
     if options.name is not None and options.name not in names:
         near = get_close_matches(options.name, names, 1)
         guess = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
-        return error(f"there is no record of a benchmark {options.name!r}", guess)
-    return error("no record lies between those dates", "widen --since and --until")
+        return incomparable(f"there is no record of a benchmark {options.name!r}", guess)
+    return incomparable("no record lies between those dates", "widen --since and --until")
 
 
 def _load_numpy() -> None:
