@@ -159,7 +159,7 @@ class TuningRun:
         facts = replace(facts, current=dict(base), objective=self._objective.value)
         self.findings.facts = facts
         state = SearchState(dict(base), probe, facts, self._judge([], base))
-        self._time.baseline(probe, bool(self._trials.standby_modules))
+        self._time.baseline(probe, bool(self._trials.prestart_modules))
         in_turn = self._proofs.pairs_against(state.settings).obstacle(facts, [])
         self._time.live = not in_turn
         batches = other_batches(state.facts, self.options)
@@ -192,7 +192,7 @@ class TuningRun:
         if isinstance(modules, Skip):
             self._decide(f"trials do not start while another one runs: {modules.reason}")
         else:
-            self._trials.standby_modules = modules
+            self._trials.prestart_modules = modules
         return trial
 
     def _first_trial(self, settings: Mapping[str, Any], seconds: float) -> Trial:
@@ -275,7 +275,7 @@ class TuningRun:
                 raise TuningEnded(*unusable(again))
         if trial.score is None or trial.result is None:
             raise TuningEnded(*unusable(trial))
-        self._time.baseline(trial, bool(self._trials.standby_modules), probe)
+        self._time.baseline(trial, bool(self._trials.prestart_modules), probe)
         self._time.live = not self._proofs.pairs_against(base).obstacle(facts, [])
         shown = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return SearchState(
@@ -292,10 +292,10 @@ class TuningRun:
         return TrainingJudge(shown, ask)
 
     def _import_early(self, facts: Facts) -> None:
-        """Let the processes on standby import what only some settings need, if they are several."""
-        if self._trials.standby_modules and has_several_slots():
+        """Let prestarted processes import what only some settings need, if several may wait."""
+        if self._trials.prestart_modules and has_several_slots():
             allowed = [knob for knob in self._knobs() if knob.effect in self._allowed]
-            self._trials.standby_modules += knob_calls.early_imports(allowed, facts)
+            self._trials.prestart_modules += knob_calls.early_imports(allowed, facts)
 
     def _knobs(self) -> list[Knob]:
         """The knobs that the search may set, in their order."""
@@ -431,7 +431,7 @@ class TuningRun:
         trial = self._reference.run(replace(request, limit_seconds=limit))
         if trial.record.status == "timeout" and trial.record.seconds >= limit:
             trial = replace(trial, late=True)
-        self._time.launched(trial, started_early=bool(self._trials.standby_modules))
+        self._time.launched(trial, started_early=bool(self._trials.prestart_modules))
         return trial
 
     def _rule_for(self, settings: Mapping[str, Any]) -> StopRule:

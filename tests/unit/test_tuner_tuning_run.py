@@ -53,7 +53,7 @@ class StandIn:
         self.folder = Path()
         self.layered = False
         self.training_loaders: tuple[str, ...] = ()
-        self.standby_modules: tuple[str, ...] = ()
+        self.prestart_modules: tuple[str, ...] = ()
 
     def end_reference(self) -> None:
         pass
