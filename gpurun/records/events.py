@@ -423,10 +423,10 @@ class CoresEvent:
 
 
 @record
-class LastWordsEvent:
+class ExitRecordEvent:
     """A rank's python exits; `error`: the uncaught exception by which it does, None without one."""
 
-    kind: ClassVar[str] = "last_words"
+    kind: ClassVar[str] = "exit_record"
     unix_time_ns: int
     error: str | None
 

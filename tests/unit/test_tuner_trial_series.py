@@ -34,14 +34,14 @@ from tests.unit.recorded_runs import MS, START_NS, UNIX_NS, steady, write_events
         ("", ""),
     ],
 )
-def test_the_last_words_name_the_exception(tmp_path: Path, printed: str, words: str) -> None:
+def test_the_last_lines_name_the_exception(tmp_path: Path, printed: str, words: str) -> None:
     log = tmp_path / "output.log"
     log.write_text(printed)
     assert last_error_line(log).startswith(words)
     assert bool(last_error_line(log)) == bool(words)
 
 
-def test_a_trial_that_printed_nowhere_has_no_last_words(tmp_path: Path) -> None:
+def test_a_trial_that_printed_nowhere_has_no_last_lines(tmp_path: Path) -> None:
     assert last_error_line(tmp_path / "missing.log") == ""
 
 
