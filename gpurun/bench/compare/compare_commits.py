@@ -96,12 +96,12 @@ def compare_sides(
     findings, unfinished = findings or Findings(), None
     compared, purpose = Compared(Version(), Version()), BenchmarkPurpose.COMPARE
     try:
-        contest = prepare()
-        compared, purpose = contest.compared, contest.purpose
-        findings.notes += contest.notes
+        plan = prepare()
+        compared, purpose = plan.compared, plan.purpose
+        findings.notes += plan.notes
         folder = new_run(asked.home)
-        with contest.sides(folder) as sides:
-            _launch(sides, benchmark, folder, asked, findings, interruption, contest)
+        with plan.sides(folder) as sides:
+            _launch(sides, benchmark, folder, asked, findings, interruption, plan)
     except BaseException as error:
         pairs = len(findings.pairs)
         done = f"interrupted after {pairs} pair{'' if pairs == 1 else 's'}"
@@ -126,7 +126,7 @@ def _launch(
     asked: CompareRequest,
     findings: Findings,
     interruption: SignalGuard,
-    contest: ComparisonPlan,
+    plan: ComparisonPlan,
 ) -> None:
     """Everything that is launched; at its end nothing may cut the cleaning short."""
     mode, imperfection = require(sides.current.folder, in_place=asked.in_place)
@@ -143,7 +143,7 @@ def _launch(
             findings,
             asked.tell,
             asked.deadline,
-            contest.batch_may_differ,
+            plan.batch_may_differ,
         ).run()
     finally:
         interruption.hold()

@@ -188,8 +188,10 @@ def _compare_thrice(
         asked.tell(f"{number} of 3: {what}")
         findings = Findings()
         compared = _versions(sides, edited=plan.part == MODULE)
-        contest = ComparisonPlan(compared, lambda _: nullcontext(tried), BenchmarkPurpose.SELFTEST)
-        found = compare_sides(benchmark, asked, interruption, lambda: contest, findings)
+        comparison_plan = ComparisonPlan(
+            compared, lambda _: nullcontext(tried), BenchmarkPurpose.SELFTEST
+        )
+        found = compare_sides(benchmark, asked, interruption, lambda: comparison_plan, findings)
         launches = (findings.launches(BASELINE), findings.launches(CURRENT))
         progress.parts.append(judged(plan, slowdown, found, *launches))
         return None if found.verdict in ("failed", "interrupted") else findings
