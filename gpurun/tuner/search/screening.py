@@ -35,8 +35,8 @@ LEAST_GAIN = 1.02
 UNSURE = 0.03
 """A gain with a larger standard error is measured once more before it is believed: all later trials
 are compared with the best."""
-DEAR_SECONDS = 10.0
-"""Settings that take this long to start are compiled."""
+SLOW_START_SECONDS = 10.0
+"""A setting that adds this much to the start is slow to start: it is compiled."""
 
 NO_TIME = "the rest of the budget is kept for the proof"
 NO_TIME_AFTER_PROOF = "the proof left too little of the budget for it"
@@ -238,8 +238,8 @@ class Screening:
         return max(turned, key=lambda knob: knob_calls.seconds_to_start(knob, state.facts))
 
     def is_slow(self, knob: Knob, state: SearchState) -> bool:
-        """True if it takes so long to start that it is compiled."""
-        return knob_calls.seconds_to_start(knob, state.facts) >= DEAR_SECONDS
+        """True if it adds so much to the start that it is compiled."""
+        return knob_calls.seconds_to_start(knob, state.facts) >= SLOW_START_SECONDS
 
     def objection(
         self, effect: Effect, trial: Trial, state: SearchState
@@ -299,7 +299,7 @@ def repaid_too_late(knob: Knob, trial: Trial, without: Trial, facts: Facts) -> s
 
     For knobs that start at once the difference only shows which process was started early.
     """
-    if knob_calls.seconds_to_start(knob, facts) < DEAR_SECONDS or facts.planned_steps is None:
+    if knob_calls.seconds_to_start(knob, facts) < SLOW_START_SECONDS or facts.planned_steps is None:
         return None
     if not (gains(trial, without) or seems_to_gain(trial, without)):
         return None
