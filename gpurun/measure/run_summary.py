@@ -19,8 +19,7 @@ from gpurun.measure.optional_figures import known, mean, shared
 from gpurun.measure.read_attempts import read_attempts
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.run_events import ProcessLog, RunLog, read_run
-from gpurun.measure.training_clock import CLOCKS
-from gpurun.records.events import PARALLEL_REFUSED, KnobEvent, StepRow
+from gpurun.records.events import CLOCKS, PARALLEL_REFUSED, KnobEvent, StepRow
 from gpurun.records.ranks import Attempt
 from gpurun.records.result import DeviceUse, HostUse, KnobOutcome, RunResult, status_of
 from gpurun.records.safety import CHECKPOINT

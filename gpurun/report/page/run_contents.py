@@ -12,11 +12,12 @@ from gpurun.measure.measured_window import measured_window
 from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records
-from gpurun.measure.training_clock import CLOCKS, StepClock, step_clock
+from gpurun.measure.training_clock import StepClock, step_clock
 from gpurun.records.bench.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.codec import RecordError
 from gpurun.records.diagnosis import DiagnosisReport
+from gpurun.records.events import CLOCKS
 from gpurun.records.result import RESULT_SCHEMA, RunResult
 from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
 from gpurun.records.tuning import TUNING_SCHEMA, Candidate, TrialRecord, TuningReport
