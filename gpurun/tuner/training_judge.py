@@ -8,7 +8,7 @@ from typing import Any
 
 from gpurun.knobs.api import Effect
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
-from gpurun.records.tuning import GuardVerdict
+from gpurun.records.tuning import GuardVerdict, TrialPurpose
 from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
@@ -81,7 +81,7 @@ def launch_rounded(
     """
     note("is it rounding alone? a trial of the script that only rounds tells")
     short, (_, seed) = rounding_rule(rule, baselines), first_evaluation(baselines)
-    return launch(TrialRequest("rounding", base, short, seed, rounded=True)).evidence
+    return launch(TrialRequest(TrialPurpose.ROUNDING, base, short, seed, rounded=True)).evidence
 
 
 def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:

@@ -157,7 +157,7 @@ class TrialSeries:
         variables, arguments = self._prepared(request.settings)
         patience, limit = self._patience(request)
         return LaunchRequest(
-            name=request.purpose,
+            name=request.purpose.value,
             run_dir=run_dir,
             target=replace(self.options.target, args=arguments),
             cwd=Path.cwd(),

@@ -20,10 +20,10 @@ from gpurun.measure.machine import machine
 from gpurun.measure.other_programs import shared_cores
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import LadderRow, TrialRecord, Unproven
+from gpurun.records.tuning import PAIR_SIDES, LadderRow, TrialPurpose, TrialRecord, Unproven
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import knob_calls
-from gpurun.tuner.ceiling_trial import PURPOSE, ceilings_of
+from gpurun.tuner.ceiling_trial import ceilings_of
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.final_selection import FinalSelection
@@ -34,22 +34,11 @@ from gpurun.tuner.search.combined_trial import likely_changes
 from gpurun.tuner.search.knob_search import KnobSearch
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
-from gpurun.tuner.search.screening import (
-    SearchLimits,
-    SearchState,
-    StartupSeconds,
-    ladder_row,
-)
+from gpurun.tuner.search.screening import SearchLimits, SearchState, StartupSeconds, ladder_row
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.training_judge import TrainingJudge, launch_rounded
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, by_findings, serious
-from gpurun.tuner.trial_length import (
-    PROBE,
-    needed_steps,
-    patience,
-    plan_trials,
-    with_read_ahead,
-)
+from gpurun.tuner.trial_length import PROBE, needed_steps, patience, plan_trials, with_read_ahead
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
@@ -196,7 +185,9 @@ class TuningRun:
         return trial
 
     def _first_trial(self, settings: Mapping[str, Any], seconds: float) -> Trial:
-        request = TrialRequest("probe", settings, PROBE, hold=True, limit_seconds=seconds)
+        request = TrialRequest(
+            TrialPurpose.PROBE, settings, PROBE, hold=True, limit_seconds=seconds
+        )
         trial = self.findings.probe = self._launch(request)
         return trial
 
@@ -258,14 +249,14 @@ class TuningRun:
         self._import_early(facts)
         as_it_is = SearchState(dict(base), probe, facts, self._judge([], base))
         coming = (self._first_set(as_it_is),) * MOST
-        trial = self._launch(TrialRequest("screen", base, self._rule, following=coming))
+        trial = self._launch(TrialRequest(TrialPurpose.SCREEN, base, self._rule, following=coming))
         if trial.throughput is None and self._trials.layered:
             self._decide(
                 "the script fails on top of its first trial's files: every trial starts from the "
                 "original folder"
             )
             self._trials.drop_layer()
-            trial = self._launch(TrialRequest("screen", base, self._rule))
+            trial = self._launch(TrialRequest(TrialPurpose.SCREEN, base, self._rule))
         if trial.record.status == "oom" and base and self._unfit is not None:
             self._decide("it fitted once and not again: more memory must be saved")
             again = self._fitting_trial(self._unfit, beyond=base)
@@ -439,7 +430,8 @@ class TuningRun:
         return with_read_ahead(self._rule, settings, self._prefetch)
 
     def _trials_left(self) -> int:
-        tried = [t for t in self._trials.trials if not t.purpose.startswith(("pair", PURPOSE))]
+        not_counted = (*PAIR_SIDES, TrialPurpose.CEILINGS)
+        tried = [t for t in self._trials.trials if t.purpose not in not_counted]
         return max(0, self._most_trials - len(tried))
 
     def _decide(self, line: str) -> None:

@@ -15,7 +15,7 @@ from gpurun.measure.training_clock import step_clock
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import TrialRecord
+from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.stats.descriptive import median
 from gpurun.tuner.guard.training_evidence import Evidence
 
@@ -98,7 +98,7 @@ class Trial:
 class TrialRequest:
     """A trial to launch: its settings by knob, its length and its seeds."""
 
-    purpose: str
+    purpose: TrialPurpose
     settings: Mapping[str, Any]
     stop: StopRule
     seed_offset: int = 0

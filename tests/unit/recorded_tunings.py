@@ -37,7 +37,7 @@ def _concluded(options: Options, recorded: Path, record: TrialRecord) -> Trial:
     spec = decode_lenient(RunSpec, document(run / "spec.json"))
     assert spec.trial is not None
     launch = LaunchRequest(
-        name=record.purpose,
+        name=record.purpose.value,
         run_dir=run,
         target=options.target,
         cwd=recorded,

@@ -20,7 +20,14 @@ from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.events import CLOCKS
 from gpurun.records.result import RESULT_SCHEMA, RunResult
 from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
-from gpurun.records.tuning import TUNING_SCHEMA, Candidate, TrialRecord, TuningReport
+from gpurun.records.tuning import (
+    PAIR_SIDES,
+    TUNING_SCHEMA,
+    Candidate,
+    TrialPurpose,
+    TrialRecord,
+    TuningReport,
+)
 from gpurun.report.page.recorded_series import Gauge, LossCurve, gauges_of, loss_curve
 from gpurun.rundir import read_json
 from gpurun.tuner.planned_work import PlannedWork, planned_work
@@ -30,8 +37,6 @@ T = TypeVar("T")
 Examine = Callable[[Path, RunRecords], DiagnosisReport]
 """Diagnoses a run folder with its records; `GpurunError` where it cannot."""
 
-PAIR = "pair "
-"""The purposes of trials of the proof begin so."""
 MEASURED = ("stopped", "completed")
 """The statuses of trials that measured all they had to."""
 
@@ -205,7 +210,7 @@ def _tuned(folder: Path, tuning: TuningReport, reader: _Reader) -> list[Recordin
             continue
         launch = folder / trial.run_dir
         recording = _recording(launch, label, reader, read_records(launch))
-        if trial.purpose.startswith(PAIR) and tuning.proof is not None and tuning.proof.live:
+        if trial.purpose in PAIR_SIDES and tuning.proof is not None and tuning.proof.live:
             told = f"{label}: {trial.run_dir} took turns with another launch"
             reader.missing.append(f"{told}; its figures of devices are left out")
             recording = _without_devices(recording)
@@ -220,8 +225,8 @@ def _trial_of(folder: Path, tuning: TuningReport, side: Candidate) -> TrialRecor
     """
     trials = [t for t in tuning.trials if t.status in MEASURED and _inside(folder, t.run_dir)]
     of_side = [t for t in trials if t.knobs == side.knobs]
-    plain = [t for t in of_side if t.purpose in ("probe", "screen")]
-    paired = [t for t in of_side if t.purpose.startswith(PAIR)]
+    plain = [t for t in of_side if t.purpose in (TrialPurpose.PROBE, TrialPurpose.SCREEN)]
+    paired = [t for t in of_side if t.purpose in PAIR_SIDES]
     live = tuning.proof is not None and tuning.proof.live
     alone = plain if live else [*plain, *paired]
     candidates = list(reversed(alone or paired))

@@ -15,7 +15,7 @@ from gpurun.formatting.number_text import byte_size, count, duration, joules, nu
 from gpurun.knobs.api import Effect, Knob
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
+from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TrialPurpose
 from gpurun.trials.failure_cause import recompiled
 from gpurun.tuner import knob_calls
 from gpurun.tuner.knob_calls import KnobRaised
@@ -194,7 +194,7 @@ class Screening:
         waiting = patience(self._limits.budget_seconds, state.best.record.seconds, later)
         self._left -= 1
         request = TrialRequest(
-            purpose="screen",
+            purpose=TrialPurpose.SCREEN,
             settings=settings,
             stop=with_read_ahead(self._rule, settings, prefetch),
             patience_seconds=waiting,
