@@ -27,7 +27,7 @@ from gpurun.rundir import read_json
 
 N = TypeVar("N", int, float)
 
-TOGETHER = 0.5
+SHARED_TIME = 0.5
 """Processes trained at the same time if their windows share this much of the shorter one."""
 FEW_STEPS = 10
 """With fewer measured steps, a note says so."""
@@ -203,7 +203,7 @@ def _trained_together(windows: Sequence[Window]) -> tuple[list[Window], list[Win
 def _overlap(one: Window, other: Window) -> bool:
     (begin, end), (other_begin, other_end) = one.bounds_ns, other.bounds_ns
     shared = min(end, other_end) - max(begin, other_begin)
-    return one is other or shared > TOGETHER * min(end - begin, other_end - other_begin)
+    return one is other or shared > SHARED_TIME * min(end - begin, other_end - other_begin)
 
 
 def _mean_step(window: Window) -> float:

@@ -19,7 +19,7 @@ from gpurun.stats.descriptive import mean
 
 OF_ITS_OWN = "it starts several training processes by itself, as many as it likes"
 NOT_AT_ONCE = "its ranks did not train at the same time"
-TOGETHER = (*DISTRIBUTED_TRAITS, "hidden_ddp")
+COOPERATING = (*DISTRIBUTED_TRAITS, "hidden_ddp")
 """Traits of a rank that works with the others."""
 
 
@@ -83,7 +83,7 @@ def figures(
 
 def work_together(logs: Sequence[ProcessLog]) -> bool:
     """True if ranks were seen to work with each other, and not each for itself."""
-    return any(trait.trait in TOGETHER for log in logs for trait in log.traits)
+    return any(trait.trait in COOPERATING for log in logs for trait in log.traits)
 
 
 def _with_best_clock(logs: Sequence[ProcessLog]) -> list[Window]:

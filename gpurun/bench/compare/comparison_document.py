@@ -134,7 +134,7 @@ def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> 
     return speed
 
 
-def together(documents: Sequence[Comparison]) -> Comparison:
+def worst_with_others(documents: Sequence[Comparison]) -> Comparison:
     """Several benchmarks as one document: that of the worst, which holds the others."""
     worst = min(documents, key=_rank)
     return replace(worst, others=tuple(one for one in documents if one is not worst))

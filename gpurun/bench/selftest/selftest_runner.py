@@ -107,7 +107,7 @@ def _document(
     )
 
 
-def together(documents: list[Selftest]) -> Selftest:
+def worst_with_others(documents: list[Selftest]) -> Selftest:
     """Several benchmarks as one document: that of the worst, which holds the others."""
     worst = min(documents, key=lambda one: WORST_FIRST.index(one.verdict))
     return replace(worst, others=tuple(one for one in documents if one is not worst))

@@ -150,7 +150,7 @@ class HiddenDDP:
         """True if a backward pass is under way: of checkpoints it calls modules again."""
         return bool(self._pass() != -1)
 
-    def together(self) -> bool:
+    def keeps_ranks_alike(self) -> bool:
         """True if there is anything to keep alike."""
         return self._ours and self._exchange and any(True for _ in self.parameters())
 
