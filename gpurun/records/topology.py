@@ -6,7 +6,7 @@ from gpurun.records.record import record
 
 
 @record
-class GpuPlace:
+class GpuTopology:
     """Where a GPU sits. None: not told.
 
     `index`: CUDA's. `pcie_switch`: the bus address of the PCIe bridge two above it, which GPUs
@@ -57,7 +57,7 @@ class Topology:
     """
 
     numa_cores: tuple[int, ...]
-    gpus: tuple[GpuPlace, ...] = ()
+    gpus: tuple[GpuTopology, ...] = ()
     pairs: tuple[GpuPair, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     findings: tuple[str, ...] = ()

@@ -139,7 +139,7 @@ def _site(graph: Graph, softmax: Node, product: Product, steps: list[Step], up: 
         chain.append(user)
         node = user
     chain.append(user)
-    _same_surroundings(graph, chain)
+    _check_operations_between(graph, chain)
     site = Site(
         query=product.query,
         key=product.key,
@@ -186,7 +186,7 @@ def _dropout(node: Node) -> float:
     return float(p) if training else 0.0
 
 
-def _same_surroundings(graph: Graph, chain: list[Node]) -> None:
+def _check_operations_between(graph: Graph, chain: list[Node]) -> None:
     """Nothing between the first and the last operation changes a mode, or a tensor in place."""
     first, last = chain[0], chain[-1]
     for node in graph.nodes:
