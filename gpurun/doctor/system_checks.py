@@ -107,7 +107,7 @@ def _ways(pairs: Iterable[GpuPair]) -> dict[str, list[str]]:
     """The pairs of GPUs by the way between them."""
     found: dict[str, list[str]] = {}
     for pair in pairs:
-        way = "NVLink" if pair.nvlink else pair.path or "not told"
+        way = "NVLink" if pair.nvlink else pair.path or "unknown"
         told = {True: ", P2P", False: ", no P2P", None: ""}[pair.peer_to_peer]
         found.setdefault(way + told, []).append(f"{pair.one}-{pair.other}")
     return found

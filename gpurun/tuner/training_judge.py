@@ -79,7 +79,7 @@ def launch_rounded(
     `rule`: of the other trials, `baselines` among them. This one takes some steps only, and without
     it there may be nothing left to prove: it is launched whatever is left of the budget.
     """
-    note("is it rounding alone? a trial of the script that only rounds tells")
+    note("is it rounding alone? a trial that only rounds parameters shows it")
     short, (_, seed) = rounding_rule(rule, baselines), first_evaluation(baselines)
     return launch(TrialRequest(TrialPurpose.ROUNDING, base, short, seed, rounded=True)).evidence
 

@@ -70,7 +70,7 @@ class ProofLaunches:
         return baseline
 
     def shares(self, best: Trial, companions: Companions) -> None:
-        """Measure what the chosen changes are worth, with what all else has left of the budget."""
+        """Measure what each chosen change is worth, in the rest of the budget."""
         found = self.findings
         if found.verdict != "faster" or found.chosen is None or not found.chosen.live:
             return
@@ -86,7 +86,7 @@ class ProofLaunches:
         numbers = itertools.count()
 
         def pair(without: Mapping[str, Any], chosen: Mapping[str, Any]) -> PairResult:
-            self.view.note("a pair with and without one change, which tells its share")
+            self.view.note("a pair with and without one change measures its share of the gain")
             return self.pairs_against(without, (TrialPurpose.SHARE, TrialPurpose.SHARE))(
                 chosen, next(numbers)
             )
