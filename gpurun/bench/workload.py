@@ -30,7 +30,7 @@ class Work:
         return cls(launch.result.batch_size, launch.parameters, steps)
 
     def difference(self, before: Work) -> tuple[str, float, float] | None:
-        """The first thing that differs: its name, what it is, what it was `before`."""
+        """The first figure that differs: its name, its value, and its value `before`."""
         figures: list[tuple[str, float | None, float | None]] = [
             (BATCH_SIZE, self.batch_size, before.batch_size),
             ("number of parameters", self.parameters, before.parameters),

@@ -96,7 +96,7 @@ def blame(argv: list[str]) -> int:
 
 
 class BlameSearch:
-    """The launches of one search and what they told."""
+    """The launches of one search and their outcomes."""
 
     def __init__(self, test: SettingsTest, saved: SavedSettings, quiet: bool) -> None:
         self.verdict = "inconclusive"

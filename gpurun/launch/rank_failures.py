@@ -17,10 +17,10 @@ from gpurun.launch.exit_code import exit_code_of, signal_name
 from gpurun.records.ranks import RankFailure
 
 NOTICED_TOGETHER_SECONDS = 1
-"""The agent stamps what it finds dead in whole seconds; those found later it has ended itself."""
+"""The agent stamps dead ranks in whole seconds. Those found later were ended by the agent."""
 
 NOT_CAUSED_BY_OTHERS = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
-"""Signals that befall a rank and that no other rank's failure brings about."""
+"""Signals that end a rank and are never caused by the failure of another rank."""
 
 NO_MESSAGE = "<NONE>"
 """torch's message where there is no such file."""

@@ -24,7 +24,7 @@ PATHS = {
 
 
 def links(nvml: Any, gpus: Sequence[Gpu]) -> tuple[tuple[GpuTopology, ...], tuple[GpuPair, ...]]:
-    """The place of each GPU, without what sysfs tells, and each pair of them."""
+    """The topology of each GPU, without the facts from sysfs, and of each pair."""
     places = tuple(_gpu_topology(nvml, gpu) for gpu in gpus)
     pairs = tuple(_pair(nvml, gpus, *pair) for pair in combinations(range(len(gpus)), 2))
     return places, pairs

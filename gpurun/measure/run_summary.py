@@ -113,7 +113,7 @@ def summarise_run(
 
 
 def _step_figures(group: Sequence[Window]) -> dict[str, Any]:
-    """Steps of the slowest process, samples of all, and what the first one tells of the script."""
+    """Steps of the slowest process, samples of all, and facts of the script from the first."""
     main = group[0] if group else None
     slowest = max(group, key=_mean_step) if group else None
     return {

@@ -21,7 +21,7 @@ FIRST_STEP, GO = "first_step", "go"
 SPEC_SCHEMA = "gpurun/spec@1"
 
 OUTPUT_CALLS = 20
-"""A trial looks at what so many root calls without gradients return, one after the other."""
+"""A trial looks at the results of the first root calls without gradients, this many."""
 
 
 @record

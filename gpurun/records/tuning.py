@@ -235,8 +235,8 @@ class WaitingLine:
 class Unproven:
     """A finalist whose proof the budget cut off; the next tuning of the command goes on with it.
 
-    `pairs`, `errors`: of its live pairs, as in `Proof`. `launch_seconds`: what a trial of it took.
-    `rounded`: whether a trial that only rounds parameters told that its differences may be
+    `pairs`, `errors`: of its live pairs, as in `Proof`. `launch_seconds`: of one of its trials.
+    `rounded`: whether a trial that only rounds parameters showed that its differences may be
     rounding. `budget_seconds`: of the tuning that found it.
     """
 
@@ -255,9 +255,9 @@ class Ceilings:
     """The speed of each side of the training alone, with the script's own settings.
 
     Samples a second, all three in one process. The model alone trains on one batch, copied to the
-    device anew in each step; the loader alone has all the processor. None where that was not
-    measured, and `reason` says why.
-    `gain_upper_bound`: of all that only makes data come faster, a factor (1.0: none).
+    device anew in each step. The loader alone has all the processor. None: not measured, and
+    `reason` says why. `gain_upper_bound`: the largest factor that faster data can bring (1.0:
+    none).
     """
 
     loader_samples_per_second: float | None

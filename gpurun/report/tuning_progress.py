@@ -31,7 +31,7 @@ class PlainView(TuningView):
         self._baseline = Baseline()
 
     def started(self, command: str, isolation: str, budget_seconds: float) -> None:
-        """Write what is tuned, in what isolation, for how long."""
+        """Write the command, its isolation and the budget."""
         apart = f", isolation: {isolation}" if isolation else ""
         _write(f"tuning {one_line(command)} (budget {duration(budget_seconds)}{apart})")
 

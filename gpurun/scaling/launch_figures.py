@@ -140,9 +140,7 @@ def _step_ms(window: Window) -> float:
 
 
 def _own_work(windows: Sequence[Window], exchange: bool) -> list[float] | None:
-    """Milliseconds that each rank works in a step, without waiting for others, where that can be
-    told.
-    """
+    """Milliseconds a step in which each rank works and waits for no other; None if unknown."""
     busy = [_step_ms(window) for window in windows]
     if exchange:
         # Ranks wait for each other in the backward pass. The one that comes last waits least: what

@@ -212,7 +212,7 @@ class TrialLauncher:
         discard(self._shared(shared))
 
     def close(self) -> None:
-        """End what waits, and remove what only launches needed."""
+        """End waiting processes, and remove the files that only launches needed."""
         self.end_reference()
         self.prestarted.close()
         self._layers.clear()

@@ -21,7 +21,7 @@ Test: TypeAlias = "Callable[[Sequence[KnobGroup]], LaunchState]"
 def culprits(parts: Sequence[KnobGroup], test: Test) -> tuple[list[list[KnobGroup]], LaunchState]:
     """Sets of parts that go wrong, each as small as can be, and the outcome without all of them.
 
-    `parts` together go wrong. A launch that tells nothing counts as one that went well.
+    `parts` together go wrong. A launch without an outcome counts as one that went well.
     """
     found: list[list[KnobGroup]] = []
     rest, state = list(parts), LaunchState.BAD

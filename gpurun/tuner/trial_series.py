@@ -146,7 +146,7 @@ class TrialSeries:
         self.launcher.drop_layer(SHARED)
 
     def close(self) -> None:
-        """End what waits, and remove what only trials needed."""
+        """End waiting processes, and remove the files that only trials needed."""
         self.launcher.close()
 
     # -- from settings to a request ------------------------------------------------------------

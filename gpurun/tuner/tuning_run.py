@@ -47,14 +47,14 @@ from gpurun.tuner.tuning_view import TuningView
 from gpurun.tuner.unusable_baseline import too_few, unusable
 
 MOST_TRIALS = 15
-"""Before the proof, the probe and the baseline included; and one for each value of an argument that
-the user lists."""
+"""Before the proof, the probe and the baseline included. Each value of an argument that the user
+lists adds one."""
 BATCH_TRIALS = 4
-"""Of these, kept back for the batch size."""
+"""Of these, so many are kept back for the batch size."""
 LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
 MUCH_LARGER = 1.5
-"""A budget that is so many times that of an earlier tuning is there to search further, too."""
+"""With this many times the budget of an earlier tuning, a tuning also searches further."""
 LEAST_TRIAL_SECONDS = 30.0
 """A launch of the proof may run this long whatever is left of the budget."""
 

@@ -107,7 +107,7 @@ class TrialRequest:
     """A trial that records and prints nothing for so long hangs; None: by what earlier ones took.
     One that holds (the first) may be silent to its limit: it may have to download its data."""
     limit_seconds: float = math.inf
-    """A trial is given up after so long at most, and earlier by what others took."""
+    """A trial is given up after this long, and earlier if other trials were quicker."""
     rounded: bool = False
     """True if parameters are rounded before the first step."""
     ceilings: bool = False

@@ -113,7 +113,7 @@ def _own_pairs(state: Bisection, commit: str, against: str) -> list[Pair]:
 
 
 def _measure(state: Bisection, commit: str, against: str) -> Measure:
-    """In the order that balances those of the same two commits, else not that of the last pair."""
+    """A pair whose order balances earlier pairs of these commits, else reverses the last order."""
     own = [p.against_first for p in _own_pairs(state, commit, against)]
     balance = 2 * sum(own) - len(own)
     if balance:

@@ -163,7 +163,7 @@ def _metric(result: MetricResult, findings: Findings) -> MetricComparison:
 
 
 def _side(compared: Compared, number: int) -> ComparedSide:
-    """The figures are those of the record, by name; None where there is none."""
+    """One side, with the record's figures of the same names; None without a record."""
     version = (compared.baseline, compared.current)[number]
     record = compared.records[number]
     labelled = None if compared.settings is None else compared.settings[number]

@@ -285,14 +285,14 @@ class HiddenDDP:
     # -- gradients -----------------------------------------------------------------------------
 
     def before_backward(self) -> None:
-        """Remember what the wrappers must leave alone, and what gradients are."""
+        """Remember frozen parameters, and the gradients that no wrapper averages."""
         self._frozen = [p for x in self._at_work for p in x.frozen_without_gradient()]
         for root in self._at_work:
             if root.wrapper is None or not root.called:
                 root.mark()
 
     def after_backward(self) -> None:
-        """Average what the wrappers do not; what was averaged before stays what it is."""
+        """Average the gradients that no wrapper averages."""
         for parameter in self._frozen:
             parameter.grad = None
         self.passes.over()

@@ -31,19 +31,19 @@ from gpurun.tuner.guard.training_evidence import (
 )
 
 ROUNDING = 2.0
-"""A change that rounds may differ so many times as much as the reference that only rounds."""
+"""A change that rounds may differ this many times as much as the trial that only rounds."""
 REPEATS = 4.0
-"""And any change so many times as much as two repeats of the script as it is."""
+"""Any change may differ this many times as much as two repeats of the script."""
 ONE_CALL = 3.0
-"""A single call may be off so many times as much as all of them together."""
+"""A single call may differ this many times as much as all calls together."""
 RANDOM = 0.02
 """Outputs of repeats that are further apart than this are random."""
 CLEAR = 5.0
-"""So many times its own size an error is never."""
+"""No error is this many times its usual size."""
 OTHER_SEEDS = 1.5
-"""Trainings that drew other numbers may be so many times as far apart as those of other seeds."""
+"""Trainings that drew other numbers may differ this many times as much as other seeds do."""
 SPREAD = 3
-"""Fewer pairs of trials tell nothing of that."""
+"""With fewer pairs of trials, the difference between seeds is not known."""
 OTHER_DRAWS = "training drew other random numbers before"
 TRAINED = 0.1
 """After training steps weights differ by rounding: evaluations may then be off this much."""

@@ -221,9 +221,9 @@ def _round_of(
 def _with_all(
     baseline: Finalist, finalists: Sequence[Finalist], costs: Mapping[str, float]
 ) -> float:
-    """Seconds of a round of all of these and of what the first of them may need after it.
+    """Seconds of one round of all finalists, and of the rounds that the first may need after it.
 
-    That is up to its next look; before any round has told what one takes, up to its first.
+    Those go up to its next look; before any round was measured, up to its first look.
     """
     first = finalists[0]
     done = len(first.pairs)

@@ -44,7 +44,7 @@ often."""
 
 @dataclass(frozen=True)
 class KeptValue:
-    """A value that gained, what went with it, and the trial that showed it."""
+    """A value that gained, the settings that went with it, and the trial that showed it."""
 
     value: Any
     companions: dict[str, Any]

@@ -422,7 +422,7 @@ def ladder_row(
 
 
 def companion_rows(row: LadderRow, companions: Mapping[str, Any]) -> list[LadderRow]:
-    """The rows of what was set for the sake of a row's change."""
+    """The rows of the settings that a row's change brings with it."""
     reason = f"goes with {row.knob}"
     return [
         replace(row, knob=name, value=value, reason=reason) for name, value in companions.items()

@@ -123,7 +123,7 @@ class _Work:
         return reached
 
     def finish(self) -> None:
-        """Replace what is planned, and take out what nobody uses any more."""
+        """Carry out the planned replacements, and remove the nodes that are no longer used."""
         graph = self._module.graph
         for plan in self.plans:
             site = plan.site

@@ -66,7 +66,7 @@ class Unfit(Exception):
 
 
 def follow_in_place(graph: Graph) -> None:
-    """Let what comes after an operation in place use its result, which is the same tensor."""
+    """Let later nodes use the result of an operation in place: it is the same tensor."""
     for node in list(graph.nodes):
         target = node.args[0] if node.args else None
         if not (in_place(node) and isinstance(target, Node)) or name_of(node) == "setitem":
