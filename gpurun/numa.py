@@ -33,7 +33,7 @@ def one_thread_a_core(allowed: Collection[int], sysfs: Path = SYSFS) -> set[int]
 
 
 def near(bus_id: str, sysfs: Path = SYSFS) -> set[int]:
-    """The cores of the NUMA node of a PCI device ("0000:1b:00.0"); empty where it is not told."""
+    """The cores of the NUMA node of a PCI device ("0000:1b:00.0"); empty if unknown."""
     return cores_of(sysfs / "bus/pci/devices" / bus_id.lower() / "local_cpulist")
 
 

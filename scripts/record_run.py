@@ -3,10 +3,10 @@
     python scripts/record_run.py .gpurun/runs/20260102-030405-abcdef NAME [--root FOLDER ...]
 
 writes `tests/data/h200/NAME.tar.xz` (`--into` another folder). A run or a whole tuning is taken as
-it is: nothing is rounded and nothing is left out but what the script printed before its last words
-and the handshake of trials. The folder of the script and the one that holds `.gpurun` become
-`/recorded` everywhere; if another absolute path is left, it is named and nothing is written: say
-what to do with it by `--root`.
+it is; nothing is rounded. Two things are left out: the handshake of trials, and all but the end of
+the script's output. The folder of the script and the one that holds `.gpurun` become `/recorded`
+everywhere. If another absolute path is left, it is named and nothing is written: say what to do
+with it by `--root`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ INTO = Path(__file__).resolve().parent.parent / "tests" / "data" / "h200"
 KEPT = ("*.json", "*.jsonl", "*.jsonl.error", "*.json.error", "report.md", "output.log", "ncu.csv")
 LEFT_OUT = ("control", "cache", "layer", "ncu")
 MOST_BYTES = 600_000
-LAST_WORDS = 8192
-"""A failed trial is explained by so much of what it printed last."""
+OUTPUT_BYTES = 8192
+"""The end of a trial's output that is kept: it explains a failure."""
 STAND_IN = "/recorded"
 ABSOLUTE = re.compile(r"(?<![\w.:~<)\]}/*-])/(?:[\w.+@-]+/)+[\w.+@-]*")
 
@@ -66,7 +66,7 @@ def _files(folder: Path) -> list[Path]:
 def _text(path: Path) -> str:
     content = path.read_bytes()
     if path.suffix == ".log":
-        content = content[-LAST_WORDS:]
+        content = content[-OUTPUT_BYTES:]
     return content.decode("utf-8", "replace")
 
 

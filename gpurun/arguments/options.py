@@ -108,7 +108,7 @@ class Options:
 
     @property
     def aim(self) -> Objective:
-        """The objective, which is throughput where nobody said another."""
+        """The objective; throughput by default."""
         return self.objective or Objective.THROUGHPUT
 
     @property

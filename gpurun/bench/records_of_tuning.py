@@ -24,7 +24,7 @@ from gpurun.measure.run_events import read_run
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import from_json
 from gpurun.records.result import ENDED_WELL, RunResult
-from gpurun.records.tuning import TrialRecord, TuningReport
+from gpurun.records.tuning import TrialPurpose, TrialRecord, TuningReport
 from gpurun.rundir import read_json
 from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import main_log
@@ -68,9 +68,11 @@ def records_of(
     if report.baseline is None:
         return ()
     base = report.baseline.knobs
-    sides = [(base, _trials(report, "pair baseline", base) or _trials(report, "screen", base))]
+    paired = _trials(report, TrialPurpose.PAIR_BASELINE, base)
+    sides = [(base, paired or _trials(report, TrialPurpose.SCREEN, base))]
     if report.chosen is not None and report.chosen.knobs != base:
-        sides.append((report.chosen.knobs, _trials(report, "pair candidate", report.chosen.knobs)))
+        chosen = report.chosen.knobs
+        sides.append((chosen, _trials(report, TrialPurpose.PAIR_CANDIDATE, chosen)))
     found = []
     for knobs, trials in sides:
         read = (_launch(trial, knobs, benchmark, folder) for trial in trials)
@@ -80,11 +82,13 @@ def records_of(
     return tuple(found)
 
 
-def _trials(report: TuningReport, purpose: str, knobs: Mapping[str, Any]) -> list[TrialRecord]:
+def _trials(
+    report: TuningReport, purpose: TrialPurpose, knobs: Mapping[str, Any]
+) -> list[TrialRecord]:
     return [
         trial
         for trial in report.trials
-        if trial.purpose == purpose and trial.knobs == knobs and trial.status in ENDED_WELL
+        if trial.purpose is purpose and trial.knobs == knobs and trial.status in ENDED_WELL
     ]
 
 

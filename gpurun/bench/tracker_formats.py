@@ -1,9 +1,9 @@
 """The figures of benchmarks as trackers of other projects read them.
 
 `customBiggerIsBetter` and `customSmallerIsBetter` are the `tool` of github-action-benchmark: one
-file holds what should grow or what should shrink, never both. `bencher` is the Bencher Metric
-Format (BMF). A figure that was not measured is left out. So is a benchmark with a failed launch:
-half a run is no point of a history.
+file holds figures that should grow, or figures that should shrink, never both. `bencher` is the
+Bencher Metric Format (BMF). A figure that was not measured is left out. So is a benchmark with a
+failed launch: half a run is no point of a history.
 
 For a comparison, trackers get its current side. BMF also gets the slowdown, the only figure without
 the machine's drift.

@@ -27,7 +27,7 @@ from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import run_folder, write_json
 from gpurun.trials.applied_settings import applied_settings
 from gpurun.trials.signal_guard import SignalGuard
-from gpurun.tuner.culprit_settings import Part, culprits
+from gpurun.tuner.culprit_settings import KnobGroup, culprits
 from gpurun.tuner.settings_parts import parts
 from gpurun.tuner.settings_trial import SettingsTest
 from gpurun.tuner.trial_series import TrialSeries
@@ -96,7 +96,7 @@ def blame(argv: list[str]) -> int:
 
 
 class BlameSearch:
-    """The launches of one search and what they told."""
+    """The launches of one search and their outcomes."""
 
     def __init__(self, test: SettingsTest, saved: SavedSettings, quiet: bool) -> None:
         self.verdict = "inconclusive"
@@ -163,7 +163,7 @@ class BlameSearch:
     def _why(self) -> str:
         return next((x.reason for x in reversed(self._launches) if x.reason), "")
 
-    def _with(self, chosen: Sequence[Part]) -> LaunchState:
+    def _with(self, chosen: Sequence[KnobGroup]) -> LaunchState:
         names = {name for part in chosen for name in part}
         return self._launch({k: v for k, v in self._saved.settings.items() if k in names}).state
 

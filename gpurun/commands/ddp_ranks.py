@@ -19,7 +19,7 @@ from gpurun.records.spec import Parallel, Share
 
 REDUCED = "loss_reduction"
 """The trait of a rank whose losses were of parts of batches."""
-MEETING = ("--nnodes", "--rdzv-id", "--rdzv-endpoint", "--master-addr", "--master-port")
+RENDEZVOUS_FLAGS = ("--nnodes", "--rdzv-id", "--rdzv-endpoint", "--master-addr", "--master-port")
 
 
 def hidden_ranks(
@@ -76,8 +76,8 @@ def parallel(options: Options, shared: int = 0) -> Parallel:
     reduction = options.loss_reduction
     if nodes_asked_for(options, os.environ) is None:
         return Parallel(Share.GLOBAL, time.time_ns() % 2**32, shared, reduction)
-    meeting = sorted(word for word in options.torchrun if word.startswith(MEETING))
-    return Parallel(Share.GLOBAL, zlib.crc32(" ".join(meeting).encode()), shared, reduction)
+    chosen = sorted(word for word in options.torchrun if word.startswith(RENDEZVOUS_FLAGS))
+    return Parallel(Share.GLOBAL, zlib.crc32(" ".join(chosen).encode()), shared, reduction)
 
 
 def clean_up(run_dir: Path) -> None:

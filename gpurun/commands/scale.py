@@ -46,10 +46,10 @@ def scale(options: Options) -> int:
     asked = options.scale
     assert asked is not None
     with SignalGuard() as interruption:
-        place, here = _rendezvous(options), devices()
-        _check(options, asked, here, place)
-        if place is not None:
-            return _on_nodes(options, asked, here, place, interruption)
+        rendezvous, here = _rendezvous(options), devices()
+        _check(options, asked, here, rendezvous)
+        if rendezvous is not None:
+            return _on_nodes(options, asked, here, rendezvous, interruption)
         check_outputs(json=options.json)
         check_outputs(plot=asked.plot)
         return _report(options, asked, *_measure(options, asked, here, None, interruption))
@@ -59,20 +59,20 @@ def _on_nodes(
     options: Options,
     asked: ScaleOptions,
     here: RankDevices,
-    place: Rendezvous,
+    rendezvous: Rendezvous,
     interruption: SignalGuard,
 ) -> int:
     """Measure together with the other nodes: the first one reports, the others end like it."""
     tell = teller(options.quiet)
-    tell(f"waiting for {place.nodes} nodes at {place.host}:{place.port}")
-    nodes = Nodes(join(place), tell)
+    tell(f"waiting for {rendezvous.nodes} nodes at {rendezvous.host}:{rendezvous.port}")
+    nodes = Nodes(join(rendezvous), tell)
     own = NodeVerdict("failed", int(ExitCode.INTERNAL), "it failed")
     try:
-        nodes.introduce(_facts(options, asked, here, place))
+        nodes.introduce(_facts(options, asked, here, rendezvous))
         if nodes.first:
             check_outputs(json=options.json)
             check_outputs(plot=asked.plot)
-        _check_counts(asked, here, nodes.ranks, place.nodes)
+        _check_counts(asked, here, nodes.ranks, rendezvous.nodes)
         measured = _measure(options, asked, here, nodes, interruption)
         interrupted = interruption.signal is not None
         if nodes.first:
@@ -127,21 +127,21 @@ def _rendezvous(options: Options) -> Rendezvous | None:
     """
     if not any(word.startswith("--nnodes=") for word in options.torchrun):
         return None
-    place = rendezvous_of(options.torchrun, os.environ)
+    rendezvous = rendezvous_of(options.torchrun, os.environ)
     idle = [w.partition("=")[0] for w in options.torchrun if not w.startswith(OF_NODES)]
-    if place is not None and idle:
+    if rendezvous is not None and idle:
         raise GpurunError(f"{idle[0]} is not for --scale, which starts its ranks itself", "drop it")
-    return place
+    return rendezvous
 
 
 def _check(
-    options: Options, asked: ScaleOptions, here: RankDevices, place: Rendezvous | None
+    options: Options, asked: ScaleOptions, here: RankDevices, rendezvous: Rendezvous | None
 ) -> None:
     """Whatever would only come out after minutes of launches, or of waiting, is refused at once."""
     target = options.target
     if target.kind is TargetKind.SCRIPT and not os.path.exists(target.path):
         raise GpurunError(f"there is no script {target.path}", "check the path")
-    if options.torchrun and place is None and AUTO not in options.torchrun:
+    if options.torchrun and rendezvous is None and AUTO not in options.torchrun:
         raise GpurunError(
             f"{options.torchrun[0].partition('=')[0]} is not for --scale on one node, which starts "
             "its ranks itself",
@@ -159,10 +159,10 @@ def _check(
             f"the script starts its ranks itself ({spawning}), as many as it likes",
             "set each count with the script's own flag, or let gpurun start the ranks",
         )
-    if place is None:
+    if rendezvous is None:
         here.check(asked.counts, asked.oversubscribe)
-    elif place.ranks is not None:
-        _check_counts(asked, here, place.ranks, place.nodes)
+    elif rendezvous.ranks is not None:
+        _check_counts(asked, here, rendezvous.ranks, rendezvous.nodes)
     hint = by_source(target) if asked.strong else None
     if hint is not None:
         raise GpurunError(
@@ -216,7 +216,7 @@ def _measure(
         folder=folder,
         seconds=time.monotonic() - started,
         interrupted=interruption.signal is not None,
-        nodes=1 if nodes is None else nodes.group.place.nodes,
+        nodes=1 if nodes is None else nodes.group.rendezvous.nodes,
         ranks_a_node=None if nodes is None else nodes.ranks,
         thresholds=thresholds,
     )
@@ -243,7 +243,7 @@ def _try_other_exchanges(
 
 
 def _facts(
-    options: Options, asked: ScaleOptions, here: RankDevices, place: Rendezvous
+    options: Options, asked: ScaleOptions, here: RankDevices, rendezvous: Rendezvous
 ) -> NodeFacts:
     """The facts that this node sends to the others."""
     target, text = options.target, b""
@@ -260,7 +260,7 @@ def _facts(
         host=socket.gethostname(),
         device=here.name,
         room=sys.maxsize if asked.oversubscribe else here.count,
-        ranks=here.count if place.ranks is None else place.ranks,
+        ranks=here.count if rendezvous.ranks is None else rendezvous.ranks,
         same={
             "version of gpurun": __version__,
             "version of torch": version("torch"),
@@ -270,7 +270,7 @@ def _facts(
             "exchange of gradients": repr(options.ddp_options),
             "way to isolate launches": mode.value,
             "patience": repr(options.patience_seconds),
-            "number of ranks a node": repr(place.ranks),
+            "number of ranks a node": repr(rendezvous.ranks),
         },
     )
 

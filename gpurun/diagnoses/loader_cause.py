@@ -36,10 +36,10 @@ class Cause(enum.Enum):
 
 
 def cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
-    """The cause, as far as CPU use and a host profile tell; `WORKERS` where neither decides.
+    """The cause, as far as CPU use and a host profile show it; `WORKERS` if neither decides.
 
-    While other programs use the cores, a thread that waits for one looks like one that waits for
-    storage, and neither tells.
+    While other programs use the cores, neither decides: a thread that waits for a core looks like
+    one that waits for storage.
     """
     if _samples_slowly(evidence):
         return Cause.SAMPLER

@@ -22,7 +22,7 @@ NSYS_SECONDS = 60.0
 NSYS_COST = "`gpurun profile --sources nsys` does not work; torch.profiler's timeline does"
 INSTALL_NSYS = "install Nsight Systems and put nsys on PATH"
 
-DCGM_COST = "no activity of SMs, tensor cores and memory: these GPUs tell it through DCGM alone"
+DCGM_COST = "no activity of SMs, tensor cores and memory: on these GPUs only DCGM measures it"
 
 NOT_USED = {
     "py-spy": "gpurun samples the stack itself (source `host`)",
@@ -120,7 +120,7 @@ def dcgm_check(machine: Machine) -> Check:
             todo = "install DCGM and start its host engine (nv-hostengine)"
             return Check("dcgmi", State.MISSING, "not on the PATH", DCGM_COST, todo)
         return Check("dcgmi", State.OK, path)
-    return _not_used("dcgmi", path, "NVML tells gpurun what DCGM would")
+    return _not_used("dcgmi", path, "NVML has the same figures as DCGM here")
 
 
 def _not_used(tool: str, found: str | None, instead: str) -> Check:

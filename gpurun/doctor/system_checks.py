@@ -14,7 +14,7 @@ from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.machine import available_cores
 from gpurun.measure.machine_topology import topology
 from gpurun.records.doctor import Check, State
-from gpurun.records.topology import GpuPair, GpuPlace, Interface, Topology
+from gpurun.records.topology import GpuPair, GpuTopology, Interface, Topology
 
 SMALL_SHARED_MEMORY_BYTES = 2**30
 CAP_SYS_ADMIN = 21
@@ -83,7 +83,7 @@ def topology_checks(here: Topology) -> Iterable[Check]:
     each = ", ".join(f"{cores} cores" for cores in here.numa_cores)
     yield Check("NUMA nodes", State.OK, f"{len(here.numa_cores)}: {each}")
     for place, gpu in enumerate(here.gpus):
-        yield Check(f"GPU {place}", State.OK, _gpu_place(gpu))
+        yield Check(f"GPU {place}", State.OK, _gpu_text(gpu))
     for way, pairs in _ways(here.pairs).items():
         yield Check("GPU pairs", State.OK, f"{', '.join(pairs)}: {way}")
     if here.interfaces:
@@ -93,7 +93,7 @@ def topology_checks(here: Topology) -> Iterable[Check]:
         yield Check("topology", State.LIMITED, found, cost)
 
 
-def _gpu_place(gpu: GpuPlace) -> str:
+def _gpu_text(gpu: GpuTopology) -> str:
     parts = [
         None if gpu.numa_node is None else f"NUMA node {gpu.numa_node}",
         None if gpu.pcie_switch is None else f"PCIe bridge {gpu.pcie_switch}",
@@ -107,7 +107,7 @@ def _ways(pairs: Iterable[GpuPair]) -> dict[str, list[str]]:
     """The pairs of GPUs by the way between them."""
     found: dict[str, list[str]] = {}
     for pair in pairs:
-        way = "NVLink" if pair.nvlink else pair.path or "not told"
+        way = "NVLink" if pair.nvlink else pair.path or "unknown"
         told = {True: ", P2P", False: ", no P2P", None: ""}[pair.peer_to_peer]
         found.setdefault(way + told, []).append(f"{pair.one}-{pair.other}")
     return found

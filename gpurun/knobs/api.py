@@ -112,7 +112,7 @@ class Knob(ABC):
     """One thing that can be turned; a knob inherits this. Its docstring is its documentation.
 
     `name`, an identifier, and `effect` are the knob's own. `choices`: all that it can be set to; ()
-    if `apply` judges that. `order`: when it is tried, small first (cheap and certain before dear
+    if `apply` judges that. `order`: when it is tried, small first (quick and certain before slow
     and doubtful). `acts_on`: the part of the step that it can shorten: "data", "model" (forward and
     backward), "optimizer" or "step" (anything). It is not tried where that part is too small to
     gain. `answers`: the findings whose cause it may remove; then it is tried sooner. `likely`: its
@@ -120,8 +120,8 @@ class Knob(ABC):
     tried by itself. `saves_memory`: it can make a script fit that runs out of memory, with the same
     training. If `facts.out_of_memory`, later candidates save more memory. `most_values`: so many of
     its candidates are tried at most; refinements come on top. `startup_seconds`: what turning it
-    adds at least to the start of a process, once a value.
-    `early_imports`: modules that its values import anyway: a trial's process may do so beforehand.
+    adds at least to the start of a process, once a value. `early_imports`: modules that its values
+    import anyway: a trial's process may do so beforehand.
     """
 
     name: ClassVar[str]

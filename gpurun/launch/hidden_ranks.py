@@ -12,11 +12,11 @@ from gpurun.launch.rank_resources import threads_for
 
 THREADS = "OMP_NUM_THREADS"
 RANKS = "--nproc-per-node"
-MEETING = (
+RENDEZVOUS_FLAGS = (
     "nnodes", "node-rank", "standalone", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf",
     "master-addr", "master-port",
 )  # fmt: skip
-"""Flags that say where ranks meet."""
+"""Flags that choose the rendezvous of the ranks."""
 
 
 def hidden_flags(
@@ -33,7 +33,7 @@ def hidden_flags(
     if ranks is None:
         ranks = _number(environment.get(torchrun_variable(RANKS[2:])) or "gpu")
         flags += [RANKS, str(ranks)]
-    if not any(is_given(name, flags, environment) for name in MEETING):
+    if not any(is_given(name, flags, environment) for name in RENDEZVOUS_FLAGS):
         flags.append("--standalone")
     if not any(word.startswith(("--redirects", "--tee", "-r", "-t")) for word in flags):
         elsewhere = ",".join(f"{rank}:3" for rank in range(1, ranks))

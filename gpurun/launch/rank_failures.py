@@ -17,10 +17,10 @@ from gpurun.launch.exit_code import exit_code_of, signal_name
 from gpurun.records.ranks import RankFailure
 
 NOTICED_TOGETHER_SECONDS = 1
-"""The agent stamps what it finds dead in whole seconds; those found later it has ended itself."""
+"""The agent stamps dead ranks in whole seconds. Those found later were ended by the agent."""
 
 NOT_CAUSED_BY_OTHERS = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE"})
-"""Signals that befall a rank and that no other rank's failure brings about."""
+"""Signals that end a rank and are never caused by the failure of another rank."""
 
 NO_MESSAGE = "<NONE>"
 """torch's message where there is no such file."""
@@ -65,8 +65,8 @@ def first_cause_first(failures: Iterable[RankFailure]) -> list[RankFailure]:
 
 
 def _failure(rank: int, failure: Any, run_dir: Path | None, logs: Mapping[int, str]) -> RankFailure:
-    words = {} if run_dir is None else _last_words(run_dir, rank, failure.pid)
-    error = words.get("error") or _recorded_error(failure.error_file_data)
+    ended = {} if run_dir is None else _exit_record(run_dir, rank, failure.pid)
+    error = ended.get("error") or _recorded_error(failure.error_file_data)
     log = logs.get(failure.local_rank)
     return RankFailure(
         rank=rank,
@@ -75,18 +75,18 @@ def _failure(rank: int, failure: Any, run_dir: Path | None, logs: Mapping[int, s
         exit_code=exit_code_of(failure.exitcode),
         signal=signal_name(failure.exitcode),
         error=None if error is None else " ".join(str(error).split())[:LONGEST_ERROR],
-        unix_time_ns=words.get("unix_time_ns"),
+        unix_time_ns=ended.get("unix_time_ns"),
         log=log or None,
     )
 
 
-def _last_words(run_dir: Path, rank: int, pid: int) -> dict[str, Any]:
-    """The last words of a rank, empty without any."""
+def _exit_record(run_dir: Path, rank: int, pid: int) -> dict[str, Any]:
+    """The fields of a rank's exit record, empty without one."""
     try:
         lines = (run_dir / f"events-rank{rank}-{pid}.jsonl").read_bytes().splitlines()
     except OSError:
         return {}
-    said = [line for line in lines if line.startswith(b'{"event":"last_words"')]
+    said = [line for line in lines if line.startswith(b'{"event":"exit_record"')]
     try:
         return dict(json.loads(said[-1])) if said else {}
     except ValueError:

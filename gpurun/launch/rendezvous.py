@@ -92,7 +92,7 @@ def rendezvous_of(torchrun: Sequence[str], environment: Mapping[str, str]) -> Re
         return None
     auto = AUTO in torchrun
     addressed = auto or any(is_given(name, torchrun, environment) for name in ADDRESSES)
-    _check_meeting_point(flags, addressed)
+    _check_rendezvous(flags, addressed)
     pairs = (part.partition("=") for part in flags.rdzv_conf.split(",") if part)
     conf = {name.strip(): value.strip().lower() for name, _, value in pairs}
     static = flags.rdzv_backend == "static"
@@ -114,7 +114,7 @@ def rendezvous_of(torchrun: Sequence[str], environment: Mapping[str, str]) -> Re
     )
 
 
-def _check_meeting_point(flags: argparse.Namespace, addressed: bool) -> None:
+def _check_rendezvous(flags: argparse.Namespace, addressed: bool) -> None:
     """`GpurunError` for a backend that `--scale` cannot use, and without an address."""
     if flags.rdzv_backend not in BACKENDS:
         raise GpurunError(
@@ -128,7 +128,7 @@ def _check_meeting_point(flags: argparse.Namespace, addressed: bool) -> None:
         )
 
 
-def join(place: Rendezvous) -> NodeGroup:
+def join(rendezvous: Rendezvous) -> NodeGroup:
     """Wait in torch's rendezvous until all nodes are there; `GpurunError` if they do not come."""
     import_torchrun()
     for name, level in PAGES_OF_TEXT.items():
@@ -136,24 +136,31 @@ def join(place: Rendezvous) -> NodeGroup:
     api = importlib.import_module("torch.distributed.elastic.rendezvous")
     registry = importlib.import_module("torch.distributed.elastic.rendezvous.registry")
     patience, _, attempts = PATIENCE.partition("=")
-    conf: dict[str, Any] = {"join_timeout": JOIN_SECONDS, patience: attempts, **place.conf}
+    conf: dict[str, Any] = {"join_timeout": JOIN_SECONDS, patience: attempts, **rendezvous.conf}
     conf.setdefault("read_timeout", conf["join_timeout"])  # the store may come as late as nodes
-    if place.is_host is not None:
-        conf["is_host"] = int(place.is_host)
-    host = f"[{place.host}]" if ":" in place.host else place.host
-    about = (f"{host}:{place.port}", place.job, place.nodes, place.nodes, place.local_addr)
+    if rendezvous.is_host is not None:
+        conf["is_host"] = int(rendezvous.is_host)
+    host = f"[{rendezvous.host}]" if ":" in rendezvous.host else rendezvous.host
+    about = (
+        f"{host}:{rendezvous.port}",
+        rendezvous.job,
+        rendezvous.nodes,
+        rendezvous.nodes,
+        rendezvous.local_addr,
+    )
     parameters = api.RendezvousParameters("c10d", *about, **conf)
 
-    def meet() -> tuple[Any, Any]:
+    def connect() -> tuple[Any, Any]:
         handler = registry.get_rendezvous_handler(parameters)
         return handler, handler.next_rendezvous()
 
     try:
-        return NodeGroup(place, *_interruptible(meet))
+        return NodeGroup(rendezvous, *_interruptible(connect))
     except (api.RendezvousError, NodeGone, RuntimeError, ValueError, OSError) as error:
         cause = error.__cause__ or error
         raise GpurunError(
-            f"the {place.nodes} nodes did not meet at {host}:{place.port}: {first_line(cause)}",
+            f"the {rendezvous.nodes} nodes did not meet at {host}:{rendezvous.port}: "
+            f"{first_line(cause)}",
             "start the same command on every node; check --rdzv-endpoint, or --master-addr, "
             "--master-port and --node-rank; --rdzv-conf is_host=1 says which node is the first",
         ) from error
@@ -165,15 +172,15 @@ class NodeGroup:
     Every method that reads or writes raises `NodeGone` once the store is lost.
     """
 
-    def __init__(self, place: Rendezvous, handler: Any, info: Any) -> None:
-        self.place = place
+    def __init__(self, rendezvous: Rendezvous, handler: Any, info: Any) -> None:
+        self.rendezvous = rendezvous
         self._handler = handler
         self._store = info.store
         self._known = nodes_there(handler)
         self.number = int(info.rank)
-        wishes = self.gather("number", str(_wish(place)).encode())
+        wishes = self.gather("number", str(_wish(rendezvous)).encode())
         # torch numbers by address: the node that the flags call the first goes first
-        order = sorted(range(place.nodes), key=lambda rank: (int(wishes[rank]), rank))
+        order = sorted(range(rendezvous.nodes), key=lambda rank: (int(wishes[rank]), rank))
         self.number = order.index(self.number)
 
     def put(self, name: str, data: bytes = b"") -> None:
@@ -216,7 +223,7 @@ class NodeGroup:
     ) -> list[bytes]:
         """Wait for the data of all nodes under `name`, by number; every node must call this."""
         self.put(f"{name}/{self.number}", data)
-        return [self.wait(f"{name}/{number}", look) for number in range(self.place.nodes)]
+        return [self.wait(f"{name}/{number}", look) for number in range(self.rendezvous.nodes)]
 
     def check_nodes(self) -> None:
         """`NodeGone` where torch's rendezvous hears no heartbeat of another node any more."""
@@ -256,14 +263,14 @@ def free_port() -> int:
     raise GpurunError("this machine has no network, not even to itself", "ip link set lo up")
 
 
-def _wish(place: Rendezvous) -> int:
+def _wish(rendezvous: Rendezvous) -> int:
     """Where this node wants to stand: by its number, else the one that can keep the store first."""
-    if place.number is not None:
-        return place.number
-    if place.is_host is not None:
-        return int(not place.is_host)
+    if rendezvous.number is not None:
+        return rendezvous.number
+    if rendezvous.is_host is not None:
+        return int(not rendezvous.is_host)
     utils = importlib.import_module("torch.distributed.elastic.rendezvous.utils")
-    return int(not utils._matches_machine_hostname(place.host))
+    return int(not utils._matches_machine_hostname(rendezvous.host))
 
 
 def _interruptible(question: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from gpurun.measure.visible_gpus import Gpu, ask, text
-from gpurun.records.topology import GpuPair, GpuPlace
+from gpurun.records.topology import GpuPair, GpuTopology
 
 P2P_READ, P2P_NVLINK = 0, 2
 """nvmlGpuP2PCapsIndex_t; pynvml's own constant for the first is a tuple by mistake."""
@@ -23,19 +23,19 @@ PATHS = {
 """nvmlGpuTopologyLevel_t."""
 
 
-def links(nvml: Any, gpus: Sequence[Gpu]) -> tuple[tuple[GpuPlace, ...], tuple[GpuPair, ...]]:
-    """The place of each GPU, without what sysfs tells, and each pair of them."""
-    places = tuple(_place(nvml, gpu) for gpu in gpus)
+def links(nvml: Any, gpus: Sequence[Gpu]) -> tuple[tuple[GpuTopology, ...], tuple[GpuPair, ...]]:
+    """The topology of each GPU, without the facts from sysfs, and of each pair."""
+    places = tuple(_gpu_topology(nvml, gpu) for gpu in gpus)
     pairs = tuple(_pair(nvml, gpus, *pair) for pair in combinations(range(len(gpus)), 2))
     return places, pairs
 
 
-def _place(nvml: Any, gpu: Gpu) -> GpuPlace:
+def _gpu_topology(nvml: Any, gpu: Gpu) -> GpuTopology:
     def told(query: str) -> int | None:
         answer = ask(getattr(nvml, query, None), gpu.handle)
         return None if answer is None else int(answer)
 
-    return GpuPlace(
+    return GpuTopology(
         index=gpu.cuda_index,
         name=gpu.name,
         bus_id=_bus_id(ask(getattr(nvml, "nvmlDeviceGetPciInfo", None), gpu.handle)),

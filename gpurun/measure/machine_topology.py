@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpurun.numa import SYSFS, near, nodes
-from gpurun.records.topology import GpuPair, GpuPlace, Interface, Topology
+from gpurun.records.topology import GpuPair, GpuTopology, Interface, Topology
 
 ETHERNET = "1"
 """ARPHRD_ETHER in an interface's `type`."""
@@ -62,7 +62,7 @@ def interfaces(sysfs: Path = SYSFS) -> Iterator[Interface]:
             yield Interface(device.name, "infiniband", speed, _node(device / "device"))
 
 
-def _placed(gpu: GpuPlace, sysfs: Path) -> GpuPlace:
+def _placed(gpu: GpuTopology, sysfs: Path) -> GpuTopology:
     if gpu.bus_id is None:
         return gpu
     folder = sysfs / "bus/pci/devices" / gpu.bus_id
@@ -96,7 +96,7 @@ def _pair_findings(here: Topology) -> Iterator[str]:
         yield f"NVLinks that are up differ among the GPUs ({counts}): the fewest set the pace"
 
 
-def _slot_findings(gpus: Sequence[GpuPlace]) -> Iterator[str]:
+def _slot_findings(gpus: Sequence[GpuTopology]) -> Iterator[str]:
     for place, gpu in enumerate(gpus):
         width, most = gpu.pcie_width, gpu.pcie_max_width
         if width is not None and most is not None and width < most:
@@ -112,7 +112,7 @@ def _network_findings(here: Topology) -> Iterator[str]:
         )
 
 
-def _far_cores(gpus: Sequence[GpuPlace], cores: Collection[int], sysfs: Path) -> Iterator[str]:
+def _far_cores(gpus: Sequence[GpuTopology], cores: Collection[int], sysfs: Path) -> Iterator[str]:
     for place, gpu in enumerate(gpus):
         local = near(gpu.bus_id, sysfs) if gpu.bus_id else set()
         if local and local.isdisjoint(cores):

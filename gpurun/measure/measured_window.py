@@ -19,8 +19,8 @@ NS = 1e9
 MS = 1e6
 """Nanoseconds in a second and in a millisecond."""
 USUAL_AMONG = 20
-"""The usual batch is that of so many first steps, which every launch has: where batches differ in
-size, launches that take more or fewer steps then still agree."""
+"""The usual batch is taken from this many first steps, which every launch has. So launches of more
+or fewer steps agree on it even if batches differ in size."""
 
 
 @dataclass(frozen=True)

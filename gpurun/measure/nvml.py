@@ -15,7 +15,7 @@ from gpurun.measure.gpu_activity.gpm_counters import GpmActivity
 from gpurun.measure.gpu_links import links
 from gpurun.measure.visible_gpus import Gpu, ask, error_text, text, visible_gpus
 from gpurun.records.samples import POWER_CAP, DeviceSample
-from gpurun.records.topology import GpuPair, GpuPlace
+from gpurun.records.topology import GpuPair, GpuTopology
 
 THROTTLE_REASONS = {
     0x04: POWER_CAP,
@@ -38,7 +38,7 @@ def gpu_hardware() -> tuple[Gpu, ...]:
         return () if nvml is None else tuple(visible_gpus(nvml))
 
 
-def gpu_links() -> tuple[tuple[GpuPlace, ...], tuple[GpuPair, ...]]:
+def gpu_links() -> tuple[tuple[GpuTopology, ...], tuple[GpuPair, ...]]:
     """The visible GPUs with their links and each pair of them, as far as NVML tells."""
     with _nvml_for_a_moment() as nvml:
         return ((), ()) if nvml is None else links(nvml, visible_gpus(nvml))

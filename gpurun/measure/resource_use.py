@@ -106,8 +106,9 @@ def device_uses(samples: Samples, begin_ns: int, end_ns: int) -> list[tuple[int 
 def utilization_source(
     sm_activity: float | None, nvml: float | None, activity_source: str
 ) -> str | None:
-    """Which figure is a GPU's utilisation: SM activity (of GPM or DCGM) where it is told, else
-    NVML's. `activity_source` as in `DeviceSample`.
+    """The source of a GPU's utilisation: SM activity (of GPM or DCGM) if measured, else NVML.
+
+    `activity_source` as in `DeviceSample`.
     """
     if sm_activity is not None:
         return f"{activity_source}_sm_activity"

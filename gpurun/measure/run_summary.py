@@ -19,8 +19,7 @@ from gpurun.measure.optional_figures import known, mean, shared
 from gpurun.measure.read_attempts import read_attempts
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.run_events import ProcessLog, RunLog, read_run
-from gpurun.measure.training_clock import CLOCKS
-from gpurun.records.events import PARALLEL_REFUSED, KnobEvent, StepRow
+from gpurun.records.events import CLOCKS, PARALLEL_REFUSED, KnobEvent, StepRow
 from gpurun.records.ranks import Attempt
 from gpurun.records.result import DeviceUse, HostUse, KnobOutcome, RunResult, status_of
 from gpurun.records.safety import CHECKPOINT
@@ -28,7 +27,7 @@ from gpurun.rundir import read_json
 
 N = TypeVar("N", int, float)
 
-TOGETHER = 0.5
+SHARED_TIME = 0.5
 """Processes trained at the same time if their windows share this much of the shorter one."""
 FEW_STEPS = 10
 """With fewer measured steps, a note says so."""
@@ -114,7 +113,7 @@ def summarise_run(
 
 
 def _step_figures(group: Sequence[Window]) -> dict[str, Any]:
-    """Steps of the slowest process, samples of all, and what the first one tells of the script."""
+    """Steps of the slowest process, samples of all, and facts of the script from the first."""
     main = group[0] if group else None
     slowest = max(group, key=_mean_step) if group else None
     return {
@@ -204,7 +203,7 @@ def _trained_together(windows: Sequence[Window]) -> tuple[list[Window], list[Win
 def _overlap(one: Window, other: Window) -> bool:
     (begin, end), (other_begin, other_end) = one.bounds_ns, other.bounds_ns
     shared = min(end, other_end) - max(begin, other_begin)
-    return one is other or shared > TOGETHER * min(end - begin, other_end - other_begin)
+    return one is other or shared > SHARED_TIME * min(end - begin, other_end - other_begin)
 
 
 def _mean_step(window: Window) -> float:

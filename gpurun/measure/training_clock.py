@@ -13,10 +13,7 @@ from dataclasses import dataclass
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN, StepTable, merge_into
-from gpurun.records.events import LoaderEvent, StepRow
-
-CLOCKS = ("optimizer", "backward", "forward")
-"""Best first."""
+from gpurun.records.events import CLOCKS, LoaderEvent, StepRow
 
 SHARED_ROWS = 0.1
 """Two loaders that share more of their rows than this feed the same steps, not other epochs'."""

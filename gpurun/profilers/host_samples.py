@@ -32,7 +32,7 @@ class Host(Profiler):
         if seen is None or window is None:
             return None
         if seen.samples < FEWEST_SAMPLES:
-            raise ValueError(f"{seen.samples} samples are too few to tell anything")
+            raise ValueError(f"{seen.samples} samples are too few for a profile")
         return Timeline(
             sources=(self.name,),
             window_begin_ns=window.begin_ns,

@@ -22,7 +22,7 @@ FEWEST_STEPS = 5
 """Fewer steps, inside the window or outside of it, say nothing of what profiling costs."""
 AROUND = 200
 """The window is compared with so many steps before and behind it at most."""
-SETTLED = 3
+FIRST_STEPS = 3
 """So many first steps are left out of those that the window is compared with."""
 
 
@@ -104,7 +104,7 @@ def overhead_percent(log: ProcessLog) -> float | None:
     if event is None or clock is None:
         return None
     ends = clock.steps[StepRow.END_NS]
-    later = range(SETTLED, len(ends))
+    later = range(FIRST_STEPS, len(ends))
     inside = [i for i in later if event.begin_ns <= ends[i - 1] and ends[i] <= event.end_ns]
     over = event.end_ns + _stopping_ns(log)
     before = [i for i in later if ends[i] < event.begin_ns]

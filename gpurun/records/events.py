@@ -23,6 +23,9 @@ from gpurun.records.record import record
 
 EVENTS_SCHEMA = "gpurun/events@1"
 
+CLOCKS = ("optimizer", "backward", "forward")
+"""The kinds of calls that may count as steps, best first."""
+
 
 @record
 class ProcessEvent:
@@ -187,8 +190,8 @@ class RootEvent:
 class StepsEvent:
     """A batch of step rows; columns as in `StepRow`.
 
-    `clock` is "optimizer", "backward" or "forward"; rows of the last two are written only until
-    the first optimizer step of the process.
+    `clock`: "optimizer", "backward" or "forward". Rows of the last two end with the first optimizer
+    step of the process.
     """
 
     kind: ClassVar[str] = "steps"
@@ -423,10 +426,10 @@ class CoresEvent:
 
 
 @record
-class LastWordsEvent:
+class ExitRecordEvent:
     """A rank's python exits; `error`: the uncaught exception by which it does, None without one."""
 
-    kind: ClassVar[str] = "last_words"
+    kind: ClassVar[str] = "exit_record"
     unix_time_ns: int
     error: str | None
 

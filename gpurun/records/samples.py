@@ -63,4 +63,4 @@ class DeviceSample:
     refused: tuple[str, ...] = ()
     """Figures that NVML does not tell here though it has them, each with its reason."""
     activity_source: str = "gpm"
-    """Where activities come from, if any are told: "gpm" or "dcgm"."""
+    """The source of the activities, if there are any: "gpm" or "dcgm"."""

@@ -12,8 +12,8 @@ from gpurun.records.safety import SafetySpec
 SPEC_VARIABLE = "GPURUN_SPEC"
 """Environment variable that holds the path of the spec file."""
 
-ORDER = "order.json"
-"""File of the control folder: the spec by which a process on standby shall run."""
+RUN_SPEC = "run_spec.json"
+"""File of the control folder: the spec by which a prestarted process runs the script."""
 
 FIRST_STEP, GO = "first_step", "go"
 """Files of the control folder: a process waits at its first step, and may go on."""
@@ -24,7 +24,7 @@ SEED = 1234
 """Launches that are compared with each other all begin with it."""
 
 OUTPUT_CALLS = 20
-"""A trial looks at what so many root calls without gradients return, one after the other."""
+"""A trial looks at the results of the first root calls without gradients, this many."""
 
 
 @record
@@ -169,10 +169,11 @@ class RunSpec:
     `training_loaders` holds the keys (`file:line#ordinal`) of the loaders that feed the training
     steps, as an earlier run of the same script saw them. Empty means unknown: loader knobs then
     touch every loader with a map-style data set. `knob_paths` are files or folders with knobs of
-    the user's own. `standby`: modules to import at once; then the process waits, before the
-    script's first line, for `control/order.json` in the run folder: the spec to run by. `trees`:
-    each process records which files it loads from them. `parallel`: the script knows of one device,
-    and this process is one rank of several. `exchange`: how it exchanges gradients with the others.
+    the user's own. `prestart_modules`: modules that a prestarted process imports at once. It then
+    waits, before the script's first line, for `control/run_spec.json` in the run folder: the spec
+    to run by. `trees`: each process records which files it loads from them. `parallel`: the script
+    knows of one device, and this process is one rank of several. `exchange`: how it exchanges
+    gradients with the others.
     `probe`: the process measures how the script's loss reduces, and ends. `kernel_oom_kills`:
     processes that the kernel had killed for memory before, None where it does not say.
     `turns_after_steps`: after so many steps it trains in turns with the other side of a live pair;
@@ -186,7 +187,7 @@ class RunSpec:
     training_loaders: tuple[str, ...] = ()
     knob_paths: tuple[str, ...] = ()
     trial: TrialSpec | None = None
-    standby: tuple[str, ...] = ()
+    prestart_modules: tuple[str, ...] = ()
     trees: Trees | None = None
     parallel: Parallel | None = None
     exchange: Exchange = Exchange()

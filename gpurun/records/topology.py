@@ -6,8 +6,8 @@ from gpurun.records.record import record
 
 
 @record
-class GpuPlace:
-    """Where a GPU sits. None: not told.
+class GpuTopology:
+    """Where a GPU sits. None: unknown.
 
     `index`: CUDA's. `pcie_switch`: the bus address of the PCIe bridge two above it, which GPUs
     behind one switch share. `pcie_width`: lanes in use. `nvlinks`: links that are up.
@@ -29,7 +29,7 @@ class GpuPair:
 
     "one board", "one PCIe switch", "several PCIe switches", "host bridge", "NUMA node" or "across
     sockets". `peer_to_peer`: whether one may read the other's memory; `nvlink`: over NVLink. None:
-    not told.
+    unknown.
     """
 
     one: int
@@ -53,11 +53,11 @@ class Interface:
 class Topology:
     """The machine. `numa_cores`: cores that this process may use, of each NUMA node with any.
 
-    `findings`: what of it hurts, one line each.
+    `findings`: its bottlenecks, one line each.
     """
 
     numa_cores: tuple[int, ...]
-    gpus: tuple[GpuPlace, ...] = ()
+    gpus: tuple[GpuTopology, ...] = ()
     pairs: tuple[GpuPair, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     findings: tuple[str, ...] = ()

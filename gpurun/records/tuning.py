@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import field
 from typing import Any
 
@@ -103,16 +104,39 @@ class LadderRow:
     """Energy of the GPUs in its trial of the search."""
 
 
+class TrialPurpose(enum.Enum):
+    """What a trial is launched for."""
+
+    PROBE = "probe"
+    """The first trial: the script as it is."""
+    SCREEN = "screen"
+    """A trial of the search."""
+    REFERENCE = "reference"
+    """It takes turns with trials of the search; it has no record of its own."""
+    PAIR_BASELINE = "pair baseline"
+    """One side of a pair of the proof: the baseline."""
+    PAIR_CANDIDATE = "pair candidate"
+    """The other side: a finalist."""
+    SHARE = "share"
+    """One side of a pair with and without one change."""
+    ROUNDING = "rounding"
+    """The script as it is, its parameters rounded."""
+    CEILINGS = "ceilings"
+    """Model and loader each alone: the trial has no speed of its own."""
+    BLAME = "blame"
+    """A launch of `gpurun blame`."""
+
+
+PAIR_SIDES = (TrialPurpose.PAIR_BASELINE, TrialPurpose.PAIR_CANDIDATE)
+"""The purposes of the trials of the proof."""
+
+
 @record
 class TrialRecord:
-    """One short launch.
-
-    `purpose`: "probe", "screen", "pair baseline", "pair candidate", "share" (one side of a pair
-    with and without one change), "rounding" (the script as it is, parameters rounded), "ceilings"
-    (model and loader each alone: it has no speed of its own), or "blame" (`gpurun blame`)."""
+    """One short launch."""
 
     number: int
-    purpose: str
+    purpose: TrialPurpose
     knobs: dict[str, Any]
     status: str
     samples_per_second: float | None
@@ -211,8 +235,8 @@ class WaitingLine:
 class Unproven:
     """A finalist whose proof the budget cut off; the next tuning of the command goes on with it.
 
-    `pairs`, `errors`: of its live pairs, as in `Proof`. `launch_seconds`: what a trial of it took.
-    `rounded`: whether a trial that only rounds parameters told that its differences may be
+    `pairs`, `errors`: of its live pairs, as in `Proof`. `launch_seconds`: of one of its trials.
+    `rounded`: whether a trial that only rounds parameters showed that its differences may be
     rounding. `budget_seconds`: of the tuning that found it.
     """
 
@@ -231,9 +255,9 @@ class Ceilings:
     """The speed of each side of the training alone, with the script's own settings.
 
     Samples a second, all three in one process. The model alone trains on one batch, copied to the
-    device anew in each step; the loader alone has all the processor. None where that was not
-    measured, and `reason` says why.
-    `gain_upper_bound`: of all that only makes data come faster, a factor (1.0: none).
+    device anew in each step. The loader alone has all the processor. None: not measured, and
+    `reason` says why. `gain_upper_bound`: the largest factor that faster data can bring (1.0:
+    none).
     """
 
     loader_samples_per_second: float | None

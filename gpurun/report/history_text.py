@@ -45,7 +45,7 @@ def title(history: History) -> str:
 
 
 def history_grid(history: History) -> Grid:
-    """One row a trend. A narrow terminal loses the chart only after what tells no rows apart."""
+    """One row a trend. A narrow terminal first loses columns that do not tell rows apart."""
     names = [trend.benchmark for trend in history.trends]
     told_apart = len(set(names)) == len(names)
     columns = (

@@ -208,7 +208,7 @@ def rejection_lines(report: TuningReport) -> list[str]:
 
 
 def rejections_on_the_way(report: TuningReport) -> list[Rejection]:
-    """The rejections but those of the finalist and of the larger batch, told at their own place."""
+    """The rejections, except of the finalist and of the larger batch: others report these."""
     larger = report.larger_batch
     told = (report.guard, None if larger is None else larger.guard)
     return [rejection for rejection in report.rejections if rejection.guard not in told]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import byte_size, clock, milliseconds, number
 from gpurun.formatting.one_line import one_line
-from gpurun.records.tuning import TrialRecord, TuningReport
+from gpurun.records.tuning import TrialPurpose, TrialRecord, TuningReport
 from gpurun.report.terminal_output import gone_terminal_ignored, stderr_console
 from gpurun.report.terminal_table import Column, Grid, rich_table
 from gpurun.report.trial_text import Baseline, ended_well, outcome_text
@@ -42,7 +42,7 @@ _COLUMNS = (
 @dataclass(frozen=True)
 class _Running:
     number: int
-    purpose: str
+    purpose: TrialPurpose
     knobs: dict[str, Any]
     steps: int = 0
     needed: int = 0
@@ -80,7 +80,7 @@ class LiveView(TuningView):
         )
         self._live.start()
 
-    def trial_started(self, number: int, purpose: str, knobs: dict[str, Any]) -> None:
+    def trial_started(self, number: int, purpose: TrialPurpose, knobs: dict[str, Any]) -> None:
         """Show a row for the running trial."""
         self._running = _Running(number, purpose, knobs)
 
@@ -186,6 +186,6 @@ class LiveView(TuningView):
         )
 
 
-def _kind(purpose: str) -> str:
+def _kind(purpose: TrialPurpose) -> str:
     """One word: the change already separates pairs of baseline and candidate."""
-    return purpose.split()[0] if purpose else ""
+    return purpose.value.split()[0]

@@ -26,7 +26,7 @@ KIND = {
 PROJECTED = (16, 64, 256, 1024)
 """Counts of the projection that are shown; the document has all."""
 MOST_SHOWN = 10.0
-"""An interval of which one end is so many times the other is not written out."""
+"""An interval is not written out if its upper end is this many times its lower end."""
 OF_STEP = 0.005
 """Parts of a step below this share are not named."""
 

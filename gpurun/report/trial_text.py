@@ -10,7 +10,7 @@ from typing import Any
 
 from gpurun.formatting.number_text import byte_size, milliseconds, number
 from gpurun.formatting.one_line import one_line
-from gpurun.records.tuning import TrialRecord
+from gpurun.records.tuning import TrialPurpose, TrialRecord
 
 SHARED = "other processes were on the GPU"
 
@@ -24,7 +24,7 @@ class Baseline:
 
     def learn(self, record: TrialRecord) -> None:
         """Take the trial as the baseline if it is the first of its kind that was measured."""
-        if not self._known and record.purpose == "probe" and record.samples_per_second:
+        if not self._known and record.purpose is TrialPurpose.PROBE and record.samples_per_second:
             self.knobs, self._known = record.knobs, True
 
 
@@ -38,7 +38,7 @@ def outcome_text(record: TrialRecord) -> str:
 
 def ended_well(record: TrialRecord) -> bool:
     """True if the trial yielded figures; one for the ceilings has no speed of its own."""
-    for_ceilings = record.purpose == "ceilings" and record.status == "stopped"
+    for_ceilings = record.purpose is TrialPurpose.CEILINGS and record.status == "stopped"
     return for_ceilings or record.samples_per_second is not None
 
 

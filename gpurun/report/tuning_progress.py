@@ -7,7 +7,7 @@ from typing import Any
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import count, duration
 from gpurun.formatting.one_line import one_line
-from gpurun.records.tuning import TrialRecord, TuningReport
+from gpurun.records.tuning import TrialPurpose, TrialRecord, TuningReport
 from gpurun.report.terminal_output import PREFIX, on_terminal, write_plain
 from gpurun.report.trial_text import Baseline, outcome_text, trial_figures
 from gpurun.tuner.tuning_view import TuningView
@@ -31,13 +31,13 @@ class PlainView(TuningView):
         self._baseline = Baseline()
 
     def started(self, command: str, isolation: str, budget_seconds: float) -> None:
-        """Write what is tuned, in what isolation, for how long."""
+        """Write the command, its isolation and the budget."""
         apart = f", isolation: {isolation}" if isolation else ""
         _write(f"tuning {one_line(command)} (budget {duration(budget_seconds)}{apart})")
 
-    def trial_started(self, number: int, purpose: str, knobs: dict[str, Any]) -> None:
+    def trial_started(self, number: int, purpose: TrialPurpose, knobs: dict[str, Any]) -> None:
         """Write what is on trial."""
-        _write(f"trial {number}, {purpose}: {knobs_text(knobs, self._baseline.knobs)} …")
+        _write(f"trial {number}, {purpose.value}: {knobs_text(knobs, self._baseline.knobs)} …")
 
     def trial_finished(self, record: TrialRecord) -> None:
         """Write the trial's figures or why there are none."""

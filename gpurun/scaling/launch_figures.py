@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from gpurun.measure.measured_window import Window, measured_window
 from gpurun.measure.optional_figures import known
 from gpurun.measure.run_events import ProcessLog
-from gpurun.measure.training_clock import CLOCKS
-from gpurun.records.events import DISTRIBUTED_TRAITS, StepRow
+from gpurun.records.events import CLOCKS, DISTRIBUTED_TRAITS, StepRow
 from gpurun.records.result import StepSplit
 from gpurun.stats.descriptive import mean
 
 OF_ITS_OWN = "it starts several training processes by itself, as many as it likes"
 NOT_AT_ONCE = "its ranks did not train at the same time"
-TOGETHER = (*DISTRIBUTED_TRAITS, "hidden_ddp")
+COOPERATING = (*DISTRIBUTED_TRAITS, "hidden_ddp")
 """Traits of a rank that works with the others."""
 
 
@@ -84,7 +83,7 @@ def figures(
 
 def work_together(logs: Sequence[ProcessLog]) -> bool:
     """True if ranks were seen to work with each other, and not each for itself."""
-    return any(trait.trait in TOGETHER for log in logs for trait in log.traits)
+    return any(trait.trait in COOPERATING for log in logs for trait in log.traits)
 
 
 def _with_best_clock(logs: Sequence[ProcessLog]) -> list[Window]:
@@ -141,9 +140,7 @@ def _step_ms(window: Window) -> float:
 
 
 def _own_work(windows: Sequence[Window], exchange: bool) -> list[float] | None:
-    """Milliseconds that each rank works in a step, without waiting for others, where that can be
-    told.
-    """
+    """Milliseconds a step in which each rank works and waits for no other; None if unknown."""
     busy = [_step_ms(window) for window in windows]
     if exchange:
         # Ranks wait for each other in the backward pass. The one that comes last waits least: what

@@ -80,7 +80,7 @@ class Nodes:
         self._launched = 0
         self.now = 0.0
         """The first node's clock after the last launch: budgets are kept by it, on every node."""
-        self._names = [f"node {number}" for number in range(group.place.nodes)]
+        self._names = [f"node {number}" for number in range(group.rendezvous.nodes)]
         self._tell = tell
 
     def introduce(self, own: NodeFacts) -> None:
@@ -146,7 +146,7 @@ class Nodes:
     ) -> LaunchOutcome:
         nodes = self.spanned(planned.ranks)
         self._launched += 1
-        port, met_ns = self._meet(whole.name)
+        port, met_ns = self._synchronize(whole.name)
         request = self._request(planned, make, whole, port)
         ended = LaunchOutcome(0, 0.0) if request is None else self._launch(request, nodes, trials)
         if request is not None and request.run_dir == whole.run_dir:
@@ -161,7 +161,7 @@ class Nodes:
             trials.drop_layer(ALL_LAUNCHES)
         return self._concluded(everyone, nodes, whole.run_dir)
 
-    def _meet(self, name: str) -> tuple[int, int]:
+    def _synchronize(self, name: str) -> tuple[int, int]:
         """Wait until all nodes are at this launch: a port of the first, and our wall clock then."""
         told = self._gathered(f"{self._launched}/ready", json.dumps([name, free_port()]).encode())
         met_ns = time.time_ns()
@@ -176,7 +176,7 @@ class Nodes:
         """The request that this node launches; None if the launch does not need this node."""
         number, nodes = self.group.number, self.spanned(planned.ranks)
         if number < nodes:
-            host = self.group.place.host
+            host = self.group.rendezvous.host
             share = NodeShare(self.ranks, nodes, number, host, port)
             return whole if nodes == 1 else make(planned.name, share)
         return make(WARM_UP, NodeShare(self.ranks)) if planned.first else None

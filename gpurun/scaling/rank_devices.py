@@ -38,7 +38,7 @@ class RankDevices:
         return len(self.gpus) or max(int(self.cores), 1)
 
     def check(self, counts: Sequence[int], oversubscribe: bool) -> None:
-        """`GpurunError` that names the counts above what is there, unless that is asked for."""
+        """`GpurunError` that names counts for which there are too few devices, unless allowed."""
         above = [str(count) for count in counts if count > self.count]
         if not above or oversubscribe:
             return

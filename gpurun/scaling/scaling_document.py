@@ -35,7 +35,7 @@ MODEL = {
 }
 """By whether it is strong scaling; n is the smallest count."""
 WIDE = 1.5
-"""An interval of which one end is so many times the other decides nothing."""
+"""An interval decides nothing if its upper end is this many times its lower end."""
 MORE_THAN_ALL = 1.1
 """An efficiency above it has other causes than the devices."""
 DOUBT = 0.65

@@ -54,8 +54,11 @@ def findings(
     on_cpu: bool,
 ) -> tuple[ScalingFinding, ...]:
     """The findings, most severe first. `efficiencies`: by count; `measured`: every count's costs,
-    the smallest first. Of the `thresholds`, that of imbalance is held against the mean rank, those
-    of the data wait and of the host against what more ranks have added to the step."""
+    the smallest first.
+
+    The threshold of imbalance compares the slowest rank with the mean one. The thresholds of the
+    data wait and of the host apply to the time that more ranks have added to the step.
+    """
     weak_spots = [n for n, efficiency in efficiencies.items() if efficiency < GOOD]
     if not weak_spots or not measured:
         return ()

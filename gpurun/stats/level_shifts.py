@@ -7,9 +7,9 @@ linear model, conjugate priors). So a series that wanders is judged by noise tha
 shift counts only where it is more sudden than that noise. Evidence is the natural logarithm of a
 Bayes factor.
 
-Outliers: each noise model turns the series into innovations that should be independent. Those
-further than `CLIP` robust deviations from what a set of shifts leaves over are pulled in to there
-before that set is judged, so that one disturbed launch is no shift.
+Outliers: each noise model turns the series into innovations that should be independent. Before a
+set of shifts is judged, its residuals are clipped at `CLIP` robust deviations. So one disturbed
+launch is no shift.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Peak memory of both sides of a live pair at the same number of steps.
 
-Sides get equal time, not equal steps. Where memory grows with steps (a data set that keeps what it
-has read, a list of losses) the faster side would need more only because it came further.
+Sides get equal time, not equal steps. If memory grows with steps (a data set that caches its
+samples, a list of losses), the faster side needs more only because it took more steps.
 """
 
 from __future__ import annotations

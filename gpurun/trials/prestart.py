@@ -62,7 +62,7 @@ class Prestarted:
         self.drop(run_dir)
         shutil.rmtree(run_dir, ignore_errors=True)  # of a launch that could not be started
         (run_dir / "control").mkdir(parents=True)
-        write_spec(RunSpec(str(run_dir), os.getpid(), standby=self.modules))
+        write_spec(RunSpec(str(run_dir), os.getpid(), prestart_modules=self.modules))
         with suppress(GpurunError):  # the launch that follows says so
             self._waiting[run_dir] = Sandbox(spec)
 

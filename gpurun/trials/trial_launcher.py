@@ -39,7 +39,7 @@ from gpurun.measure.run_events import read_run
 from gpurun.measure.sampler import Sampler
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.records.spec import ORDER, RunSpec
+from gpurun.records.spec import RUN_SPEC, RunSpec
 from gpurun.rundir import other_runs, write_json
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.live_pair import make_fifos
@@ -214,7 +214,7 @@ class TrialLauncher:
         discard(self._shared(shared))
 
     def close(self) -> None:
-        """End what waits, and remove what only launches needed."""
+        """End waiting processes, and remove the files that only launches needed."""
         self.end_reference()
         self.prestarted.close()
         self._layers.clear()
@@ -229,7 +229,7 @@ class TrialLauncher:
         return self.folder / SHARED / name
 
     def _start(self, request: LaunchRequest, hold: bool, *, live: bool) -> Sandbox:
-        """Start it, or give the process that waits for it its spec.
+        """Start it, or give the prestarted process its spec.
 
         `live`: it takes turns. `hold`: it waits at its first step.
         """
@@ -241,7 +241,7 @@ class TrialLauncher:
         run_spec = _run_spec(request, hold=hold, live=live)
         write_spec(run_spec)
         if waiting is not None:
-            write_json(control / ORDER, to_json(run_spec))
+            write_json(control / RUN_SPEC, to_json(run_spec))
         return waiting or Sandbox(spec)
 
     def _start_beside_pair(self, second: LaunchRequest) -> tuple[int, ...]:

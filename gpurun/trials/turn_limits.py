@@ -16,10 +16,10 @@ EPOCH_SECONDS = 16.0
 MOST_ROUNDS = 4 * LEAST_ROUNDS
 """If no ratio is known by then, it never will be."""
 SMALL_ERROR = 0.007
-"""Turns of a pair end sooner once their ratio is known so well: launches differ by more."""
+"""Turns of a pair end once the error of their ratio is this small: launches differ by more."""
 LARGE_ERROR = 0.03
-"""Turns go on, for up to `MOST_TURN_SECONDS`, where their ratio is known no better, which is about
-what launches differ by: that costs less than the start of a further pair."""
+"""Turns go on, for up to `MOST_TURN_SECONDS`, while the error of their ratio is larger. Launches
+differ by about as much, and longer turns cost less than the start of a further pair."""
 MOST_TURN_SECONDS = 15.0
 
 

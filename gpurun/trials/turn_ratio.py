@@ -40,10 +40,10 @@ are taken over blocks of turns."""
 LEAST_ROUNDS = 6
 """Where steps are quick there are many more."""
 LEAST_LONG_ROUNDS = 4
-"""Enough where turns take half a second: six take a minute where a step takes a second, and the
-median of four is further off than twice its error no more often than that of six."""
+"""Enough where turns take half a second. Six rounds take a minute where a step takes a second. The
+median of four is off by more than twice its error no more often than the median of six."""
 LEAST_EPOCHS = 2
-"""Epoch starts of each side without which nothing is said of them."""
+"""With fewer epoch starts of each side, nothing is said of them."""
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ from gpurun.measure.training_clock import step_clock, sum_known
 from gpurun.records.events import StepRow
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import Ceilings
+from gpurun.records.tuning import Ceilings, TrialPurpose
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
-PURPOSE = "ceilings"
 WINDOW_SECONDS = 1.0
 """Each of its three windows lasts so long at least."""
 
@@ -44,7 +43,7 @@ def ceilings_of(
     if launch is None or why:
         return Ceilings(None, None, None, None, why or "the budget has no room for it")
     short = replace(rule, audit_steps=0, min_seconds=WINDOW_SECONDS)
-    trial = launch(TrialRequest(PURPOSE, facts.current, short, ceilings=True))
+    trial = launch(TrialRequest(TrialPurpose.CEILINGS, facts.current, short, ceilings=True))
     seen = None if trial.log is None else trial.log.ceilings
     if trial.log is None or seen is None:
         why = trial.record.reason or "the script ended before it was seen"

@@ -12,18 +12,18 @@ from typing import TypeAlias
 
 from gpurun.records.blame_report import LaunchState
 
-Part: TypeAlias = "tuple[str, ...]"
-"""Knobs that go together."""
-Test: TypeAlias = "Callable[[Sequence[Part]], LaunchState]"
+KnobGroup: TypeAlias = "tuple[str, ...]"
+"""Names of knobs that are left out together."""
+Test: TypeAlias = "Callable[[Sequence[KnobGroup]], LaunchState]"
 """Launches with these parts alone."""
 
 
-def culprits(parts: Sequence[Part], test: Test) -> tuple[list[list[Part]], LaunchState]:
+def culprits(parts: Sequence[KnobGroup], test: Test) -> tuple[list[list[KnobGroup]], LaunchState]:
     """Sets of parts that go wrong, each as small as can be, and the outcome without all of them.
 
-    `parts` together go wrong. A launch that tells nothing counts as one that went well.
+    `parts` together go wrong. A launch without an outcome counts as one that went well.
     """
-    found: list[list[Part]] = []
+    found: list[list[KnobGroup]] = []
     rest, state = list(parts), LaunchState.BAD
     while rest and state is LaunchState.BAD:
         found.append(_smallest(rest, test))
@@ -32,7 +32,7 @@ def culprits(parts: Sequence[Part], test: Test) -> tuple[list[list[Part]], Launc
     return found, state
 
 
-def _smallest(parts: Sequence[Part], test: Test) -> list[Part]:
+def _smallest(parts: Sequence[KnobGroup], test: Test) -> list[KnobGroup]:
     """A set that goes wrong and of which no part can be left out."""
     bad, pieces = list(parts), 2
     while len(bad) > 1:
@@ -53,7 +53,7 @@ def _smallest(parts: Sequence[Part], test: Test) -> list[Part]:
     return bad
 
 
-def _split(parts: Sequence[Part], pieces: int) -> list[list[Part]]:
+def _split(parts: Sequence[KnobGroup], pieces: int) -> list[list[KnobGroup]]:
     """Parts in so many pieces of nearly the same length."""
     ends = [round(n * len(parts) / pieces) for n in range(pieces + 1)]
     return [list(parts[begin:end]) for begin, end in pairwise(ends) if end > begin]

@@ -12,8 +12,8 @@ from gpurun.records.tuning import SavedSettings
 def without(saved: SavedSettings, knobs: Iterable[str]) -> tuple[SavedSettings, tuple[str, ...]]:
     """The settings without `knobs`, and the names of the others that went with them.
 
-    Left out are also settings that were made for the sake of these knobs, and those that are of no
-    use without them. `GpurunError` if a knob is not set.
+    Settings that were made only because of these knobs, or are useless without them, are left out
+    too. `GpurunError` if a knob is not set.
     """
     asked = tuple(dict.fromkeys(knobs))
     unknown = [name for name in asked if name not in saved.settings]

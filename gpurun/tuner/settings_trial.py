@@ -12,6 +12,7 @@ from typing import Any
 from gpurun.records.blame_report import BlameLaunch, LaunchState
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
+from gpurun.records.tuning import TrialPurpose
 from gpurun.stats.loss_curve_points import curve_of
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
@@ -33,7 +34,7 @@ class SettingsTest:
     def launch(self, settings: Mapping[str, Any], *, first: bool = False) -> BlameLaunch:
         """Launch with these settings; the `first` may download what the others find in place."""
         rule = StopRule(self.steps, 0.0, self.steps, warmup_steps=0, audit_steps=0)
-        trial = self.series.run(TrialRequest("blame", settings, rule, hold=first))
+        trial = self.series.run(TrialRequest(TrialPurpose.BLAME, settings, rule, hold=first))
         folder = self.series.folder_of(trial.record)
         state, reason = _judged(trial) if self.check is None else _checked(self.check, folder)
         return BlameLaunch(

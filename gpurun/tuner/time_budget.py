@@ -48,8 +48,8 @@ class TimeBudget:
         self._whole_seconds = 0.0
         self._saved = 0.0
         self._imports = 0.0
-        """What a process that is not started early takes longer. Where several may wait, that of
-        the script as it is was started early, and only the first launch tells."""
+        """Seconds that a process takes longer if it is not started early. If several may wait, the
+        baseline's was started early, and only the first launch shows this."""
         self.tried = False
         """True once a trial of the search was measured."""
         self.longest = 0.0

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpurun.knobs.api import Effect
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
-from gpurun.records.tuning import GuardVerdict
+from gpurun.records.tuning import GuardVerdict, TrialPurpose
 from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
@@ -79,9 +79,9 @@ def launch_rounded(
     `rule`: of the other trials, `baselines` among them. This one takes some steps only, and without
     it there may be nothing left to prove: it is launched whatever is left of the budget.
     """
-    note("is it rounding alone? a trial of the script that only rounds tells")
+    note("is it rounding alone? a trial that only rounds parameters shows it")
     short, (_, seed) = rounding_rule(rule, baselines), first_evaluation(baselines)
-    return launch(TrialRequest("rounding", base, short, seed, rounded=True)).evidence
+    return launch(TrialRequest(TrialPurpose.ROUNDING, base, short, seed, rounded=True)).evidence
 
 
 def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:

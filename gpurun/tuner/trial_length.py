@@ -96,8 +96,7 @@ def launched_again(seconds: float, usual: float) -> float:
 def patience(budget_seconds: float, launch_seconds: float, startup_seconds: float = 0.0) -> float:
     """Seconds for which a trial may be silent, unless the configuration says.
 
-    A part of the budget, at least four times what a launch takes, and six times what its settings
-    add to its start.
+    A part of the budget: at least four launches, and six times the start-up that its settings add.
     """
     share = min(MOST_PATIENCE, PATIENCE_SHARE * budget_seconds)
     return max(share, 4 * launch_seconds, 6 * startup_seconds)

@@ -126,12 +126,12 @@ class TrialSeries:
         return self.launcher.in_turn_reason(ranks=self._ranks(self.folder) is not None)
 
     @property
-    def standby_modules(self) -> tuple[str, ...]:
+    def prestart_modules(self) -> tuple[str, ...]:
         """Modules that early processes import; no process starts early if there are none."""
         return self.launcher.prestarted.modules
 
-    @standby_modules.setter
-    def standby_modules(self, modules: tuple[str, ...]) -> None:
+    @prestart_modules.setter
+    def prestart_modules(self, modules: tuple[str, ...]) -> None:
         self.launcher.prestarted.modules = modules
 
     @property
@@ -144,7 +144,7 @@ class TrialSeries:
         self.launcher.drop_layer(ALL_LAUNCHES)
 
     def close(self) -> None:
-        """End what waits, and remove what only trials needed."""
+        """End waiting processes, and remove the files that only trials needed."""
         self.launcher.close()
 
     # -- from settings to a request ------------------------------------------------------------
@@ -155,7 +155,7 @@ class TrialSeries:
         variables, arguments = self._prepared(request.settings)
         patience, limit = self._patience(request)
         return LaunchRequest(
-            name=request.purpose,
+            name=request.purpose.value,
             run_dir=run_dir,
             target=replace(self.options.target, args=arguments),
             cwd=Path.cwd(),
@@ -208,7 +208,7 @@ class TrialSeries:
 
     def _following(self, number: int, request: TrialRequest) -> tuple[LaunchRequest, ...]:
         """The launches after this one, so that their processes can start; after the first, one."""
-        if not request.hold and not self.standby_modules:
+        if not request.hold and not self.prestart_modules:
             return ()
         settings = request.following or itertools.repeat(request.settings)
         found = []

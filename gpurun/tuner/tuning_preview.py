@@ -39,7 +39,7 @@ class PreviewInputs:
 
 
 def preview_lines(ground: PreviewInputs, times: TimeBudget) -> list[str]:
-    """One line each: the probe, what would be tried and what not, time, and memory."""
+    """One line each: the probe, changes that would be tried or not, time, and memory."""
     state, probe = ground.state, ground.state.best
     allowed = [knob for knob in ground.knobs if knob.effect in ground.allowed]
     members = likely_changes(allowed, state)

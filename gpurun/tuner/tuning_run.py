@@ -20,10 +20,10 @@ from gpurun.measure.machine import machine
 from gpurun.measure.other_programs import shared_cores
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import LadderRow, TrialRecord, Unproven
+from gpurun.records.tuning import PAIR_SIDES, LadderRow, TrialPurpose, TrialRecord, Unproven
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import knob_calls
-from gpurun.tuner.ceiling_trial import PURPOSE, ceilings_of
+from gpurun.tuner.ceiling_trial import ceilings_of
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.final_selection import FinalSelection
@@ -34,22 +34,11 @@ from gpurun.tuner.search.combined_trial import likely_changes
 from gpurun.tuner.search.knob_search import KnobSearch
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
-from gpurun.tuner.search.screening import (
-    SearchLimits,
-    SearchState,
-    StartupSeconds,
-    ladder_row,
-)
+from gpurun.tuner.search.screening import SearchLimits, SearchState, StartupSeconds, ladder_row
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.training_judge import TrainingJudge, launch_rounded
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, by_findings, serious
-from gpurun.tuner.trial_length import (
-    PROBE,
-    needed_steps,
-    patience,
-    plan_trials,
-    with_read_ahead,
-)
+from gpurun.tuner.trial_length import PROBE, needed_steps, patience, plan_trials, with_read_ahead
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
@@ -58,14 +47,14 @@ from gpurun.tuner.tuning_view import TuningView
 from gpurun.tuner.unusable_baseline import too_few, unusable
 
 MOST_TRIALS = 15
-"""Before the proof, the probe and the baseline included; and one for each value of an argument that
-the user lists."""
+"""Before the proof, the probe and the baseline included. Each value of an argument that the user
+lists adds one."""
 BATCH_TRIALS = 4
-"""Of these, kept back for the batch size."""
+"""Of these, so many are kept back for the batch size."""
 LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
 MUCH_LARGER = 1.5
-"""A budget that is so many times that of an earlier tuning is there to search further, too."""
+"""With this many times the budget of an earlier tuning, a tuning also searches further."""
 LEAST_TRIAL_SECONDS = 30.0
 """A launch of the proof may run this long whatever is left of the budget."""
 
@@ -158,7 +147,7 @@ class TuningRun:
         facts = replace(facts, current=dict(base), objective=self._objective.value)
         self.findings.facts = facts
         state = SearchState(dict(base), probe, facts, self._judge([], base))
-        self._time.baseline(probe, bool(self._trials.standby_modules))
+        self._time.baseline(probe, bool(self._trials.prestart_modules))
         in_turn = self._proofs.pairs_against(state.settings).obstacle(facts, [])
         self._time.live = not in_turn
         batches = other_batches(state.facts, self.options)
@@ -191,11 +180,13 @@ class TuningRun:
         if isinstance(modules, Skip):
             self._decide(f"trials do not start while another one runs: {modules.reason}")
         else:
-            self._trials.standby_modules = modules
+            self._trials.prestart_modules = modules
         return trial
 
     def _first_trial(self, settings: Mapping[str, Any], seconds: float) -> Trial:
-        request = TrialRequest("probe", settings, PROBE, hold=True, limit_seconds=seconds)
+        request = TrialRequest(
+            TrialPurpose.PROBE, settings, PROBE, hold=True, limit_seconds=seconds
+        )
         trial = self.findings.probe = self._launch(request)
         return trial
 
@@ -256,14 +247,14 @@ class TuningRun:
         self._import_early(facts)
         as_it_is = SearchState(dict(base), probe, facts, self._judge([], base))
         coming = (self._first_set(as_it_is),) * MOST
-        trial = self._launch(TrialRequest("screen", base, self._rule, following=coming))
+        trial = self._launch(TrialRequest(TrialPurpose.SCREEN, base, self._rule, following=coming))
         if trial.throughput is None and self._trials.layered:
             self._decide(
                 "the script fails on top of its first trial's files: every trial starts from the "
                 "original folder"
             )
             self._trials.drop_layer()
-            trial = self._launch(TrialRequest("screen", base, self._rule))
+            trial = self._launch(TrialRequest(TrialPurpose.SCREEN, base, self._rule))
         if trial.record.status == "oom" and base and self._unfit is not None:
             self._decide("it fitted once and not again: more memory must be saved")
             again = self._fitting_trial(self._unfit, beyond=base)
@@ -273,7 +264,7 @@ class TuningRun:
                 raise TuningEnded(*unusable(again))
         if trial.score is None or trial.result is None:
             raise TuningEnded(*unusable(trial))
-        self._time.baseline(trial, bool(self._trials.standby_modules), probe)
+        self._time.baseline(trial, bool(self._trials.prestart_modules), probe)
         self._time.live = not self._proofs.pairs_against(base).obstacle(facts, [])
         shown = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return SearchState(
@@ -290,10 +281,10 @@ class TuningRun:
         return TrainingJudge(shown, ask)
 
     def _import_early(self, facts: Facts) -> None:
-        """Let the processes on standby import what only some settings need, if they are several."""
-        if self._trials.standby_modules and has_several_slots():
+        """Let prestarted processes import what only some settings need, if several may wait."""
+        if self._trials.prestart_modules and has_several_slots():
             allowed = [knob for knob in self._knobs() if knob.effect in self._allowed]
-            self._trials.standby_modules += knob_calls.early_imports(allowed, facts)
+            self._trials.prestart_modules += knob_calls.early_imports(allowed, facts)
 
     def _knobs(self) -> list[Knob]:
         """The knobs that the search may set, in their order."""
@@ -429,7 +420,7 @@ class TuningRun:
         trial = self._reference.run(replace(request, limit_seconds=limit))
         if trial.record.status == "timeout" and trial.record.seconds >= limit:
             trial = replace(trial, late=True)
-        self._time.launched(trial, started_early=bool(self._trials.standby_modules))
+        self._time.launched(trial, started_early=bool(self._trials.prestart_modules))
         return trial
 
     def _rule_for(self, settings: Mapping[str, Any]) -> StopRule:
@@ -438,7 +429,8 @@ class TuningRun:
         return with_read_ahead(self._rule, settings, facts.loaders if facts else ())
 
     def _trials_left(self) -> int:
-        tried = [t for t in self._trials.trials if not t.purpose.startswith(("pair", PURPOSE))]
+        not_counted = (*PAIR_SIDES, TrialPurpose.CEILINGS)
+        tried = [t for t in self._trials.trials if t.purpose not in not_counted]
         return max(0, self._most_trials - len(tried))
 
     def _decide(self, line: str) -> None:

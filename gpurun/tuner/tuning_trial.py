@@ -15,7 +15,7 @@ from gpurun.measure.training_clock import step_clock
 from gpurun.records.failure import Failure
 from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import TrialRecord
+from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.stats.descriptive import median
 from gpurun.tuner.guard.training_evidence import Evidence
 
@@ -98,7 +98,7 @@ class Trial:
 class TrialRequest:
     """A trial to launch: its settings by knob, its length and its seeds."""
 
-    purpose: str
+    purpose: TrialPurpose
     settings: Mapping[str, Any]
     stop: StopRule
     seed_offset: int = 0
@@ -107,7 +107,7 @@ class TrialRequest:
     """A trial that records and prints nothing for so long hangs; None: by what earlier ones took.
     One that holds (the first) may be silent to its limit: it may have to download its data."""
     limit_seconds: float = math.inf
-    """A trial is given up after so long at most, and earlier by what others took."""
+    """A trial is given up after this long, and earlier if other trials were quicker."""
     rounded: bool = False
     """True if parameters are rounded before the first step."""
     ceilings: bool = False

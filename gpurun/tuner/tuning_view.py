@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpurun.records.tuning import TrialRecord, TuningReport
+from gpurun.records.tuning import TrialPurpose, TrialRecord, TuningReport
 
 
 class TuningView:
@@ -16,7 +16,7 @@ class TuningView:
     def started(self, command: str, isolation: str, budget_seconds: float) -> None:
         """Tuning begins."""
 
-    def trial_started(self, number: int, purpose: str, knobs: dict[str, Any]) -> None:
+    def trial_started(self, number: int, purpose: TrialPurpose, knobs: dict[str, Any]) -> None:
         """A trial is launched with these settings."""
 
     def trial_progress(self, steps: int, needed: int) -> None:

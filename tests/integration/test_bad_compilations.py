@@ -13,6 +13,7 @@ import pytest
 from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.isolation.available_modes import choose
 from gpurun.records.result import KnobOutcome
+from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import TrialRequest
@@ -151,12 +152,14 @@ def test_compiling_that_never_ends_is_a_trial_given_up_and_leaves_no_process(
     compiler: Callable[[str], dict[str, str]],
 ) -> None:
     series = trials(script(), compiler(HANGS))
-    hung = series.run(TrialRequest("screen", COMPILE, PROBE, patience_seconds=20))
+    hung = series.run(TrialRequest(TrialPurpose.SCREEN, COMPILE, PROBE, patience_seconds=20))
     assert hung.throughput is None
     assert hung.record.status == "timeout"
     assert hung.record.reason.startswith("compiling did not end within ")
     assert processes_of(tmp_path) == []
-    assert series.run(TrialRequest("screen", {}, PROBE)).throughput, "the next trial runs"
+    assert series.run(TrialRequest(TrialPurpose.SCREEN, {}, PROBE)).throughput, (
+        "the next trial runs"
+    )
 
 
 @pytest.mark.slow
@@ -164,7 +167,7 @@ def test_compiling_that_fails_is_no_failure_of_the_script(
     trials: Callable[..., TrialSeries], compiler: Callable[[str], dict[str, str]]
 ) -> None:
     series = trials(script(), compiler(FAILS))
-    trial = series.run(TrialRequest("screen", COMPILE, PROBE))
+    trial = series.run(TrialRequest(TrialPurpose.SCREEN, COMPILE, PROBE))
     assert trial.record.status in ("stopped", "completed")
     assert trial.result is not None
     (outcome,) = trial.result.knobs

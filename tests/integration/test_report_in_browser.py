@@ -76,7 +76,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = [read_contents(unpacked(name, folder), diagnose_run) for name in names]
     assert runs[0].tuning is not None
     tuning = replace(runs[0].tuning, decisions=(WORD,), isolation=WORD)
-    trials = (replace(tuning.trials[0], reason=WORD, purpose=WORD), *tuning.trials[1:])
+    trials = (replace(tuning.trials[0], reason=WORD), *tuning.trials[1:])
     runs[0] = replace(runs[0], name=WORD, command=(WORD,), tuning=tuning, trials=trials)
     path = folder / "report.html"
     path.write_text(html_page(run_page([*runs, scaled()], ReportConfig(price_per_hour=2.8))))

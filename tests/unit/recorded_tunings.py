@@ -9,6 +9,7 @@ import pytest
 from gpurun.arguments.main_flags import parse
 from gpurun.arguments.options import Options
 from gpurun.measure import resource_use
+from gpurun.measure.run_events import decode_lenient
 from gpurun.records.codec import from_json
 from gpurun.records.spec import RunSpec
 from gpurun.records.tuning import TrialRecord, TuningReport
@@ -33,10 +34,10 @@ def concluded(recorded: Path, told: TuningReport) -> list[Trial]:
 
 def _concluded(options: Options, recorded: Path, record: TrialRecord) -> Trial:
     run = recorded / record.run_dir
-    spec = from_json(RunSpec, document(run / "spec.json"))
+    spec = decode_lenient(RunSpec, document(run / "spec.json"))
     assert spec.trial is not None
     launch = LaunchRequest(
-        name=record.purpose,
+        name=record.purpose.value,
         run_dir=run,
         target=options.target,
         cwd=recorded,

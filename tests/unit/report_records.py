@@ -29,6 +29,7 @@ from gpurun.records.tuning import (
     LadderRow,
     LargerBatch,
     Proof,
+    TrialPurpose,
     TrialRecord,
     TuningReport,
 )
@@ -97,7 +98,7 @@ def trial(number: int, knobs: dict[str, Any], rate: float | None, **changes: Any
     times = StepTime(32e3 / rate, 31e3 / rate, 40e3 / rate, 50e3 / rate) if rate else None
     record = TrialRecord(
         number=number,
-        purpose="probe" if number == 1 else "screen",
+        purpose=TrialPurpose.PROBE if number == 1 else TrialPurpose.SCREEN,
         knobs=knobs,
         status="stopped" if rate else "failed",
         samples_per_second=rate,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.compare.comparison_document import Compared, comparison, together
+from gpurun.bench.compare.comparison_document import Compared, comparison, worst_with_others
 from gpurun.bench.compare.pair_runner import Findings, Pair
 from gpurun.bench.disturbed_pairs import disturbance
 from gpurun.bench.record_of_launches import Version, record_of
@@ -96,7 +96,7 @@ def test_a_crash_is_no_regression_whatever_was_measured_before() -> None:
 
 def test_of_several_benchmarks_the_worst_holds_the_others() -> None:
     passed, slower = document(found([1000.0] * 4)), document(found([800.0] * 4))
-    assert together([passed, slower]) == replace(slower, others=(passed,))
+    assert worst_with_others([passed, slower]) == replace(slower, others=(passed,))
 
 
 @pytest.mark.parametrize(

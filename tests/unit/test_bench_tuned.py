@@ -15,7 +15,7 @@ from gpurun.bench.store import open_store
 from gpurun.commands.optimize import TuningOutcome, _enter
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.codec import from_json
-from gpurun.records.tuning import TuningReport
+from gpurun.records.tuning import PAIR_SIDES, TuningReport
 from tests.recordings import document, unpacked
 from tests.repositories import commit, new_repository
 
@@ -77,7 +77,7 @@ def test_the_pairs_of_the_proof_become_a_record_of_each_side(
 def test_without_a_proof_only_the_script_as_it_is_was_measured(
     here: Path, recorded: Path, report: TuningReport
 ) -> None:
-    screened = tuple(trial for trial in report.trials if "pair" not in trial.purpose)
+    screened = tuple(trial for trial in report.trials if trial.purpose not in PAIR_SIDES)
     early = replace(report, trials=screened, chosen=report.baseline, verdict="no_gain")
     benchmark = benchmark_of(load_config(here), parse(["simplenet.py"]).target, here)
     (plain,) = records_of(early, benchmark, recorded, Version())

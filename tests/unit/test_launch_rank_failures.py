@@ -25,9 +25,9 @@ def found(code: int, local_rank: int, message: Any = "<NONE>", at: int = 100) ->
 
 
 def say(run_dir: Path, rank: int, nanoseconds: int, error: str | None) -> None:
-    """A rank's last words, as its process leaves them."""
-    words = {"event": "last_words", "unix_time_ns": nanoseconds, "error": error}
-    text = json.dumps(words, separators=(",", ":")) + "\n"
+    """A rank's exit record, as its process leaves it."""
+    fields = {"event": "exit_record", "unix_time_ns": nanoseconds, "error": error}
+    text = json.dumps(fields, separators=(",", ":")) + "\n"
     (run_dir / f"events-rank{rank}-{500 + rank}.jsonl").write_text('{"event":"process"}\n' + text)
 
 
@@ -51,14 +51,14 @@ def test_what_the_agent_itself_ended_is_no_cause() -> None:
     assert [failure.rank for failure in failures_of(dead, None, {})] == [1, 2, 0]
 
 
-def test_the_error_file_of_record_gives_the_reason_where_there_are_no_last_words() -> None:
+def test_the_error_file_of_record_gives_the_reason_where_there_is_no_exit_record() -> None:
     message = {"message": "KeyError: 'lr'", "extraInfo": {"timestamp": "100"}}
     (only,) = failures_of({3: found(1, 0, message)}, None, {})
     assert (only.rank, only.error) == (3, "KeyError: 'lr'")
 
 
-@pytest.mark.parametrize("text", ["", '{"event":"last_words","unix_'])
-def test_last_words_that_are_missing_or_torn_leave_the_exit_code(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["", '{"event":"exit_record","unix_'])
+def test_a_missing_or_torn_exit_record_leaves_the_exit_code(tmp_path: Path, text: str) -> None:
     (tmp_path / "events-rank0-500.jsonl").write_text(text)
     (only,) = failures_of({0: found(7, 0)}, tmp_path, {})
     assert (only.exit_code, only.error, only.unix_time_ns) == (7, None, None)

@@ -22,7 +22,7 @@ HOME, SCRIPTS = "/home/somebody/work", "/srv/scripts"
 def run_folder(tmp_path: Path, **result: Any) -> Path:
     folder = tmp_path / "run"
     (folder / "control").mkdir(parents=True)
-    (folder / "control" / "order.json").write_text("{}")
+    (folder / "control" / "run_spec.json").write_text("{}")
     spec = RunSpec(f"{HOME}/.gpurun/runs/20260102-030405-abcdef", 1)
     write_json(folder / "spec.json", to_json(spec))
     made.write_events(folder, [made.loader(), made.root(), made.steady(40), made.end()])

@@ -10,7 +10,7 @@ import pytest
 
 from gpurun.knobs.api import Effect
 from gpurun.records.codec import to_json
-from gpurun.records.tuning import Proof
+from gpurun.records.tuning import PAIR_SIDES, Proof, TrialPurpose
 from gpurun.stats.sequential_test import sequential_look
 from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
 from gpurun.tuner.guard.training_evidence import Evidence
@@ -29,7 +29,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> list[Evidence]:
     """What the first four trials showed: as it is twice, all at once, parameters rounded."""
     recorded = unpacked("resnet50_tuning", tmp_path_factory.mktemp("resnet"))
     told = report_of(recorded)
-    assert [t.purpose for t in told.trials[:4]] == ["probe", "screen", "screen", "rounding"]
+    assert [t.purpose.value for t in told.trials[:4]] == ["probe", "screen", "screen", "rounding"]
     shown = [trial.evidence for trial in concluded(recorded, told)[:4]]
     return [evidence for evidence in shown if evidence is not None]
 
@@ -39,7 +39,7 @@ def test_one_trial_of_all_likely_changes_found_what_was_proven(gpt: Path) -> Non
     trials = concluded(gpt, told)
     assert told.chosen is not None
     assert told.proof is not None
-    searched = [t for t in trials if t.record.purpose == "screen" and t.record.knobs]
+    searched = [t for t in trials if t.record.purpose is TrialPurpose.SCREEN and t.record.knobs]
     assert searched[0].record.knobs == told.chosen.knobs
     left_out = [len(searched[0].record.knobs) - len(t.record.knobs) for t in searched[1:]]
     assert left_out == [1] * len(left_out), "then only what each of the set is worth"
@@ -48,7 +48,7 @@ def test_one_trial_of_all_likely_changes_found_what_was_proven(gpt: Path) -> Non
 
 def proven_again(knobs: dict[str, Any], trials: list[Trial], proof: Proof) -> float:
     """The speedup of these settings, from the launches of the proof alone."""
-    paired = [t for t in trials if t.record.purpose.startswith("pair")]
+    paired = [t for t in trials if t.record.purpose in PAIR_SIDES]
     sides = [[t.throughput for t in paired if t.record.knobs == side] for side in ({}, knobs)]
     pairs = list(zip(*sides, strict=True))
     assert pairs == [tuple(pair) for pair in proof.pairs]
@@ -84,8 +84,12 @@ def test_by_consent_a_larger_batch_was_proven_beside_the_same_training(
 def test_the_guard_accepts_the_recorded_training_in_bfloat16(gpt: Path) -> None:
     told = report_of(gpt)
     shown = [(t.record.purpose, t.evidence) for t in concluded(gpt, told)]
-    plain = [e for purpose, e in shown if e and purpose in ("probe", "pair baseline")]
-    chosen = [e for purpose, e in shown if e and purpose == "pair candidate"]
+    plain = [
+        e
+        for purpose, e in shown
+        if e and purpose in (TrialPurpose.PROBE, TrialPurpose.PAIR_BASELINE)
+    ]
+    chosen = [e for purpose, e in shown if e and purpose is TrialPurpose.PAIR_CANDIDATE]
     assert judge_training(plain, chosen, Effect.NUMERICS).accepted
 
 

@@ -19,7 +19,7 @@ from gpurun.knobs import find
 from gpurun.knobs.api import Effect
 from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
-from gpurun.records.tuning import LadderRow, TuningReport
+from gpurun.records.tuning import LadderRow, TrialPurpose, TuningReport
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.page.run_contents import RunContents
 from gpurun.report.page.run_page import run_page
@@ -63,8 +63,8 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
         probe=trials[0], ladder=list(told.ladder), decisions=list(told.decisions)
     )
 
-    def launch(purpose: str, settings: Mapping[str, Any], number: int, _: object) -> Any:
-        trial = next(t for t in waiting if t.record.purpose == purpose)
+    def launch(purpose: TrialPurpose, settings: Mapping[str, Any], number: int, _: object) -> Any:
+        trial = next(t for t in waiting if t.record.purpose is purpose)
         waiting.remove(trial)
         assert trial.record.knobs == dict(settings)
         assert trial.evidence is not None

@@ -23,6 +23,7 @@ from gpurun.records.tuning import (
     LossCurves,
     Proof,
     SavedSettings,
+    TrialPurpose,
     TrialRecord,
     TuningReport,
 )
@@ -47,7 +48,9 @@ REPORT = TuningReport(
     chosen=CANDIDATE,
     larger_batch=None,
     ladder=(LadderRow("tf32", True, "numerics", 1.0, 2.0, (1.8, 2.2), 5, 0.0, True, "faster"),),
-    trials=(TrialRecord(1, "probe", {}, "stopped", 1.0, None, 5, 0.5, 3.0, "", "runs/1"),),
+    trials=(
+        TrialRecord(1, TrialPurpose.PROBE, {}, "stopped", 1.0, None, 5, 0.5, 3.0, "", "runs/1"),
+    ),
     tuning_seconds=60.0,
     proof=Proof(2.0, (1.8, 2.2), 0.001, True, True, ((1.0, 2.0), (1.0, 2.1))),
     guard=GuardVerdict(True, 0.001, 0.01, (), LossCurves((1.0, None), (1.0, 0.9))),

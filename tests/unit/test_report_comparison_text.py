@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpurun.bench.compare.comparison_document import together
+from gpurun.bench.compare.comparison_document import worst_with_others
 from gpurun.bench.unfinished import Unfinished
 from gpurun.report.comparison_text import MARKER, comparison_markdown
 from tests.conftest import REPOSITORY
@@ -43,7 +43,7 @@ def test_a_failure_shows_no_figures_that_would_read_like_a_regression() -> None:
 
 def test_several_benchmarks_are_one_comment_with_the_worst_first() -> None:
     passed = replace(document(found([999.0, 1001.0, 998.0, 1000.0])), benchmark="other")
-    text = comparison_markdown(together([passed, document(found([800.0] * 4))]))
+    text = comparison_markdown(worst_with_others([passed, document(found([800.0] * 4))]))
     marker, heading, *rest = text.splitlines()
     assert marker == MARKER
     assert heading.startswith("### gpurun bench: REGRESSION train")

@@ -195,7 +195,7 @@ def test_foreign_text_stays_text_in_html_and_markdown() -> None:
         invocation=("gpurun", HOSTILE),
         decisions=(HOSTILE,),
         findings=(finding(HOSTILE),),
-        trials=(trial(1, {HOSTILE: HOSTILE}, None, reason=HOSTILE, purpose=HOSTILE),),
+        trials=(trial(1, {HOSTILE: HOSTILE}, None, reason=HOSTILE),),
         isolation=HOSTILE,
     )
     result = run_result(notes=(HOSTILE,), command=(HOSTILE,), status=HOSTILE)

@@ -221,13 +221,13 @@ def test_records_are_put_on_this_nodes_clock(tmp_path: Path) -> None:
 def test_clocks_are_compared_when_all_nodes_begin_a_launch(
     pair: list[Nodes], tmp_path: Path, both: Both[Any]
 ) -> None:
-    ahead, meet = 3_600_000_000_000, pair[1]._meet
+    ahead, meet = 3_600_000_000_000, pair[1]._synchronize
 
     def an_hour_ahead(name: str) -> tuple[int, int]:
         port, met_ns = meet(name)
         return port, met_ns + ahead
 
-    pair[1]._meet = an_hour_ahead  # type: ignore[method-assign]
+    pair[1]._synchronize = an_hour_ahead  # type: ignore[method-assign]
     launched = [Launched(tmp_path / str(node), LaunchOutcome(0, 2.0)) for node in range(2)]
     launch(both, pair, launched)
     for node in range(2):

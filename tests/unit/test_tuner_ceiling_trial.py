@@ -12,7 +12,7 @@ from gpurun.formatting.ceilings_text import ceilings_sentence
 from gpurun.measure.run_events import read_run
 from gpurun.records.events import CeilingsEvent
 from gpurun.records.facts import Facts
-from gpurun.records.tuning import Ceilings
+from gpurun.records.tuning import Ceilings, TrialPurpose
 from gpurun.report.trial_text import outcome_text
 from gpurun.report.tuning_verdict import remarks
 from gpurun.tuner.ceiling_trial import ceilings_of, samples_per_second
@@ -117,7 +117,7 @@ def test_a_device_that_lags_behind_the_host_sets_the_pace(tmp_path: Path) -> Non
 
 
 def test_a_trial_for_the_ceilings_ends_well_without_a_speed() -> None:
-    ended = trial(3, {}, None, purpose="ceilings", status="stopped")
+    ended = trial(3, {}, None, purpose=TrialPurpose.CEILINGS, status="stopped")
     assert outcome_text(ended) == ""
     assert outcome_text(replace(ended, status="failed", reason="it fell over")) == (
         "failed: it fell over"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from gpurun.records.blame_report import LaunchState
-from gpurun.tuner.culprit_settings import Part, culprits
+from gpurun.tuner.culprit_settings import KnobGroup, culprits
 
 NAMES = "abcdefgh"
 
@@ -20,7 +20,7 @@ class Machine:
         self.undecided = set(undecided)
         self.launched: set[frozenset[str]] = set()
 
-    def __call__(self, parts: Sequence[Part]) -> LaunchState:
+    def __call__(self, parts: Sequence[KnobGroup]) -> LaunchState:
         names = {name for part in parts for name in part}
         self.launched.add(frozenset(names))
         if self.undecided and self.undecided <= names:
@@ -29,7 +29,7 @@ class Machine:
         return LaunchState.BAD if wrong else LaunchState.GOOD
 
 
-def found(machine: Machine, parts: Sequence[Part]) -> list[set[str]]:
+def found(machine: Machine, parts: Sequence[KnobGroup]) -> list[set[str]]:
     sets, _ = culprits(parts, machine)
     return [{name for part in one for name in part} for one in sets]
 

@@ -15,6 +15,7 @@ from gpurun.measure.machine import available_memory
 from gpurun.measure.run_events import read_run
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import StepTime
+from gpurun.records.tuning import TrialPurpose
 from gpurun.trials.outcome import PairOutcome
 from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner.proof.live_proof import LiveProof
@@ -45,7 +46,7 @@ class StandIn:
 
 
 def proof(series: StandIn, objective: Objective = Objective.THROUGHPUT) -> LiveProof:
-    def request(purpose: str, settings: Mapping[str, Any], number: int) -> TrialRequest:
+    def request(purpose: TrialPurpose, settings: Mapping[str, Any], number: int) -> TrialRequest:
         return TrialRequest(purpose, settings, PROBE)
 
     stand_in: Any = series

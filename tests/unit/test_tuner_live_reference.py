@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner.search.live_reference import ENDED, LiveReference
 from gpurun.tuner.search.screening import SearchState, compared, gain_over, gains
 from gpurun.tuner.trial_length import PROBE
@@ -16,7 +17,7 @@ from tests.unit.knob_facts import facts, result
 from tests.unit.tuner_trials import judge_of
 from tests.unit.tuner_trials import trial as finished
 
-SCREEN = TrialRequest("screen", {"tf32": True}, PROBE)
+SCREEN = TrialRequest(TrialPurpose.SCREEN, {"tf32": True}, PROBE)
 
 
 class Series:
@@ -145,7 +146,7 @@ def test_a_reference_that_ended_beside_a_trial_is_told() -> None:
 def test_other_trials_than_those_of_the_search_run_alone() -> None:
     launches = Launches(finished(100.0))
     reference, _, _ = started(Series(), launches)
-    reference.run(replace(SCREEN, purpose="rounding"))
+    reference.run(replace(SCREEN, purpose=TrialPurpose.ROUNDING))
     assert launches.in_turns == [False]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gpurun.records.tuning import TrialPurpose
 from gpurun.stats.sequential_test import sequential_look
 from gpurun.tuner.proof.paired_proof import Finalist, PairResult, proof_of, prove
 from gpurun.tuner.tuning_trial import Trial
@@ -29,14 +30,14 @@ class Machine:
 
     def launch(
         self,
-        purpose: str,
+        purpose: TrialPurpose,
         settings: Mapping[str, Any],
         number: int,
         following: Sequence[Mapping[str, Any]],
     ) -> Trial:
         self.settings.append(settings)
         self.following.append(following)
-        self.launched.append((purpose, number))
+        self.launched.append((purpose.value, number))
         if len(self.launched) in self._failing:
             return trial(None, settings, reason="a bad day")
         turn = NOISE[len(self.launched) % len(NOISE)]
@@ -122,7 +123,7 @@ def test_where_time_is_short_it_is_for_the_first_finalist() -> None:
     left = [10.0]  # launches of a second each
     rates = itertools.cycle((100.0, 130.0, 80.0, 110.0, 70.0))  # nothing settles so soon
 
-    def launch(purpose: str, settings: Mapping[str, Any], *rest: Any) -> Trial:
+    def launch(purpose: TrialPurpose, settings: Mapping[str, Any], *rest: Any) -> Trial:
         left[0] -= 1.0
         found = trial(next(rates), settings)
         return replace(found, record=replace(found.record, seconds=1.0))

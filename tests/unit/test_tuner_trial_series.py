@@ -14,6 +14,7 @@ from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.tuning import TrialPurpose
 from gpurun.trials.failure_cause import recompiled, while_compiling
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome, PairOutcome
@@ -34,14 +35,14 @@ from tests.unit.recorded_runs import MS, START_NS, UNIX_NS, steady, write_events
         ("", ""),
     ],
 )
-def test_the_last_words_name_the_exception(tmp_path: Path, printed: str, words: str) -> None:
+def test_the_last_lines_name_the_exception(tmp_path: Path, printed: str, words: str) -> None:
     log = tmp_path / "output.log"
     log.write_text(printed)
     assert last_error_line(log).startswith(words)
     assert bool(last_error_line(log)) == bool(words)
 
 
-def test_a_trial_that_printed_nowhere_has_no_last_words(tmp_path: Path) -> None:
+def test_a_trial_that_printed_nowhere_has_no_last_lines(tmp_path: Path) -> None:
     assert last_error_line(tmp_path / "missing.log") == ""
 
 
@@ -139,7 +140,7 @@ def test_settings_that_cannot_be_prepared_are_a_skipped_trial_and_launch_nothing
     target = Target(TargetKind.SCRIPT, str(tmp_path / "missing.py"))
     options = Options(target, optimize=True, knob_paths=(str(knob),))
     series = TrialSeries(options, tmp_path / "run", Mode.IN_PLACE, {}, lambda steps, of: None)
-    trial = series.run(TrialRequest("screen", {"mine": 1}, PROBE))
+    trial = series.run(TrialRequest(TrialPurpose.SCREEN, {"mine": 1}, PROBE))
     assert trial.throughput is None
     assert trial.record.status == "skipped"
     assert trial.record.reason.startswith(f"mine: {reason}")
@@ -164,8 +165,8 @@ def test_the_next_pair_is_expected_with_its_sides_reversed(
     settings = ({}, {"cpu_threads": 1})
     series.run_pair(
         (
-            TrialRequest("pair baseline", settings[0], PROBE),
-            TrialRequest("pair candidate", settings[1], PROBE),
+            TrialRequest(TrialPurpose.PAIR_BASELINE, settings[0], PROBE),
+            TrialRequest(TrialPurpose.PAIR_CANDIDATE, settings[1], PROBE),
         )
     )
     names = [tuple(setting.knob for setting in one.settings) for one in launched]

@@ -15,7 +15,14 @@ from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.knobs import find
 from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import BatchFlag, Facts
-from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord, Unproven
+from gpurun.records.tuning import (
+    PAIR_SIDES,
+    GuardVerdict,
+    LadderRow,
+    TrialPurpose,
+    TrialRecord,
+    Unproven,
+)
 from gpurun.tuner import training_judge
 from gpurun.tuner import tuning_run as tuning_module
 from gpurun.tuner.proof import final_selection
@@ -53,7 +60,7 @@ class StandIn:
         self.folder = Path()
         self.layered = False
         self.training_loaders: tuple[str, ...] = ()
-        self.standby_modules: tuple[str, ...] = ()
+        self.prestart_modules: tuple[str, ...] = ()
 
     def end_reference(self) -> None:
         pass
@@ -99,7 +106,7 @@ def prove(
     stand_in = StandIn(rates, shows=True)
     tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
     monkeypatch.setattr(training_judge, "judge_training", judge)
-    best = stand_in.run(TrialRequest("screen", settings, PROBE))
+    best = stand_in.run(TrialRequest(TrialPurpose.SCREEN, settings, PROBE))
     state = SearchState(settings, best, facts(), judge_of())
     side = None
     if batch is not None:
@@ -259,7 +266,7 @@ def test_batch_sizes_that_the_user_lists_are_the_only_ones_tried() -> None:
     options = replace(parse(words, {}), allow=TRAINING)
     stand_in = StandIn(steady())
     tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
-    best = stand_in.run(TrialRequest("screen", {}, PROBE))
+    best = stand_in.run(TrialRequest(TrialPurpose.SCREEN, {}, PROBE))
     state = SearchState({}, best, facts(batch_flag=BatchFlag("--batch-size", 32)), judge_of())
     assert tuning._larger_batch(state, tuning._search(state)) is None
     assert "batch size: not tried: --batch-size is tuned" in tuning.findings.decisions
@@ -271,7 +278,7 @@ def test_a_launch_of_the_search_that_hangs_leaves_time_for_the_shortest_proof() 
     stand_in = StandIn(steady())
     options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
     tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 200)  # type: ignore[arg-type]
-    best = stand_in.run(TrialRequest("screen", {}, PROBE))
+    best = stand_in.run(TrialRequest(TrialPurpose.SCREEN, {}, PROBE))
     slow = replace(best, record=replace(best.record, seconds=20.0))
     tuning._time.baseline(slow, started_early=False)
     tuning._search(SearchState({}, slow, facts(), judge_of()))
@@ -303,12 +310,12 @@ def test_a_batch_size_that_may_not_be_applied_is_tried_after_the_proof(
     options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True, allow=allow)
     stand_in = StandIn(steady(gains=2.0, batch_size=1.5))
     tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
-    base = stand_in.run(TrialRequest("screen", {}, PROBE))
+    base = stand_in.run(TrialRequest(TrialPurpose.SCREEN, {}, PROBE))
     known = facts(batch_flag=BatchFlag("--batch-size", 32))
     state = SearchState({}, base, known, judge_of(), ladder=tuning.findings.ladder)
     monkeypatch.setattr(tuning, "_knob", lambda name: Gains() if name == "gains" else find(name))
     tuning._settle(state)
-    order = [(r.purpose.split()[0], "batch_size" in r.knobs) for r in stand_in.trials[1:]]
+    order = [(r.purpose.value.split()[0], "batch_size" in r.knobs) for r in stand_in.trials[1:]]
     first_batch, first_pair = order.index(("screen", True)), order.index(("pair", False))
     assert (first_pair < first_batch) is proof_first
     found = tuning.findings
@@ -338,10 +345,10 @@ def test_a_proof_that_the_budget_cut_off_is_gone_on_with_and_not_searched_for_ag
             time.monotonic() + seconds,
             before,  # type: ignore[arg-type]
         )
-        base = stand_in.run(TrialRequest("screen", {}, PROBE))
+        base = stand_in.run(TrialRequest(TrialPurpose.SCREEN, {}, PROBE))
         tuning._time.baseline(base, started_early=False)
         tuning._settle(SearchState({}, base, facts(), judge_of(), ladder=tuning.findings.ladder))
-        assert all(request.purpose.startswith("pair") for request in stand_in.requests[1:])
+        assert all(request.purpose in PAIR_SIDES for request in stand_in.requests[1:])
         return tuning
 
     no_gain = Unproven({"loader_workers": 4}, ((100.0, 99.0),), (row,), 1.0, False, errors=(0.01,))
@@ -361,7 +368,7 @@ def test_a_proof_that_the_budget_cut_off_is_gone_on_with_and_not_searched_for_ag
 def test_the_pairs_of_an_earlier_tuning_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_judge, "judge_training", lambda *_: SOUND)
     earlier = Unproven({"a": 1}, ((100.0, 201.0), (100.0, 202.0)), (), 1.0, rounded=False)
-    best = StandIn(steady()).run(TrialRequest("screen", {"a": 1}, PROBE))
+    best = StandIn(steady()).run(TrialRequest(TrialPurpose.SCREEN, {"a": 1}, PROBE))
     state = SearchState({"a": 1}, best, facts(), judge_of())
     findings = TuningFindings()
     asked: list[Finalist] = []
@@ -391,10 +398,10 @@ def test_only_what_took_all_its_time_is_late(took: float, late: bool) -> None:
         TuningView(),
         time.monotonic() + 200,
     )
-    ended = stand_in.run(TrialRequest("screen", {}, PROBE))
+    ended = stand_in.run(TrialRequest(TrialPurpose.SCREEN, {}, PROBE))
     record = replace(ended.record, status="timeout", seconds=took)
     stand_in.run = lambda request: replace(ended, record=record)  # type: ignore[method-assign]
-    assert tuning._launch_in_search(TrialRequest("screen", {"a": 1}, PROBE)).late is late
+    assert tuning._launch_in_search(TrialRequest(TrialPurpose.SCREEN, {"a": 1}, PROBE)).late is late
 
 
 def test_a_much_larger_budget_searches_again_and_counts_pairs_of_the_same_finalist(
@@ -411,7 +418,7 @@ def test_a_much_larger_budget_searches_again_and_counts_pairs_of_the_same_finali
     for before in (same, replace(same, knobs={"b": 1})):
         stand_in = StandIn(steady())
         tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 600, before)  # type: ignore[arg-type]
-        base = stand_in.run(TrialRequest("screen", {}, PROBE))
+        base = stand_in.run(TrialRequest(TrialPurpose.SCREEN, {}, PROBE))
         tuning._settle(SearchState({}, base, facts(), judge_of()))
     assert asked == [same, None]
 
@@ -425,8 +432,8 @@ def test_a_pair_that_has_begun_may_take_what_it_was_expected_to_whatever_is_left
         TuningView(),
         time.monotonic() + 1.0,
     )
-    base = stand_in.run(TrialRequest("screen", {}, PROBE))
+    base = stand_in.run(TrialRequest(TrialPurpose.SCREEN, {}, PROBE))
     slow = replace(base, record=replace(base.record, seconds=150.0))
     tuning._time.baseline(slow, started_early=False)
     tuning._proofs.prove([Finalist("chosen", {"a": 1})], slow)
-    assert tuning._proofs._live_request("pair baseline", {}, 0).limit_seconds >= 300.0
+    assert tuning._proofs._live_request(TrialPurpose.PAIR_BASELINE, {}, 0).limit_seconds >= 300.0

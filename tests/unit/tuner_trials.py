@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gpurun.records.result import KnobOutcome
-from gpurun.records.tuning import TrialRecord
+from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.training_judge import TrainingJudge, launch_rounded
 from gpurun.tuner.trial_length import PROBE
@@ -32,9 +32,9 @@ def trial(
     if rate is None and status == "stopped":
         status = "failed"
     record = TrialRecord(
-        number=number, purpose="screen", knobs=knobs, status=status, samples_per_second=rate,
-        step_time_ms=None, peak_memory_bytes=None, final_loss=None, seconds=seconds,
-        reason=reason, run_dir="trials/01",
+        number=number, purpose=TrialPurpose.SCREEN, knobs=knobs, status=status,
+        samples_per_second=rate, step_time_ms=None, peak_memory_bytes=None, final_loss=None,
+        seconds=seconds, reason=reason, run_dir="trials/01",
     )  # fmt: skip
     measured = result(samples_per_second=rate, knobs=outcomes, status=status)
     losses = tuple(1.0 - 0.01 * n for n in range(20))

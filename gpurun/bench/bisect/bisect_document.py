@@ -71,7 +71,7 @@ def bisection_report(
     )
 
 
-def together(documents: Sequence[BisectionReport]) -> BisectionReport:
+def worst_with_others(documents: Sequence[BisectionReport]) -> BisectionReport:
     """Several benchmarks as one document: that of the worst, which holds the others."""
     worst = min(documents, key=lambda one: WORST_FIRST.index(one.verdict))
     return replace(worst, others=tuple(one for one in documents if one is not worst))

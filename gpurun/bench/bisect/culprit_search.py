@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _MeasurableCommit:
     """A commit that can be measured, with the skipped ones before it: a drop between its
     neighbour and itself came with any of these."""
 
@@ -73,19 +73,19 @@ def next_action(state: Bisection) -> Measure | Confirm | Done:
     return Confirm(commit, parent, order, probabilities[top])
 
 
-def _places(state: Bisection) -> list[_Place]:
-    places: list[_Place] = []
+def _places(state: Bisection) -> list[_MeasurableCommit]:
+    places: list[_MeasurableCommit] = []
     run: list[str] = []
     skipped = set(state.skipped)
     for commit in state.commits:
         run.append(commit)
         if commit not in skipped:
-            places.append(_Place(tuple(run)))
+            places.append(_MeasurableCommit(tuple(run)))
             run = []
     return places
 
 
-def _posterior(state: Bisection, places: Sequence[_Place]) -> Posterior:
+def _posterior(state: Bisection, places: Sequence[_MeasurableCommit]) -> Posterior:
     from gpurun.stats.drop_posterior import Posterior, Reading  # numpy comes with it
 
     where = {state.good: 0, **{p.commit: i for i, p in enumerate(places, 1)}}
@@ -113,7 +113,7 @@ def _own_pairs(state: Bisection, commit: str, against: str) -> list[Pair]:
 
 
 def _measure(state: Bisection, commit: str, against: str) -> Measure:
-    """In the order that balances those of the same two commits, else not that of the last pair."""
+    """A pair whose order balances earlier pairs of these commits, else reverses the last order."""
     own = [p.against_first for p in _own_pairs(state, commit, against)]
     balance = 2 * sum(own) - len(own)
     if balance:
@@ -131,7 +131,7 @@ def _check(state: Bisection, another: float, commit: str, parent: str) -> Measur
 
 
 def _suspects(
-    places: Sequence[_Place], probabilities: Sequence[float], enough: float
+    places: Sequence[_MeasurableCommit], probabilities: Sequence[float], enough: float
 ) -> tuple[SuspectedCommits, ...]:
     """The likeliest places, until together they reach `enough`."""
     found: list[SuspectedCommits] = []
@@ -142,7 +142,7 @@ def _suspects(
     return tuple(found)
 
 
-def _likeliest(entry: tuple[float, _Place]) -> float:
+def _likeliest(entry: tuple[float, _MeasurableCommit]) -> float:
     return -entry[0]
 
 
@@ -150,14 +150,20 @@ def _cost(state: Bisection, posterior: Posterior) -> tuple[int, float | None]:
     return len(state.pairs), posterior.noise if state.pairs else None
 
 
-def _inconclusive(state: Bisection, places: Sequence[_Place], posterior: Posterior) -> Done:
+def _inconclusive(
+    state: Bisection, places: Sequence[_MeasurableCommit], posterior: Posterior
+) -> Done:
     *probabilities, none = (float(p) for p in posterior.places)
     suspects = _suspects(places, probabilities, state.plan.level * (1 - none))
     return Done(Outcome.INCONCLUSIVE, suspects, none, *_cost(state, posterior))
 
 
 def _found(
-    state: Bisection, places: Sequence[_Place], posterior: Posterior, top: int, more: Further
+    state: Bisection,
+    places: Sequence[_MeasurableCommit],
+    posterior: Posterior,
+    top: int,
+    more: Further,
 ) -> Done:
     another = None
     if more.probability > 0.5:

@@ -45,11 +45,11 @@ class CompareRequest:
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """The two sides of a comparison. `sides` readies both for the time of a block; it is given the
-    run folder, for the output of what it runs.
+    """The two sides of a comparison. `sides` makes both ready for the time of a block. It gets the
+    run folder, which receives the output of setup commands.
 
     `batch_may_differ`: the user allows that the sides train with batches of unequal size. `notes`:
-    why these two.
+    why these two are compared.
     """
 
     compared: Compared
@@ -95,12 +95,12 @@ def compare_sides(
     findings, unfinished = findings or Findings(), None
     compared, purpose = Compared(Version(), Version()), BenchmarkPurpose.COMPARE
     try:
-        contest = prepare()
-        compared, purpose = contest.compared, contest.purpose
-        findings.notes += contest.notes
+        plan = prepare()
+        compared, purpose = plan.compared, plan.purpose
+        findings.notes += plan.notes
         folder = new_run(asked.home)
-        with contest.sides(folder) as sides:
-            _launch(sides, benchmark, folder, asked, findings, interruption, contest)
+        with plan.sides(folder) as sides:
+            _launch(sides, benchmark, folder, asked, findings, interruption, plan)
     except BaseException as error:
         pairs = len(findings.pairs)
         done = f"interrupted after {pairs} pair{'' if pairs == 1 else 's'}"
@@ -125,9 +125,9 @@ def _launch(
     asked: CompareRequest,
     findings: Findings,
     interruption: SignalGuard,
-    contest: ComparisonPlan,
+    plan: ComparisonPlan,
 ) -> None:
-    """Everything that is launched; at its end nothing may cut the cleaning short."""
+    """Launch the pairs. No signal may cut the cleaning short at the end."""
     mode, imperfection = require(sides.current.folder, in_place=asked.in_place)
     findings.notes += sides.notes
     for line in filter(None, (*sides.notes, imperfection)):
@@ -142,7 +142,7 @@ def _launch(
             findings,
             asked.tell,
             asked.deadline,
-            contest.batch_may_differ,
+            plan.batch_may_differ,
         ).run()
     finally:
         interruption.hold()
@@ -164,7 +164,7 @@ def _keep(
     asked: CompareRequest,
     purpose: BenchmarkPurpose,
 ) -> Compared:
-    """Keep what was measured of both sides; the versions with their records."""
+    """Store the records of both sides; the versions with these records."""
     return replace(
         compared,
         records=(
@@ -189,5 +189,5 @@ def _kept(
 
 
 def not_compared(benchmark: Benchmark, unfinished: Unfinished) -> Comparison:
-    """The document of a benchmark of which nothing is known but why."""
+    """The document of a benchmark that was not compared, with the reason."""
     return comparison(benchmark, Findings(), Compared(Version(), Version()), 0.0, unfinished)

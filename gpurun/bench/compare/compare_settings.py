@@ -57,13 +57,15 @@ def compare_settings(
         applied_settings(one.saved, one.label, benchmark.args, knob_paths, allow) for one in both
     ]
     may_train = "training" in allow
-    contest = _contest(benchmark, (both[0].label, both[1].label), (done[0], done[1]), may_train)
+    plan = _comparison_plan(
+        benchmark, (both[0].label, both[1].label), (done[0], done[1]), may_train
+    )
     for side, one in zip((BASELINE, CURRENT), both, strict=True):
         asked.tell(f"{side}: {one.label}, {_shown(one)}")
-    return compare_sides(benchmark, asked, interruption, lambda: contest)
+    return compare_sides(benchmark, asked, interruption, lambda: plan)
 
 
-def _contest(
+def _comparison_plan(
     benchmark: Benchmark,
     labels: tuple[str, str],
     both: tuple[AppliedSettings, AppliedSettings],

@@ -134,7 +134,7 @@ def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> 
     return speed
 
 
-def together(documents: Sequence[Comparison]) -> Comparison:
+def worst_with_others(documents: Sequence[Comparison]) -> Comparison:
     """Several benchmarks as one document: that of the worst, which holds the others."""
     worst = min(documents, key=_rank)
     return replace(worst, others=tuple(one for one in documents if one is not worst))
@@ -163,7 +163,7 @@ def _metric(result: MetricResult, findings: Findings) -> MetricComparison:
 
 
 def _side(compared: Compared, number: int) -> ComparedSide:
-    """The figures are those of the record, by name; None where there is none."""
+    """One side, with the record's figures of the same names; None without a record."""
     version = (compared.baseline, compared.current)[number]
     record = compared.records[number]
     labelled = None if compared.settings is None else compared.settings[number]

@@ -107,7 +107,7 @@ def _document(
     )
 
 
-def together(documents: list[Selftest]) -> Selftest:
+def worst_with_others(documents: list[Selftest]) -> Selftest:
     """Several benchmarks as one document: that of the worst, which holds the others."""
     worst = min(documents, key=lambda one: WORST_FIRST.index(one.verdict))
     return replace(worst, others=tuple(one for one in documents if one is not worst))
@@ -188,8 +188,10 @@ def _compare_thrice(
         asked.tell(f"{number} of 3: {what}")
         findings = Findings()
         compared = _versions(sides, edited=plan.part == MODULE)
-        contest = ComparisonPlan(compared, lambda _: nullcontext(tried), BenchmarkPurpose.SELFTEST)
-        found = compare_sides(benchmark, asked, interruption, lambda: contest, findings)
+        comparison_plan = ComparisonPlan(
+            compared, lambda _: nullcontext(tried), BenchmarkPurpose.SELFTEST
+        )
+        found = compare_sides(benchmark, asked, interruption, lambda: comparison_plan, findings)
         launches = (findings.launches(BASELINE), findings.launches(CURRENT))
         progress.parts.append(judged(plan, slowdown, found, *launches))
         return None if found.verdict in ("failed", "interrupted") else findings

@@ -226,7 +226,7 @@ def run_git(
     """One git command in `folder`, finished, whatever its exit code.
 
     It is killed when this thread is. With `locks` (open files that git then holds as well) it runs
-    to its end instead, because git does not undo a worktree that it has half made or removed.
+    to its end instead: git does not undo a worktree that is half made or removed.
     """
     settings = [word for setting in SETTINGS for word in ("-c", setting)]
     environment = {

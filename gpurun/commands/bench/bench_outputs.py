@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpurun.arguments.options import BenchOptions
-from gpurun.bench.compare.comparison_document import together
+from gpurun.bench.compare.comparison_document import worst_with_others
 from gpurun.bench.tracker_formats import TRACKERS, Tracked, tracked
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import attempt, emit_json, say
@@ -45,7 +45,7 @@ def _append(path: Path, text: str) -> None:
 
 def conclude(documents: Sequence[Comparison], options: BenchOptions) -> int:
     """Write what was asked for, and the closing line; the exit code."""
-    found = together(documents)
+    found = worst_with_others(documents)
     code = found.exit_code  # a signal after the last comparison changes nothing that is known
     emit_json(options.json, to_json(found))
     emit_markdown(options.markdown, comparison_markdown(found))

@@ -7,7 +7,7 @@ import time
 
 from gpurun.arguments.bench_subcommand_flags import parse_bisect
 from gpurun.arguments.options import BisectOptions
-from gpurun.bench.bisect.bisect_document import together
+from gpurun.bench.bisect.bisect_document import worst_with_others
 from gpurun.bench.bisect.bisect_runner import BisectRequest, bisect, not_searched
 from gpurun.bench.bisect.bisect_state import SearchPlan
 from gpurun.bench.store import open_store
@@ -72,7 +72,7 @@ def bisect_command(argv: list[str]) -> int:
             shown=lambda found: _shown(found, options),
             tell=search.tell,
         )
-        found = together(documents)
+        found = worst_with_others(documents)
         emit_json(options.json, to_json(found))
         emit_markdown(options.markdown, bisection_markdown(found))
         print_verdict(

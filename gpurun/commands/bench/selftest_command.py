@@ -8,7 +8,7 @@ import time
 from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, parse_selftest
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.compare.compare_commits import CompareRequest
-from gpurun.bench.selftest.selftest_runner import not_tried, selftest, together
+from gpurun.bench.selftest.selftest_runner import not_tried, selftest, worst_with_others
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
 from gpurun.commands.bench.each_benchmark import of_each
@@ -70,7 +70,7 @@ def run_selftest(argv: list[str]) -> int:
             shown=lambda found: _shown(found, options),
             tell=asked.tell,
         )
-        found = together(documents)
+        found = worst_with_others(documents)
         emit_json(options.json, to_json(found))
         answers = {part.part: part.answer for part in found.parts}
         print_verdict(found.verdict, found.exit_code, **answers, pairs=pairs_in_all(found))

@@ -29,7 +29,7 @@ def enter_layer(
 ) -> None:
     """From here on this process sees the files through a layer of its own. `OSError` if not.
 
-    An order that says `probe` has what is imperfect about the layer told on standard error.
+    If the order says `probe`, imperfections of the layer are written to standard error.
     """
     order = json.loads(order_text)
     cwd = os.getcwd()

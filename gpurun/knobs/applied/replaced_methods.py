@@ -18,7 +18,7 @@ Ask = Callable[[Tensor, Args, Kwargs], object]
 """(target, args, kwargs of a call) → what it returns instead; None: the original is called."""
 
 
-def asking_first(
+def intercepted(
     original: Callable[Concatenate[T, P], R],
     ask: Callable[[T, Args, Kwargs], object],
 ) -> Callable[Concatenate[T, P], Any]:

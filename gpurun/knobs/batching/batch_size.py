@@ -142,7 +142,7 @@ def _present(facts: Facts) -> tuple[int, str] | Skip:
 
 
 def _why_uses_are_unknown(loaders: Sequence[LoaderEvent]) -> str:
-    """Why nobody can say what else reads the batch size."""
+    """Reason why other uses of the batch size cannot be found."""
     outside = [x for x in loaders if not x.in_script]
     where = place((outside or loaders)[0].key)
     if outside:

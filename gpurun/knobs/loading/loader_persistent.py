@@ -19,7 +19,7 @@ SHORT_EPOCH_MS = 60_000.0
 class LoaderPersistent(Knob):
     """`DataLoader(persistent_workers=True)`: workers live on when an epoch ends.
 
-    Helps when epochs are short, or when workers are dear to start (spawn, big data sets).
+    Helps when epochs are short, or when workers are slow to start (spawn, big data sets).
 
     Risks: each worker keeps its copy of the data set from the start. A data set that changes
     between epochs (`set_epoch`, an attribute that the script sets) stays frozen in the workers. A

@@ -10,9 +10,9 @@ from typing import Any
 from gpurun.measure.resource_use import SAMPLES_FILE, utilization_source
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.step_table import StepTable
-from gpurun.measure.training_clock import CLOCKS, StepClock, step_clock, sum_known
+from gpurun.measure.training_clock import StepClock, step_clock, sum_known
 from gpurun.records.codec import RecordError
-from gpurun.records.events import LearningRateEvent, ProcessEvent, StepRow, StepsEvent
+from gpurun.records.events import CLOCKS, LearningRateEvent, ProcessEvent, StepRow, StepsEvent
 from gpurun.records.monitor import GpuState, MonitorReport, RankState, TrainingState
 from gpurun.records.parse_json import parse_line
 from gpurun.records.samples import DeviceSample

@@ -43,9 +43,9 @@ class BisectedPair:
 
 @record
 class SuspectedCommits:
-    """Commits of which one brought a drop, with that probability; oldest first.
+    """Commits, oldest first, and the probability that one of them brought a drop.
 
-    They are several where all but the last of them could not be measured.
+    There are several if only the last of them could be measured.
     """
 
     commits: tuple[str, ...]

@@ -19,7 +19,7 @@ GPU_FIGURES = (
     (
         "gpu_utilization_percent",
         "gpu_utilization_percent",
-        "SM activity where the GPU tells it, else NVML utilisation.",
+        "SM activity where it is measured, else NVML utilisation.",
     ),
     ("gpu_memory_used_bytes", "memory_used_bytes", "GPU memory in use."),
     ("gpu_memory_total_bytes", "memory_total_bytes", "GPU memory in all."),

@@ -18,7 +18,7 @@ from gpurun.report.findings_text import (
     largest_gain,
     place,
 )
-from gpurun.report.page.page_blocks import Card, Page, Paragraph, Part, Section
+from gpurun.report.page.page_blocks import Card, Page, PagePart, Paragraph, Section
 from gpurun.report.page.run_contents import RunContents
 
 LINE_LENGTH = 160
@@ -58,7 +58,7 @@ def diagnosis_page(report: DiagnosisReport, everything: bool = False) -> Page:
     if not shown:
         measured = ", ".join(report.sources) or "nothing"
         closing.append(Paragraph(f"Nothing was found. Measured: {measured}."))
-    part = Part("", (*sections, Section("", tuple(closing))))
+    part = PagePart("", (*sections, Section("", tuple(closing))))
     return Page(f"gpurun {headline(report)}", (part,))
 
 

@@ -11,8 +11,8 @@ from gpurun.report.page.page_blocks import (
     Card,
     Code,
     Page,
+    PagePart,
     Paragraph,
-    Part,
     Picture,
     Pictures,
     Section,
@@ -51,7 +51,7 @@ def html_page(page: Page) -> str:
 """
 
 
-def _part(part: Part, several: bool) -> str:
+def _part(part: PagePart, several: bool) -> str:
     heading = f"<h2>{_text(part.title)}</h2>" if several else ""
     level = 3 if several else 2
     sections = "\n".join(_section(section, level) for section in part.sections)

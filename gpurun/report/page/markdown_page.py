@@ -9,8 +9,8 @@ from gpurun.report.page.page_blocks import (
     Card,
     Code,
     Page,
+    PagePart,
     Paragraph,
-    Part,
     Picture,
     Pictures,
     Section,
@@ -27,7 +27,7 @@ def markdown_page(page: Page) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _part(part: Part, several: bool) -> list[str]:
+def _part(part: PagePart, several: bool) -> list[str]:
     level = "###" if several else "##"
     told = [f"## {escaped(part.title)}"] if several else []
     for section in part.sections:

@@ -74,7 +74,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Part:
+class PagePart:
     """All sections of one run, or those that compare runs."""
 
     title: str
@@ -88,4 +88,4 @@ class Page:
     """The whole page."""
 
     title: str
-    parts: tuple[Part, ...]
+    parts: tuple[PagePart, ...]

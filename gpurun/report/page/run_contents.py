@@ -12,14 +12,22 @@ from gpurun.measure.measured_window import measured_window
 from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records
-from gpurun.measure.training_clock import CLOCKS, StepClock, step_clock
+from gpurun.measure.training_clock import StepClock, step_clock
 from gpurun.records.bench.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.codec import RecordError
 from gpurun.records.diagnosis import DiagnosisReport
+from gpurun.records.events import CLOCKS
 from gpurun.records.result import ENDED_WELL, RESULT_SCHEMA, RunResult
 from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
-from gpurun.records.tuning import TUNING_SCHEMA, Candidate, TrialRecord, TuningReport
+from gpurun.records.tuning import (
+    PAIR_SIDES,
+    TUNING_SCHEMA,
+    Candidate,
+    TrialPurpose,
+    TrialRecord,
+    TuningReport,
+)
 from gpurun.report.page.recorded_series import Gauge, LossCurve, gauges_of, loss_curve
 from gpurun.rundir import read_json
 from gpurun.tuner.planned_work import PlannedWork, planned_work
@@ -28,9 +36,6 @@ T = TypeVar("T")
 
 Examine = Callable[[Path, RunRecords], DiagnosisReport]
 """Diagnoses a run folder with its records; `GpurunError` where it cannot."""
-
-PAIR = "pair "
-"""The purposes of trials of the proof begin so."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +207,7 @@ def _tuned(folder: Path, tuning: TuningReport, reader: _Reader) -> list[Recordin
             continue
         launch = folder / trial.run_dir
         recording = _recording(launch, label, reader, read_records(launch))
-        if trial.purpose.startswith(PAIR) and tuning.proof is not None and tuning.proof.live:
+        if trial.purpose in PAIR_SIDES and tuning.proof is not None and tuning.proof.live:
             told = f"{label}: {trial.run_dir} took turns with another launch"
             reader.missing.append(f"{told}; its figures of devices are left out")
             recording = _without_devices(recording)
@@ -217,8 +222,8 @@ def _trial_of(folder: Path, tuning: TuningReport, side: Candidate) -> TrialRecor
     """
     trials = [t for t in tuning.trials if t.status in ENDED_WELL and _inside(folder, t.run_dir)]
     of_side = [t for t in trials if t.knobs == side.knobs]
-    plain = [t for t in of_side if t.purpose in ("probe", "screen")]
-    paired = [t for t in of_side if t.purpose.startswith(PAIR)]
+    plain = [t for t in of_side if t.purpose in (TrialPurpose.PROBE, TrialPurpose.SCREEN)]
+    paired = [t for t in of_side if t.purpose in PAIR_SIDES]
     live = tuning.proof is not None and tuning.proof.live
     alone = plain if live else [*plain, *paired]
     candidates = list(reversed(alone or paired))

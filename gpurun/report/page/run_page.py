@@ -23,7 +23,7 @@ from gpurun.report.page.gauges_section import gauges_section
 from gpurun.report.page.headline_section import headline_section
 from gpurun.report.page.history_section import history_section
 from gpurun.report.page.loss_section import loss_section
-from gpurun.report.page.page_blocks import Block, Bullets, Page, Paragraph, Part, Section, Table
+from gpurun.report.page.page_blocks import Block, Bullets, Page, PagePart, Paragraph, Section, Table
 from gpurun.report.page.run_contents import Named, RunContents
 from gpurun.report.page.scaling_section import scaling_section
 from gpurun.report.page.step_parts_section import step_section
@@ -41,7 +41,7 @@ def run_page(runs: Sequence[RunContents], config: ReportConfig) -> Page:
     return Page(f"gpurun: {len(runs)} runs side by side", (_side_by_side(runs), *parts))
 
 
-def _part(run: RunContents, config: ReportConfig) -> Part:
+def _part(run: RunContents, config: ReportConfig) -> PagePart:
     """Every section that the run has data for."""
     launches: list[Named] = [(r.label, r) for r in run.recordings]
     named: list[Named] = [(name or "the run", recording) for name, recording in launches]
@@ -57,10 +57,10 @@ def _part(run: RunContents, config: ReportConfig) -> Part:
     sections += [gauges_section(launches), loss_section(launches)]
     sections += [cost_section(run, config), trials_section(run)]
     kept = tuple(section for section in sections if section is not None and section.blocks)
-    return Part(f"Run {run.name}", kept, run.missing)
+    return PagePart(f"Run {run.name}", kept, run.missing)
 
 
-def _side_by_side(runs: Sequence[RunContents]) -> Part:
+def _side_by_side(runs: Sequence[RunContents]) -> PagePart:
     """Figures, step parts and loss curves of all runs together."""
     named: list[Named] = [
         (f"{run.name} {recording.label}".strip(), recording)
@@ -76,7 +76,7 @@ def _side_by_side(runs: Sequence[RunContents]) -> Part:
         step_section(named),
         loss_section(named),
     ]
-    return Part("Side by side", tuple(section for section in sections if section is not None))
+    return PagePart("Side by side", tuple(section for section in sections if section is not None))
 
 
 def _faster(launches: Sequence[tuple[str, RunResult]]) -> list[Block]:

@@ -78,7 +78,7 @@ def _trial_row(trial: TrialRecord) -> tuple[str, ...]:
     reason = one_line(trial.reason)
     return (
         str(trial.number),
-        trial.purpose,
+        trial.purpose.value,
         knobs_text(trial.knobs),
         number(rate) if rate is not None else "",
         milliseconds(times.p50) if times is not None else "",

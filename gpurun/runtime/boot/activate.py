@@ -50,10 +50,10 @@ def _read_spec(path: str) -> RunSpec:
     """The spec of this launch; a process that was started before its turn waits for it."""
     with open(path) as file:
         spec = from_json(RunSpec, json.load(file))
-    if spec.standby:
+    if spec.prestart_modules:
         from gpurun.runtime.boot import prestart_wait
 
-        spec = prestart_wait.await_order(spec)
+        spec = prestart_wait.await_run_spec(spec)
     if spec.turns_after_steps is not None:
         # torch's watchdog takes a rank that is frozen for long for one that hangs
         os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", HEARTBEAT_SECONDS)

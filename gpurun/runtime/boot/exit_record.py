@@ -12,7 +12,7 @@ import os
 import sys
 import time
 
-from gpurun.records.events import LastWordsEvent
+from gpurun.records.events import ExitRecordEvent
 from gpurun.runtime.core.recorder import RECORDER, error_text
 
 _WRITTEN: set[int] = set()
@@ -32,7 +32,7 @@ def write() -> None:
     _WRITTEN.add(os.getpid())
     error = getattr(sys, "last_value", None)
     RECORDER.event(
-        LastWordsEvent(
+        ExitRecordEvent(
             unix_time_ns=time.time_ns(),
             error=" ".join(error_text(error).split()) if error is not None else None,
         )

@@ -169,7 +169,7 @@ def _profile(profile: ProfileSpec, run_dir: Path) -> None:
     control = run_dir / "control"
 
     def write_exit() -> None:
-        trial_exit.meet(control)
+        trial_exit.await_peers(control)
         write_exit_metrics()
 
     def stop() -> None:

@@ -12,24 +12,24 @@ import time
 from pathlib import Path
 
 from gpurun.records.codec import from_json
-from gpurun.records.spec import ORDER, RunSpec
+from gpurun.records.spec import RUN_SPEC, RunSpec
 
 POLL_SECONDS = 0.005
 
 
-def await_order(spec: RunSpec) -> RunSpec:
+def await_run_spec(spec: RunSpec) -> RunSpec:
     """Import what `spec` names and wait; the spec that the launcher then gives.
 
     Later processes of the same launch find it there and neither import nor wait.
     """
     control = Path(spec.run_dir) / "control"
-    order = control / ORDER
-    if not order.exists():
-        for name in spec.standby:
+    run_spec = control / RUN_SPEC
+    if not run_spec.exists():
+        for name in spec.prestart_modules:
             try:
                 importlib.import_module(name)
             except Exception:
                 break  # the script's own import will raise it
-    while not order.exists():
+    while not run_spec.exists():
         time.sleep(POLL_SECONDS)
-    return from_json(RunSpec, json.loads(order.read_text()))
+    return from_json(RunSpec, json.loads(run_spec.read_text()))

@@ -68,7 +68,7 @@ class Recorder:
         self._write(line)
 
     def plain(self, kind: str, **fields: object) -> None:
-        """Write an event given as JSON values: a record of many rows is dear to convert."""
+        """Write an event given as JSON values: a record of many rows is expensive to convert."""
         if self.run_dir is not None and not self._broken:
             self._write(_text({"event": kind, **fields}))
 

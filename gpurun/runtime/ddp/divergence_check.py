@@ -64,7 +64,7 @@ class DivergenceCheck:
     def _before_step(self, optimizer: Optimizer) -> None:
         self._steps = count = self._steps + 1
         self._last = weakref.ref(optimizer)
-        if not self._ddp.together():
+        if not self._ddp.keeps_ranks_alike():
             return
         if self._watching is None:
             self._watching = threading.Thread(target=self._watch, daemon=True)
@@ -77,7 +77,7 @@ class DivergenceCheck:
         if self._steps or not self._ddp.fed:
             return
         self._calls += 1
-        if self._calls in CALLS and self._ddp.together():
+        if self._calls in CALLS and self._ddp.keeps_ranks_alike():
             self._compare(0)
 
     def _compare(self, count: int) -> None:

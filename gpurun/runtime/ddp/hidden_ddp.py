@@ -150,7 +150,7 @@ class HiddenDDP:
         """True if a backward pass is under way: of checkpoints it calls modules again."""
         return bool(self._pass() != -1)
 
-    def together(self) -> bool:
+    def keeps_ranks_alike(self) -> bool:
         """True if there is anything to keep alike."""
         return self._ours and self._exchange and any(True for _ in self.parameters())
 
@@ -285,14 +285,14 @@ class HiddenDDP:
     # -- gradients -----------------------------------------------------------------------------
 
     def before_backward(self) -> None:
-        """Remember what the wrappers must leave alone, and what gradients are."""
+        """Remember frozen parameters, and the gradients that no wrapper averages."""
         self._frozen = [p for x in self._at_work for p in x.frozen_without_gradient()]
         for root in self._at_work:
             if root.wrapper is None or not root.called:
                 root.mark()
 
     def after_backward(self) -> None:
-        """Average what the wrappers do not; what was averaged before stays what it is."""
+        """Average the gradients that no wrapper averages."""
         for parameter in self._frozen:
             parameter.grad = None
         self.passes.over()

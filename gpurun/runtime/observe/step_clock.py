@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from gpurun.identity_map import IdentityMap
-from gpurun.records.events import StepRow, StepsEvent
+from gpurun.records.events import CLOCKS, StepRow, StepsEvent
 from gpurun.runtime.core.device_clock import OF_THE_PARENT, DeviceClock
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
@@ -32,8 +32,6 @@ FLUSH_NS = 500_000_000
 """A kill loses at most this much of the record, or the last tenth of a shorter one."""
 LOSS_EVERY_NS = 10_000_000
 """Outside trials the loss is looked at this seldom: of longer steps each one, for 0.15 % of it."""
-CLOCKS = ("forward", "backward", "optimizer")
-"""Later ones are better; when a better one is first seen, counting begins again."""
 PATIENCE = 64
 """After this many backward passes without a step of the optimizers, they are not what steps."""
 
@@ -310,9 +308,12 @@ class StepClock:
         rows.clear()
 
     def _report(self, clock: str, count: int) -> None:
-        """Tell of a step of the best clock so far; a slower or second optimizer's step is none."""
+        """Report a step of the best clock so far; a slower or second optimizer's step is none.
+
+        When a better clock is first seen, counting begins again.
+        """
         if clock != self._clock:
-            if CLOCKS.index(clock) < CLOCKS.index(self._clock):
+            if CLOCKS.index(clock) > CLOCKS.index(self._clock):
                 return
             self._clock, self._reported = clock, 0
         if count <= self._reported:

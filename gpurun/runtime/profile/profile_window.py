@@ -45,9 +45,9 @@ READ_STEPS = 3
 SETTLING_STEPS = READ_STEPS + PLAIN_STEPS
 """Steps before a window at the least. After as many more it begins, steady or not."""
 UNHEARD = 3
-"""A rank that has heard nothing from the one that decides begins after so many times as many."""
+"""A rank that hears nothing from the deciding rank begins after this many times as many steps."""
 UNENDED = 2
-"""Such a rank ends its window when it is so many times as long as it has to be."""
+"""Such a rank ends its window when it is this many times as long as needed."""
 POLL_SECONDS = 0.0005
 CATCH_UP_SECONDS = 30.0
 """A GPU that has not done its work by then is not waited for."""

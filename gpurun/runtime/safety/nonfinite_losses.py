@@ -19,14 +19,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizers
 
-from gpurun.records.events import NonfiniteEvent, StepRow
+from gpurun.records.events import CLOCKS, NonfiniteEvent, StepRow
 from gpurun.records.safety import NonfiniteAction, SafetySpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.step_agreement import rank_and_size
 from gpurun.runtime.observe.exit_metrics import BEFORE_END
 from gpurun.runtime.observe.optimizers import unless_compiling
-from gpurun.runtime.observe.step_clock import CLOCK, CLOCKS, PATIENCE
+from gpurun.runtime.observe.step_clock import CLOCK, PATIENCE
 from gpurun.runtime.safety.nonfinite_origin import NonfiniteOrigin
 from gpurun.runtime.safety.stderr_messages import say_once
 
@@ -72,7 +72,7 @@ class NonfiniteLosses:
 
     def _look(self, clock: str, rows: list[list[Any]]) -> None:
         if clock != self._clock:
-            if self._clock and CLOCKS.index(clock) < CLOCKS.index(self._clock):
+            if self._clock and CLOCKS.index(clock) > CLOCKS.index(self._clock):
                 return
             self._clock = clock
             self._steps.clear()

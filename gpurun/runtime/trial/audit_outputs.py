@@ -78,7 +78,7 @@ class OutputsAudit:
         return self._before(self._calls, module, args, kwargs)
 
     def after(self, seen: object, result: object) -> None:
-        """Note what it returned, and whether that changed what the call before it had returned."""
+        """Record a call's result, and whether the call changed the result of the one before."""
         self._after(seen, result)
 
     def finish(self) -> None:

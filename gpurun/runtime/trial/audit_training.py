@@ -49,7 +49,7 @@ class TrainingAudit:
         self._step = 1
         self._names: dict[int, str] = {}
         self._roots_named = 0
-        self._sides: dict[str, tuple[Side, list[Tensor]]] | None = None
+        self._unoptimized: dict[str, tuple[UnoptimizedTensors, list[Tensor]]] | None = None
         self._rates: list[tuple[int, tuple[float | None, ...]]] = []
         self._forget_step()
 
@@ -96,7 +96,7 @@ class TrainingAudit:
         ROOTS.on_inputs = None
         for hook in self._hooks:
             CLOCK.before_step.remove(hook)
-        self._hooks, self._sides = [], {}
+        self._hooks, self._unoptimized = [], {}
         self._samples.stop_looking()
 
     def finish(self) -> None:
@@ -195,24 +195,24 @@ class TrainingAudit:
 
     def _side_updates(self) -> dict[str, float]:
         """Return how far buffers and copies of the model moved since the step before."""
-        if self._sides is None:
-            self._sides = {
-                name: (what, [host_copy(tensor) for tensor in _content(what)])
-                for name, what in self._find_sides()
+        if self._unoptimized is None:
+            self._unoptimized = {
+                name: (what, [host_copy(tensor) for tensor in _tensors_of(what)])
+                for name, what in self._find_unoptimized()
             }
             return {}
         moved = {}
-        for name, (what, old) in self._sides.items():
-            tensors_now = _content(what)
+        for name, (what, old) in self._unoptimized.items():
+            tensors_now = _tensors_of(what)
             fresh = [host_copy(tensor) for tensor in tensors_now]
             sides = zip(tensors_now, old, fresh, strict=False)
             moved[name] = math.hypot(
                 *(moved_by(t, before, now) for t, before, now in sides if now.shape == before.shape)
             )
-            self._sides[name] = (what, fresh)
+            self._unoptimized[name] = (what, fresh)
         return moved
 
-    def _find_sides(self) -> Iterator[tuple[str, Side]]:
+    def _find_unoptimized(self) -> Iterator[tuple[str, UnoptimizedTensors]]:
         roots = ROOTS.modules()
         for number, root in enumerate(roots):
             for name, module in root.named_modules():
@@ -236,7 +236,7 @@ class _Buffers:
         return iter([tensor for tensor in found if is_tensor(tensor)])
 
 
-def _model_copies(roots: list[nn.Module]) -> Iterator[tuple[str, Side]]:
+def _model_copies(roots: list[nn.Module]) -> Iterator[tuple[str, UnoptimizedTensors]]:
     """Modules of a root's class that are no roots, and tables of tensors by a root's names."""
     inside = {id(m) for root in roots for m in root.modules()}
     classes = {type(root) for root in roots}
@@ -261,11 +261,11 @@ def _is_table(thing: dict[Any, Any], shapes: dict[str, Any], roots: list[nn.Modu
     return not any(t.data_ptr() in own for t in thing.values())
 
 
-def _content(side: Side) -> list[Tensor]:
+def _tensors_of(side: UnoptimizedTensors) -> list[Tensor]:
     if isinstance(side, dict):
         return [t for t in side.values() if is_tensor(t)]
     return list(side.parameters()) if isinstance(side, nn.Module) else list(side)
 
 
-Side: TypeAlias = nn.Module | dict[str, Any] | _Buffers
+UnoptimizedTensors: TypeAlias = nn.Module | dict[str, Any] | _Buffers
 """Tensors that move without being optimized: a copy of a model, a table of tensors, buffers."""

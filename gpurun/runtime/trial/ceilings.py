@@ -2,8 +2,8 @@
 
 A trial for this has three windows, one after the other: the script as it is; the same while the
 training loader hands out one batch again and again, so that the model never waits; the script's own
-loader with nothing else to do. They lie in one process, because launches of different minutes
-differ by more than what is to be told apart.
+loader with nothing else to do. All three are in one process: launches of different minutes differ
+by more than the windows do.
 """
 
 from __future__ import annotations

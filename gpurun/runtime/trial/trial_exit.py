@@ -27,7 +27,7 @@ _LEAVING = threading.Lock()
 """Taken by the one thread that ends the process, and never given back."""
 
 
-def meet(control: Path) -> None:
+def await_peers(control: Path) -> None:
     """Wait until every rank of this host has written its record: one that misses a peer raises."""
     rank, size = rank_and_size()
     here = ranks_on_this_host(size)

@@ -203,6 +203,6 @@ class _Trial:
         RECORDER.event(
             StopEvent(reason=reason, steps=count, window_begin_ns=self._began, window_end_ns=end)
         )
-        trial_exit.meet(self.control)
+        trial_exit.await_peers(self.control)
         self.finish()
         write_exit_metrics()

@@ -18,7 +18,7 @@ from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
 from gpurun.tuner.guard.output_differences import (
     Call,
     Difference,
-    Place,
+    OutputTensor,
     calls_of,
     differences,
     of_group,
@@ -32,19 +32,19 @@ from gpurun.tuner.guard.training_evidence import (
 )
 
 ROUNDING = 2.0
-"""A change that rounds may differ so many times as much as the reference that only rounds."""
+"""A change that rounds may differ this many times as much as the trial that only rounds."""
 REPEATS = 4.0
-"""And any change so many times as much as two repeats of the script as it is."""
+"""Any change may differ this many times as much as two repeats of the script."""
 ONE_CALL = 3.0
-"""A single call may be off so many times as much as all of them together."""
+"""A single call may differ this many times as much as all calls together."""
 RANDOM = 0.02
 """Outputs of repeats that are further apart than this are random."""
 CLEAR = 5.0
-"""So many times its own size an error is never."""
+"""No error is this many times its usual size."""
 OTHER_SEEDS = 1.5
-"""Trainings that drew other numbers may be so many times as far apart as those of other seeds."""
+"""Trainings that drew other numbers may differ this many times as much as other seeds do."""
 SPREAD = 3
-"""Fewer pairs of trials tell nothing of that."""
+"""With fewer pairs of trials, the difference between seeds is not known."""
 OTHER_DRAWS = "training drew other random numbers before"
 TRAINED = 0.1
 """After training steps weights differ by rounding: evaluations may then be off this much."""
@@ -246,7 +246,7 @@ class _Bounds:
         ]
         self._reference = _reference(case, trained)
 
-    def objection(self, place: Place, difference: Difference) -> str | None:
+    def objection(self, place: OutputTensor, difference: Difference) -> str | None:
         """Why a tensor is too far off, None if it is not."""
         apart, allowed = difference.relative, self._allowed(place)
         tempered = self._allowed(place, lambda d: d.relative_tempered)
@@ -265,7 +265,7 @@ class _Bounds:
             return self._beyond(said, most)
         return None
 
-    def _turning(self, place: Place, allowed: float) -> float:
+    def _turning(self, place: OutputTensor, allowed: float) -> float:
         """The lead that rounding may turn: both of two numbers are rounded."""
         shown = self._reference[place].clearest_turn if place in self._reference else 0.0
         return max(CLEAR * math.sqrt(2) * allowed / ROUNDING, ROUNDING * shown)
@@ -273,7 +273,7 @@ class _Bounds:
     def sizes(self, call: Call) -> str | None:
         """Compare what sampling misses: the norm of a floating tensor, the sum of another one."""
         for ours, theirs in zip(call[0].outputs, call[1].outputs, strict=True):
-            place = Place(call[1].module, theirs.path, theirs.dtype)
+            place = OutputTensor(call[1].module, theirs.path, theirs.dtype)
             if ours.norm is None or theirs.norm is None:
                 continue
             if not place.floating:
@@ -287,19 +287,19 @@ class _Bounds:
                 return self._beyond(f"the norm of {place} deviates by {off:.2%}", allowed)
         return None
 
-    def _allowed(self, place: Place, of: Measure = lambda d: d.relative or 0.0) -> float:
+    def _allowed(self, place: OutputTensor, of: Measure = lambda d: d.relative or 0.0) -> float:
         noise = max((of(d[place]) for d in self._noise if place in d), default=0.0)
         allowed = [place.tight, REPEATS * noise, TRAINED if self._trained else 0.0]
         if place in self._reference:
             allowed.append(ROUNDING * of(self._reference[place]))
         return max(allowed)
 
-    def _once(self, place: Place, allowed: float, of: Measure) -> float:
+    def _once(self, place: OutputTensor, allowed: float, of: Measure) -> float:
         """In a single call: so much of what all calls may, or as the reference's worst call."""
         worst = of(self._reference[place]) if place in self._reference else 0.0
         return max(ONE_CALL * allowed, ROUNDING * worst)
 
-    def _disagreeing(self, place: Place, decisions: int) -> float:
+    def _disagreeing(self, place: OutputTensor, decisions: int) -> float:
         """The part that may disagree: by chance, more of few.
 
         In a state of many like numbers a deviation that is allowed turns many of the largest: as
@@ -321,7 +321,7 @@ class _Bounds:
         return f"{said} (allowed {allowed:.2%})"
 
 
-def _reference(case: Comparison, trained: bool) -> dict[Place, Difference]:
+def _reference(case: Comparison, trained: bool) -> dict[OutputTensor, Difference]:
     """The distance of the trial that only rounds from the script as it is; empty if there is
     none."""
     rounded = case.rounded if case.effect is Effect.NUMERICS else None
@@ -367,7 +367,7 @@ def _other_kind(ours: OutputsEvent, theirs: OutputsEvent) -> str | None:
         return f"{theirs.module} returns {ours.structure} instead of {theirs.structure}"
     sized = [t.shape for t in ours.inputs] == [t.shape for t in theirs.inputs]
     for mine, other in zip(ours.outputs, theirs.outputs, strict=True):
-        place = Place(theirs.module, other.path, other.dtype)
+        place = OutputTensor(theirs.module, other.path, other.dtype)
         if mine.dtype != other.dtype:
             return f"{place} is {mine.dtype} instead of {other.dtype}"
         if sized and mine.shape != other.shape:
@@ -393,7 +393,7 @@ def _same(ours: TensorFigures, theirs: TensorFigures, tolerance: float) -> bool:
     """True if a tensor holds the same numbers but for rounding; integers must be equal."""
     if ours == theirs:
         return True
-    place = Place("", theirs.path, theirs.dtype)
+    place = OutputTensor("", theirs.path, theirs.dtype)
     if (ours.path, ours.dtype, ours.shape) != (theirs.path, theirs.dtype, theirs.shape):
         return False
     difference = Difference()

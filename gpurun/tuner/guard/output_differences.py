@@ -21,7 +21,7 @@ Call = tuple[OutputsEvent, OutputsEvent]
 
 
 @dataclass(frozen=True)
-class Place:
+class OutputTensor:
     """A tensor of a module's output: the module's class, where it stands, and its type."""
 
     module: str
@@ -70,7 +70,7 @@ class Difference:
 
     def add(self, ours: TensorFigures, theirs: TensorFigures) -> None:
         """Take in one call's sampled numbers."""
-        if not Place("", theirs.path, theirs.dtype).floating:
+        if not OutputTensor("", theirs.path, theirs.dtype).floating:
             self.decisions += len(theirs.values)
             self.disagreeing += sum(
                 a != b for a, b in zip(ours.values, theirs.values, strict=False)
@@ -161,11 +161,11 @@ def of_group(ours: Evidence, theirs: Evidence, trained: bool) -> list[Call]:
     return [call for call in calls_of(ours, theirs) if bool(call[1].trained) is trained]
 
 
-def differences(calls: Sequence[Call]) -> dict[Place, Difference]:
+def differences(calls: Sequence[Call]) -> dict[OutputTensor, Difference]:
     """By place, over the calls whose outputs have one shape."""
-    found: dict[Place, Difference] = defaultdict(Difference)
+    found: dict[OutputTensor, Difference] = defaultdict(Difference)
     for ours, theirs in calls:
         for mine, other in zip(ours.outputs, theirs.outputs, strict=False):
             if mine.shape == other.shape and mine.dtype == other.dtype:
-                found[Place(theirs.module, other.path, other.dtype)].add(mine, other)
+                found[OutputTensor(theirs.module, other.path, other.dtype)].add(mine, other)
     return found

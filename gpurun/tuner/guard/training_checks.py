@@ -204,8 +204,8 @@ def starts_alike(case: Comparison) -> bool:
 def _steady_places(case: Comparison) -> list[int] | None:
     """The first step's gradient values that rounding alone does not turn; None: unknown.
 
-    Where gradients explode on their way back (a deep network before its first step), any rounding
-    turns those of the early layers about, and only those near the loss can be compared.
+    If gradients explode on their way back (a deep network before its first step), any rounding
+    turns the gradients of early layers. Then only those near the loss can be compared.
     """
     rounded = case.rounded
     if rounded is None or case.effect is not Effect.NUMERICS or not rounded.audits:

@@ -10,14 +10,14 @@ from typing import Any
 
 from gpurun.arguments.options import Objective
 from gpurun.records.facts import Facts
-from gpurun.records.tuning import TrialRecord
+from gpurun.records.tuning import PAIR_SIDES, TrialPurpose, TrialRecord
 from gpurun.trials.live_pair_obstacle import MemoryPeaks, live_pair_obstacle
 from gpurun.trials.outcome import PairOutcome
 from gpurun.tuner.proof.paired_proof import PairResult
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
-MakeRequest = Callable[[str, Mapping[str, Any], int], TrialRequest]
+MakeRequest = Callable[[TrialPurpose, Mapping[str, Any], int], TrialRequest]
 """(purpose, settings, seed offset) → what to launch as one side."""
 
 
@@ -33,7 +33,7 @@ class LiveProof:
     objective: Objective
     request: MakeRequest
     finished: Callable[[TrialRecord], None]
-    purposes: tuple[str, str] = ("pair baseline", "pair candidate")
+    purposes: tuple[TrialPurpose, TrialPurpose] = PAIR_SIDES
     notes: dict[str, None] = field(init=False, default_factory=dict)
     """Disturbances of the GPU during its pairs, each once."""
 

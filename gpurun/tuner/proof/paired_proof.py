@@ -14,7 +14,7 @@ from typing import Any
 
 from gpurun.formatting.number_text import count
 from gpurun.records.result import RunResult
-from gpurun.records.tuning import Proof
+from gpurun.records.tuning import PAIR_SIDES, Proof, TrialPurpose
 from gpurun.stats.descriptive import geometric_mean, mean, standard_deviation
 from gpurun.stats.intervals import says_nothing
 from gpurun.stats.sequential_test import DEFAULT, LIVE, Look, sequential_look
@@ -38,7 +38,7 @@ on to its last look, with time that a larger batch could have."""
 MOST_LEFT = 1.1
 """Unless they scatter so much that there may be a larger gain than this."""
 
-LaunchSide = Callable[[str, Mapping[str, Any], int, Sequence[Mapping[str, Any]]], Trial]
+LaunchSide = Callable[[TrialPurpose, Mapping[str, Any], int, Sequence[Mapping[str, Any]]], Trial]
 """(purpose, settings, seed offset, settings of the launches after it) → the finished trial."""
 
 
@@ -221,9 +221,9 @@ def _round_of(
 def _with_all(
     baseline: Finalist, finalists: Sequence[Finalist], costs: Mapping[str, float]
 ) -> float:
-    """Seconds of a round of all of these and of what the first of them may need after it.
+    """Seconds of one round of all finalists, and of the rounds that the first may need after it.
 
-    That is up to its next look; before any round has told what one takes, up to its first.
+    Those go up to its next look; before any round was measured, up to its first look.
     """
     first = finalists[0]
     done = len(first.pairs)
@@ -240,7 +240,7 @@ def _launch(
     number: int,
     following: Sequence[Mapping[str, Any]],
 ) -> Trial:
-    purpose = "pair baseline" if finalist is baseline else "pair candidate"
+    purpose = PAIR_SIDES[0 if finalist is baseline else 1]
     trial = launch(purpose, finalist.settings, number, following)
     tries = RETRIES if finalist is baseline else 0
     while trial.score is None and tries:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpurun.arguments.options import Objective
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import LadderRow
+from gpurun.records.tuning import PAIR_SIDES, LadderRow, TrialPurpose
 from gpurun.tuner.proof.live_proof import LiveProof
 from gpurun.tuner.proof.paired_proof import Finalist, PairResult, prove
 from gpurun.tuner.time_budget import TimeBudget
@@ -70,7 +70,7 @@ class ProofLaunches:
         return baseline
 
     def shares(self, best: Trial, companions: Companions) -> None:
-        """Measure what the chosen changes are worth, with what all else has left of the budget."""
+        """Measure what each chosen change is worth, in the rest of the budget."""
         found = self.findings
         if found.verdict != "faster" or found.chosen is None or not found.chosen.live:
             return
@@ -86,8 +86,10 @@ class ProofLaunches:
         numbers = itertools.count()
 
         def pair(without: Mapping[str, Any], chosen: Mapping[str, Any]) -> PairResult:
-            self.view.note("a pair with and without one change, which tells its share")
-            return self.pairs_against(without, ("share", "share"))(chosen, next(numbers))
+            self.view.note("a pair with and without one change measures its share of the gain")
+            return self.pairs_against(without, (TrialPurpose.SHARE, TrialPurpose.SHARE))(
+                chosen, next(numbers)
+            )
 
         why = measure_shares(
             found.ladder,
@@ -102,7 +104,7 @@ class ProofLaunches:
 
     def _launch_side(
         self,
-        purpose: str,
+        purpose: TrialPurpose,
         settings: Mapping[str, Any],
         number: int,
         following: Sequence[Mapping[str, Any]],
@@ -126,13 +128,15 @@ class ProofLaunches:
     def pairs_against(
         self,
         base: Mapping[str, Any],
-        purposes: tuple[str, str] = ("pair baseline", "pair candidate"),
+        purposes: tuple[TrialPurpose, TrialPurpose] = PAIR_SIDES,
     ) -> LiveProof:
         """Measures live pairs with these settings on the one side."""
         finished, request = self.view.trial_finished, self._live_request
         return LiveProof(self.trials, base, self.objective, request, finished, purposes)
 
-    def _live_request(self, purpose: str, settings: Mapping[str, Any], number: int) -> TrialRequest:
+    def _live_request(
+        self, purpose: TrialPurpose, settings: Mapping[str, Any], number: int
+    ) -> TrialRequest:
         """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
         limit = max(LEAST_PAIR_SECONDS, self.timetable.left, self._round_seconds)
         return TrialRequest(

@@ -1,8 +1,8 @@
-"""All likely changes at once, then what each of them is worth in the set.
+"""Tries all likely changes at once, then measures what each is worth in the set.
 
 Changes act on each other: bfloat16 alone can lose where kernels are too small, and gain once the
-launches are few. And a launch is dear, nearly all of it start-up. So one trial takes every change
-that is likely to gain; then trials that leave one out show its share, the doubtful ones first.
+launches are few. A launch is expensive, and nearly all of it is start-up. So one trial takes every
+change that is likely to gain. Then trials that leave one out show its share, the doubtful first.
 """
 
 from __future__ import annotations
@@ -74,16 +74,17 @@ def likely_changes(knobs: Sequence[Knob], state: SearchState) -> list[CombinedCh
 
 
 class CombinedTrial:
-    """Tries sets of changes, and afterwards what each is worth.
+    """Tries sets of changes, then measures what each change is worth.
 
-    `settled`: the values of knobs of which a set has told all there is to know. `companions`: names
-    of those that were set for the sake of another. `lost`: names of those of a set that was slower.
+    `settled`: the values of knobs that a set has measured; they need no trial of their own.
+    `companions`: the names of knobs that were set for the sake of another. `slower`: the names of
+    the knobs of a set that was slower.
     """
 
     def __init__(self, screening: Screening, knobs: Sequence[Knob], state: SearchState) -> None:
         self.settled: dict[str, Any] = {}
         self.companions: set[str] = set()
-        self.lost: set[str] = set()
+        self.slower: set[str] = set()
         self._effects = {knob.name: knob.effect for knob in knobs}
         self._screening = screening
         self._before = (dict(state.settings), state.best)
@@ -93,8 +94,8 @@ class CombinedTrial:
         """Launch them at once and adopt them if they gain; False: to be tried one by one."""
         group = list(members)
         while len(group) > 1 and not self._screening.exhausted(state):
-            if (dear := self._too_slow(group, state)) is not None:
-                group.remove(dear)
+            if (slow := self._too_slow(group, state)) is not None:
+                group.remove(slow)
                 continue
             said = ", ".join(f"{name} {value}" for m in group for name, value in m.settings.items())
             self._screening.note(f"all at once: {said}")
@@ -117,14 +118,14 @@ class CombinedTrial:
         self, group: Sequence[CombinedChange], state: SearchState
     ) -> CombinedChange | None:
         """The member that takes too long to start for what is left of the budget; it is noted."""
-        dear = self._dearest(group, state)
-        why = None if dear is None else self._screening.too_slow(dear.knob, state)
-        if dear is not None and why is not None:
-            self._screening.note(f"{dear.knob.name}: not among all at once: {why}")
-            return dear
+        slow = self._slowest_start(group, state)
+        why = None if slow is None else self._screening.too_slow(slow.knob, state)
+        if slow is not None and why is not None:
+            self._screening.note(f"{slow.knob.name}: not among all at once: {why}")
+            return slow
         return None
 
-    def _dearest(
+    def _slowest_start(
         self, group: Sequence[CombinedChange], state: SearchState
     ) -> CombinedChange | None:
         """The member that is slowest to start, if it is compiled."""
@@ -136,19 +137,21 @@ class CombinedTrial:
     def _safer(
         self, group: Sequence[CombinedChange], trial: Trial, state: SearchState
     ) -> list[CombinedChange]:
-        """The rest of a set that is of no use: first what starts slowly goes, for it is the
-        likeliest to fail, then all that changes numbers; nothing is left in the end.
+        """The members to try next if a set is of no use.
+
+        First the one that starts slowly goes, for it is the likeliest to fail. Then all that change
+        numerics go. In the end none is left.
         """
-        dear = self._dearest(group, state)
-        if dear is not None:
+        slow = self._slowest_start(group, state)
+        if slow is not None:
             if trial.late:
-                self._drop(dear, trial, trial.record.reason, state)
-            return [m for m in group if m is not dear]
+                self._drop(slow, trial, trial.record.reason, state)
+            return [m for m in group if m is not slow]
         safe = [m for m in group if m.knob.effect is Effect.PIPELINE]
         return safe if len(safe) < len(group) else []
 
     def leave_one_out(self, state: SearchState) -> None:
-        """Drop what the set gains nothing by, the last first.
+        """Drop the changes by which the set gains nothing, the last first.
 
         Only changes of numerics are left out: a pipeline change seldom costs time, and what each
         is worth is measured after the proof.
@@ -194,7 +197,7 @@ class CombinedTrial:
             kind = "uncertain" if seems_to_gain(trial, state.best) else "no gain"
             self._screening.note(f"all at once: {kind}: {seen}: trying them one by one")
             if gain_over(trial, state.best) < 1 / LEAST_GAIN:
-                self.lost |= {member.knob.name for member in group}
+                self.slower |= {member.knob.name for member in group}
             keep = partial(self._keep, group, trial, guard, state)
             self._screening.remember_unsure(trial, state.best, keep)
             return False
@@ -208,7 +211,7 @@ class CombinedTrial:
         guard: GuardVerdict | None,
         state: SearchState,
     ) -> None:
-        """Members that did not apply are no part of it. Rows of single trials of the same go."""
+        """Keep the members that applied; their rows replace those of their own trials."""
         settings, seen = dict(state.settings), compared(trial, state.best)
         turned = [change for member in group for change in member.settings.items()]
         state.ladder[:] = [row for row in state.ladder if (row.knob, row.value) not in turned]
@@ -234,7 +237,7 @@ class CombinedTrial:
     def _learn(
         self, member: CombinedChange, rest: dict[str, Any], without: Trial, state: SearchState
     ) -> None:
-        """Where the set gains nothing by a change the search goes on without it."""
+        """Drop a change from the set if the set gains nothing by it."""
         seen = f"{compared(state.best, without)} without it"
         if gain_over(state.best, without) >= LEAST_GAIN:
             self._screening.note(f"{member.knob.name}: stays in the set: {seen}")
@@ -249,7 +252,7 @@ class CombinedTrial:
 
 
 def _culprit(group: Sequence[CombinedChange], trial: Trial) -> CombinedChange | None:
-    """The member on whose own account a trial is of no use."""
+    """The member that made the trial fail."""
     failure = trial.failure
     if failure is None or failure.kind is not FailureKind.KNOB_FAILED:
         return None

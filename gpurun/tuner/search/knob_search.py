@@ -44,7 +44,7 @@ often."""
 
 @dataclass(frozen=True)
 class KeptValue:
-    """A value that gained, what went with it, and the trial that showed it."""
+    """A value that gained, the settings that went with it, and the trial that showed it."""
 
     value: Any
     companions: dict[str, Any]
@@ -90,52 +90,52 @@ class KnobSearch:
                 self._note(f"{knob.name}: not tried: outputs not compared: {unseen}")
             else:
                 open_knobs.append(knob)
-        together = CombinedTrial(self._screening, knobs, state)
+        combined = CombinedTrial(self._screening, knobs, state)
         while True:
-            likely = [k for k in open_knobs if k.name not in together.settled]
+            likely = [k for k in open_knobs if k.name not in combined.settled]
             members = likely_changes(likely, state)
-            if len(members) < 2 or not together.try_set(members, state):
+            if len(members) < 2 or not combined.try_set(members, state):
                 break
-        open_knobs.sort(key=lambda knob: knob.name in together.lost)  # the others first
+        open_knobs.sort(key=lambda knob: knob.name in combined.slower)  # the others first
         for _ in range(PASSES):
             before = dict(state.settings)
-            if not self._one_by_one(open_knobs, together, state) or state.settings == before:
+            if not self._one_by_one(open_knobs, combined, state) or state.settings == before:
                 break
         if self.untried:
             self._note(f"not tried for lack of time: {', '.join(self.untried)}")
-        together.leave_one_out(state)
+        combined.leave_one_out(state)
         unsure = self._screening.unsure
         if unsure is not None and state.best is unsure.over is at_first:
             self._note(f"the best gain is uncertain (×{unsure.gain:.2f}): the proof measures it")
             unsure.keep()
 
     def _one_by_one(
-        self, knobs: Sequence[Knob], together: CombinedTrial, state: SearchState
+        self, knobs: Sequence[Knob], combined: CombinedTrial, state: SearchState
     ) -> bool:
         """Try each knob in turn; what a set has settled only where it asks for another value.
 
         False when there is no more room.
         """
         for number, knob in enumerate(knobs):
-            values = self._open_values(knob, together, state)
+            values = self._open_values(knob, combined, state)
             if values and not self.try_knob(knob, values, state):
                 if self.out_of_time:
                     rest = knobs[number:]
-                    self.untried = [k.name for k in rest if self._open_values(k, together, state)]
+                    self.untried = [k.name for k in rest if self._open_values(k, combined, state)]
                 return False
         return True
 
-    def _open_values(self, knob: Knob, together: CombinedTrial, state: SearchState) -> list[Any]:
+    def _open_values(self, knob: Knob, combined: CombinedTrial, state: SearchState) -> list[Any]:
         """The values of a knob that are still to be tried; the reason is noted if it has none."""
-        if knob.name in together.companions and knob.name in state.settings:
+        if knob.name in combined.companions and knob.name in state.settings:
             return []
         reason = not_worth_a_trial(knob, state.facts)
         proposals = Skip(reason) if reason else knob_calls.candidates(knob, state.facts)
-        if knob.name in together.settled:
+        if knob.name in combined.settled:
             present = state.settings.get(knob.name)
             if present is None or isinstance(proposals, Skip):
                 return []
-            settled = (present, together.settled[knob.name])
+            settled = (present, combined.settled[knob.name])
             proposals = [value for value in proposals[:1] if value not in settled]
         if isinstance(proposals, Skip):
             self._say(f"{knob.name}: not tried: {proposals.reason}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
+from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner.search.screening import SearchState
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
@@ -59,7 +60,9 @@ class LiveReference:
             self.note(f"the search launches one trial after the other: {obstacle}")
             return
         settings, best = state.settings, state.best
-        self._request = TrialRequest("reference", settings, rule, limit_seconds=limit_seconds)
+        self._request = TrialRequest(
+            TrialPurpose.REFERENCE, settings, rule, limit_seconds=limit_seconds
+        )
         self._samples_a_step = best.samples_a_step()
         if self._started():
             state.best = replace(best, record=replace(best.record, gain_over_reference=1.0))
@@ -71,7 +74,9 @@ class LiveReference:
         it ran out of memory, else as long as no trial has worked beside it. A reference that came
         to its end is launched again.
         """
-        if request.purpose != "screen" or not (self.series.has_reference or self._again()):
+        if request.purpose is not TrialPurpose.SCREEN or not (
+            self.series.has_reference or self._again()
+        ):
             return self.launch(request)
         trial = self.launch(replace(request, in_turns=True))
         if trial.failure is not None and self._doubtful(trial.failure.kind):

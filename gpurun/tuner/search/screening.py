@@ -15,7 +15,7 @@ from gpurun.formatting.number_text import byte_size, count, duration, joules, nu
 from gpurun.knobs.api import Effect, Knob
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
+from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TrialPurpose
 from gpurun.trials.failure_cause import recompiled
 from gpurun.tuner import knob_calls
 from gpurun.tuner.knob_calls import KnobRaised
@@ -35,8 +35,8 @@ LEAST_GAIN = 1.02
 UNSURE = 0.03
 """A gain with a larger standard error is measured once more before it is believed: all later trials
 are compared with the best."""
-DEAR_SECONDS = 10.0
-"""Settings that take this long to start are compiled."""
+SLOW_START_SECONDS = 10.0
+"""A setting that adds this much to the start is slow to start: it is compiled."""
 
 NO_TIME = "the rest of the budget is kept for the proof"
 NO_TIME_AFTER_PROOF = "the proof left too little of the budget for it"
@@ -193,7 +193,7 @@ class Screening:
         waiting = patience(self._limits.budget_seconds, state.best.record.seconds, later)
         self._left -= 1
         request = TrialRequest(
-            purpose="screen",
+            purpose=TrialPurpose.SCREEN,
             settings=settings,
             stop=with_read_ahead(self._rule, settings, state.facts.loaders),
             patience_seconds=waiting,
@@ -237,8 +237,8 @@ class Screening:
         return max(turned, key=lambda knob: knob_calls.seconds_to_start(knob, state.facts))
 
     def is_slow(self, knob: Knob, state: SearchState) -> bool:
-        """True if it takes so long to start that it is compiled."""
-        return knob_calls.seconds_to_start(knob, state.facts) >= DEAR_SECONDS
+        """True if it adds so much to the start that it is compiled."""
+        return knob_calls.seconds_to_start(knob, state.facts) >= SLOW_START_SECONDS
 
     def objection(
         self, effect: Effect, trial: Trial, state: SearchState
@@ -298,7 +298,7 @@ def repaid_too_late(knob: Knob, trial: Trial, without: Trial, facts: Facts) -> s
 
     For knobs that start at once the difference only shows which process was started early.
     """
-    if knob_calls.seconds_to_start(knob, facts) < DEAR_SECONDS or facts.planned_steps is None:
+    if knob_calls.seconds_to_start(knob, facts) < SLOW_START_SECONDS or facts.planned_steps is None:
         return None
     if not (gains(trial, without) or seems_to_gain(trial, without)):
         return None
@@ -421,7 +421,7 @@ def ladder_row(
 
 
 def companion_rows(row: LadderRow, companions: Mapping[str, Any]) -> list[LadderRow]:
-    """The rows of what was set for the sake of a row's change."""
+    """The rows of the settings that a row's change brings with it."""
     reason = f"goes with {row.knob}"
     return [
         replace(row, knob=name, value=value, reason=reason) for name, value in companions.items()

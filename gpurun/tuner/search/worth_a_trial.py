@@ -9,7 +9,7 @@ from gpurun.formatting.number_text import count, duration
 from gpurun.knobs.api import Knob
 from gpurun.records.facts import Facts
 from gpurun.tuner import knob_calls
-from gpurun.tuner.search.screening import DEAR_SECONDS
+from gpurun.tuner.search.screening import SLOW_START_SECONDS
 
 MOST_COMPILED_GAIN = 1.25
 """Compiling seldom makes a step on the CPU faster than this."""
@@ -27,7 +27,7 @@ def not_worth_a_trial(knob: Knob, facts: Facts) -> str | None:
 def _never_repaid(knob: Knob, facts: Facts) -> str | None:
     """Reason why the whole training is too short for a knob that takes long to start, or None."""
     own, step = knob_calls.seconds_to_start(knob, facts), facts.result.step_time_ms
-    if facts.planned_steps is None or step is None or own < DEAR_SECONDS:
+    if facts.planned_steps is None or step is None or own < SLOW_START_SECONDS:
         return None
     whole = facts.planned_steps * step.mean / 1000
     most = MOST_COMPILED_GAIN if facts.device == "cpu" else MOST_ON_A_GPU

@@ -88,7 +88,7 @@ def _scale(mask: Mask, step: Scale, put: Callable[..., Node]) -> None:
 
 
 def judge(mask: Mask, values: dict[Node, Any], held: Callable[[Node], bool]) -> tuple[str, bool]:
-    """The kind of a mask (see `kind_of`), and True if it must be watched (see `Watch`).
+    """The kind of a mask (see `kind_of`), and True if it must be watched (see `MaskCheck`).
 
     `values` holds its real tensors. `held(input)`: an input of the graph is a tensor that a module
     keeps from call to call. Only for such inputs the result lasts.
@@ -160,7 +160,7 @@ def lasts(node: Node, held: Callable[[Node], bool]) -> bool:
 Refs = tuple[weakref.ref[Tensor] | None, ...]
 
 
-class Watch:
+class MaskCheck:
     """Tells whether a mask is still what it was taken for, from the arguments of the graph.
 
     Tensors are compared by identity, place and version, which costs about a microsecond; only what

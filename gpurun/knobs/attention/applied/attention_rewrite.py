@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from gpurun.knobs.attention.applied import attention_masks
-from gpurun.knobs.attention.applied.attention_masks import Mask, Watch
+from gpurun.knobs.attention.applied.attention_masks import Mask, MaskCheck
 from gpurun.knobs.attention.applied.attention_products import Factor
 from gpurun.knobs.attention.applied.attention_sites import Site, Unfit, find_sites, follow_in_place
 from gpurun.knobs.attention.applied.graph_replay import Values, execute, real, replay
@@ -69,8 +69,8 @@ def _rewritten(
     work = _Work(module, inputs, held)
     replay(module, work.inputs, {s.result: work.stop(s) for s in sites}, work.needed(sites))
     work.finish()
-    watches = work.watches
-    holds = (lambda arguments: all(w(arguments) for w in watches)) if watches else None
+    mask_checks = work.mask_checks
+    holds = (lambda arguments: all(w(arguments) for w in mask_checks)) if mask_checks else None
     return Rewritten([plan.kind for plan in work.plans], unfit + work.unfit, holds, original)
 
 
@@ -97,7 +97,7 @@ class _Work:
         self.inputs = [real(x) for x in inputs]
         self.unfit: list[Unfit] = []
         self.plans: list[_Plan] = []
-        self.watches: list[Watch] = []
+        self.mask_checks: list[MaskCheck] = []
         self._module = module
         self._held = held
         placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -123,7 +123,7 @@ class _Work:
         return reached
 
     def finish(self) -> None:
-        """Replace what is planned, and take out what nobody uses any more."""
+        """Carry out the planned replacements, and remove the nodes that are no longer used."""
         graph = self._module.graph
         for plan in self.plans:
             site = plan.site
@@ -143,7 +143,7 @@ class _Work:
         execute(self._module, mask.new, built)
         kind, watched = attention_masks.judge(mask, built, self._is_held)
         if watched and mask.node is not None:
-            watch = Watch(self._module, mask.node, kind)
+            mask_check = MaskCheck(self._module, mask.node, kind)
         if kind != "other":
             for node in reversed(mask.new):
                 self._module.graph.erase_node(node)
@@ -152,7 +152,7 @@ class _Work:
         kernel = _put(self._module.graph, site, mask, rank, kind, new)
         check(self._module, site, own, new, {**own, site.result: values[site.result]})
         if watched:
-            self.watches.append(watch)
+            self.mask_checks.append(mask_check)
         return _Plan(site, new, kernel, kind)
 
     def _is_held(self, node: Node) -> bool:

@@ -66,7 +66,7 @@ class Unfit(Exception):
 
 
 def follow_in_place(graph: Graph) -> None:
-    """Let what comes after an operation in place use its result, which is the same tensor."""
+    """Let later nodes use the result of an operation in place: it is the same tensor."""
     for node in list(graph.nodes):
         target = node.args[0] if node.args else None
         if not (in_place(node) and isinstance(target, Node)) or name_of(node) == "setitem":
@@ -139,7 +139,7 @@ def _site(graph: Graph, softmax: Node, product: Product, steps: list[Step], up: 
         chain.append(user)
         node = user
     chain.append(user)
-    _same_surroundings(graph, chain)
+    _check_operations_between(graph, chain)
     site = Site(
         query=product.query,
         key=product.key,
@@ -186,7 +186,7 @@ def _dropout(node: Node) -> float:
     return float(p) if training else 0.0
 
 
-def _same_surroundings(graph: Graph, chain: list[Node]) -> None:
+def _check_operations_between(graph: Graph, chain: list[Node]) -> None:
     """Nothing between the first and the last operation changes a mode, or a tensor in place."""
     first, last = chain[0], chain[-1]
     for node in graph.nodes:

@@ -65,7 +65,7 @@ def replay(
 ) -> None:
     """Run a graph up to the last of `stops`, and call each with the values when it is reached.
 
-    The values are those of the nodes of `keep` and of what is still to be used. Inputs that the
+    The values are those of the nodes in `keep` and of nodes that are used later. Inputs that the
     graph may change are copied, random generators and modes are put back, no gradient is recorded.
     """
     nodes = list(module.graph.nodes)

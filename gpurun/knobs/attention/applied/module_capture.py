@@ -152,7 +152,7 @@ class Capture(RootContext):
         module._compiled_call_impl = call
 
     def _settle(self, captured: Captured) -> bool:
-        """Keep what is worth it, try what is around the rest; False while nothing is known yet."""
+        """Keep a rewritten module, else try those around it; False while nothing is known yet."""
         if captured.raised is not None:
             self.give_up(captured, f"it raised {captured.raised}")
         elif captured.graphs > MOST_GRAPHS:

@@ -12,7 +12,7 @@ WITNESSES = 4
 """The gradients of so many parameters show whether the script changes gradients itself."""
 
 PATIENCE = 64
-"""After so many backward passes without a call of `step` the optimizer is not what steps."""
+"""After this many backward passes without a call of `step`, something else steps the parameters."""
 
 
 class AccumulatedSteps:

@@ -1,4 +1,4 @@
-"""Compile root modules, watch what becomes of it, and copy what CUDA graphs overwrite."""
+"""Compile root modules, follow the outcome, and copy the results that CUDA graphs overwrite."""
 
 from __future__ import annotations
 

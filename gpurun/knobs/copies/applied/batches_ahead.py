@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.call_types import Args, Kwargs
-from gpurun.knobs.applied.replaced_methods import Ask, asking_first
+from gpurun.knobs.applied.replaced_methods import Ask, intercepted
 from gpurun.knobs.copies.applied.copies_ahead import B, CopiesAhead
 from gpurun.knobs.copies.applied.tensor_moves import Asked, answer_moves, numbered
 
@@ -42,7 +42,7 @@ class BatchesAhead(Generic[B]):
         pinning.pin_memory = self._watched_pin(pinning.pin_memory)
         answer_moves(self._moving)
         for name in ("numpy", "__dlpack__"):
-            setattr(Tensor, name, asking_first(getattr(Tensor, name), self._leaking))
+            setattr(Tensor, name, intercepted(getattr(Tensor, name), self._leaking))
 
     def _watched_pin(
         self, original: Callable[Concatenate[object, P], R]

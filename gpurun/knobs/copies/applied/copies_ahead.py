@@ -36,7 +36,7 @@ class Carrier(Protocol[B]):
         """The copy, safe for the caller's stream; `blocking`: the host's tensor is free again."""
 
 
-class _Part(Generic[B]):
+class _HostTensor(Generic[B]):
     """One tensor of a batch in the host's memory. It does not keep the tensor alive."""
 
     def __init__(self, tensor: Tensor, batch: _Batch[B], slot: int) -> None:
@@ -55,7 +55,7 @@ class _Batch(Generic[B]):
     def __init__(self, owner: CopiesAhead[B], parts: Sequence[Tensor]) -> None:
         self.owner = owner
         self.signature: Signature = tuple((str(p.dtype), tuple(p.shape[1:])) for p in parts)
-        self.parts = [_Part(part, self, slot) for slot, part in enumerate(parts)]
+        self.parts = [_HostTensor(part, self, slot) for slot, part in enumerate(parts)]
         self.waiting = 0
 
 
@@ -63,7 +63,7 @@ class CopiesAhead(Generic[B]):
     """The batches that loaders have made ready and the script has not moved yet. Thread-safe."""
 
     def __init__(self, carrier: Carrier[B]) -> None:
-        self.parts: dict[int, _Part[B]] = {}
+        self.parts: dict[int, _HostTensor[B]] = {}
         """By the id of the host's tensor; a part leaves it when the tensor dies or is moved."""
         self._carrier = carrier
         self._wanted: dict[Signature, dict[int, torch.device]] = {}
@@ -109,11 +109,11 @@ class CopiesAhead(Generic[B]):
         if part is not None:
             self.lost(part)
 
-    def _part(self, tensor: Tensor) -> _Part[B] | None:
+    def _part(self, tensor: Tensor) -> _HostTensor[B] | None:
         part = self.parts.get(id(tensor))
         return part if part is not None and part.host() is tensor else None
 
-    def lost(self, part: _Part[B]) -> None:
+    def lost(self, part: _HostTensor[B]) -> None:
         """A part is moved, forgotten or dead: the next batch has room."""
         if self._abandoned:
             return

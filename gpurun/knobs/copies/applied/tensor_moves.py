@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpurun.knobs.applied.call_types import Args, Kwargs
-from gpurun.knobs.applied.replaced_methods import Ask, asking_first
+from gpurun.knobs.applied.replaced_methods import Ask, intercepted
 
 Moved = tuple[torch.device, torch.dtype | None, bool, torch.memory_format | None]
 """Device, type (None: its own), whether without blocking, memory format (None: its own)."""
@@ -47,4 +47,4 @@ Asked = Callable[[Args, Kwargs], Moved | None]
 def answer_moves(answering: Callable[[Asked], Ask]) -> None:
     """Replace the moves of tensors; `answering` makes the answer of what understands a call."""
     for name, asked in (("to", move_asked), ("cuda", cuda_asked)):
-        setattr(Tensor, name, asking_first(getattr(Tensor, name), answering(asked)))
+        setattr(Tensor, name, intercepted(getattr(Tensor, name), answering(asked)))

@@ -34,7 +34,7 @@ class Queue(Protocol):
 
 
 class ReusedSegments:
-    """Connects workers that lend segments with the threads that pin what they have sent."""
+    """Connects the workers, which lend segments, with the threads that pin their batches."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
@@ -43,7 +43,7 @@ class ReusedSegments:
         self._here = _Thread()
 
     def install(self, dataloader: Any) -> None:
-        """Replace what opens a loader, what allocates in its workers, and what pins."""
+        """Replace the methods that open a loader, allocate in its workers, and pin."""
         storage: Any = torch.UntypedStorage
         self._make = storage._new_shared
         storage._new_shared = classmethod(self._lending(storage._new_shared.__func__))

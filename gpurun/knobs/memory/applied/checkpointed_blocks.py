@@ -15,8 +15,8 @@ from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
 from gpurun.knobs.applied.replaced_forwards import ReplacedForwards, cannot_choose
 from gpurun.knobs.applied.tensor_trees import foreign, leaves, map_tensors
 from gpurun.knobs.memory.applied.recompute import (
+    Buffer,
     Moment,
-    Place,
     agree,
     checkpointed,
     rehearse,
@@ -28,7 +28,7 @@ class _Block:
     """`places`: the buffers that its forward changes, None before its first training call."""
 
     family: str
-    places: list[Place] | None = None
+    places: list[Buffer] | None = None
 
 
 class CheckpointedBlocks:
@@ -103,7 +103,7 @@ class _Watched(Moment):
     """A moment that tells, when it comes again, if tensors were changed in place since."""
 
     def __init__(
-        self, places: list[Place], tensors: list[Tensor], changed: Callable[[], None]
+        self, places: list[Buffer], tensors: list[Tensor], changed: Callable[[], None]
     ) -> None:
         super().__init__(places)
         # detached tensors share the version, and keep no graph alive

@@ -19,7 +19,7 @@ from gpurun.knobs.applied.tensor_trees import leaves
 TOLERANCE = 0.02
 """Relative difference of two runs with the same random numbers: rounding, not another choice."""
 
-Place = tuple[Module, str]
+Buffer = tuple[Module, str]
 """A buffer: the module that holds it, and its name there."""
 
 
@@ -32,7 +32,7 @@ class Moment:
     times.
     """
 
-    def __init__(self, places: Iterable[Place]) -> None:
+    def __init__(self, places: Iterable[Buffer]) -> None:
         self._random = _random_states()
         self._then = [(owner, name, _buffer(owner, name).clone()) for owner, name in places]
         self._now: list[tuple[Module, str, Tensor]] = []
@@ -51,7 +51,7 @@ class Moment:
             owner._buffers[name] = value
         self._now = []
 
-    def changed(self) -> list[Place]:
+    def changed(self) -> list[Buffer]:
         """Inside: the buffers that are no longer as they were when it was entered."""
         return [
             (owner, name)
@@ -81,7 +81,7 @@ def checkpointed(
 
 def rehearse(
     module: Module, original: Forward, args: Args, kwargs: Kwargs
-) -> tuple[object, list[Place]]:
+) -> tuple[object, list[Buffer]]:
     """The result of `original(module, *args, **kwargs)` without gradients, and the buffers of
     `module` that it changed.
 

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from gpurun.identity_map import IdentityMap
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.call_types import Args, Kwargs
-from gpurun.knobs.applied.replaced_methods import asking_first
+from gpurun.knobs.applied.replaced_methods import intercepted
 from gpurun.knobs.callers import is_ours
 
 INITIAL = 2.0**12
@@ -197,7 +197,7 @@ def watch(seen: Callable[[str], None]) -> None:
     """Call `seen(method)` when code outside of torch registers such a hook from now on."""
     for owner, names in ((torch.Tensor, OF_TENSORS), (torch.nn.Module, OF_MODULES)):
         for name in names:
-            setattr(owner, name, asking_first(getattr(owner, name), _telling(name, seen)))
+            setattr(owner, name, intercepted(getattr(owner, name), _telling(name, seen)))
 
 
 def hooked_modules(modules: Iterable[Module]) -> bool:

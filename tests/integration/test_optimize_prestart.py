@@ -32,7 +32,7 @@ def seen(folder: Path) -> list[dict[str, Any]]:
 def early(folder: Path) -> list[bool]:
     """Of each trial, whether its process was started before its turn."""
     trials = sorted(run_folder(folder / ".gpurun").glob("trials/*"))
-    return [(trial / "control" / "order.json").exists() for trial in trials]
+    return [(trial / "control" / "run_spec.json").exists() for trial in trials]
 
 
 @pytest.mark.slow
