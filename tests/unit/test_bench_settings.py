@@ -143,6 +143,11 @@ def test_work_that_cannot_be_counted_or_another_model_is_refused_whatever_is_all
     ("text", "what", "todo"),
     [
         ("loader_wokers = 1", "1.toml: there is no knob 'loader_wokers'", "loader_workers"),
+        (
+            "loader_workers = 'four'",
+            "1.toml: loader_workers cannot take 'four' (TypeError: it takes a whole number)",
+            "take it out",
+        ),
         ("[", "1.toml cannot be read: line 2: not valid TOML", "[settings]"),
     ],
 )
