@@ -81,8 +81,12 @@ class TuningRun:
         deadline: float,
         before: Unproven | None = None,
         thresholds: Thresholds | None = None,
+        budget: float | None = None,
     ) -> None:
-        """`before`: a finalist whose proof an earlier tuning of the command did not finish."""
+        """`before`: a finalist whose proof an earlier tuning of the command did not finish.
+
+        `budget`: of the whole tuning, in seconds; None: all that is left until `deadline`.
+        """
         self._before = before
         self._diagnoses = TrialDiagnoses(trials, thresholds or Thresholds())
         self.options = options
@@ -90,7 +94,7 @@ class TuningRun:
         self._trials = trials
         self._view = view
         self._time = TimeBudget(
-            deadline, lambda knob: self._knob(knob).startup_seconds > 0, shared_cores()
+            deadline, lambda knob: self._knob(knob).startup_seconds > 0, shared_cores(), budget
         )
         self._objective = options.aim
         self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
