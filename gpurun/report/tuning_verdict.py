@@ -227,8 +227,9 @@ def _failure(report: TuningReport) -> str:
 
 
 def remarks(report: TuningReport) -> list[str]:
-    """Remarks beside the verdict: ceilings, lines that wait, and who else used the machine."""
+    """Remarks beside the verdict: a loss that is not finite, ceilings, lines that wait, others."""
     said = (
+        nonfinite_sentence(report),
         ceilings_sentence(report.ceilings) if report.ceilings is not None else None,
         waiting_sentence(report),
         load_sentence(report),
@@ -251,6 +252,16 @@ def activity_sentences(report: TuningReport) -> list[str]:
         below = f", still below {BUSY_PERCENT} %" if after < BUSY_PERCENT else ""
         said.append(f"GPU activity {before:.0f} % → {after:.0f} %{below}")
     return said + [f"still: {sentence}" for sentence in found[:MOST_LEFT]]
+
+
+def nonfinite_sentence(report: TuningReport) -> str | None:
+    """A sentence if the script as it is computes NaN or infinite losses; None if it does not."""
+    if report.loss_nonfinite_from is None:
+        return None
+    return (
+        f"the script's own loss is not finite from step {report.loss_nonfinite_from} on: "
+        "gpurun cannot compare the training; `gpurun --locate-nonfinite` finds the cause"
+    )
 
 
 def load_sentence(report: TuningReport) -> str | None:

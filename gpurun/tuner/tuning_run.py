@@ -34,12 +34,7 @@ from gpurun.tuner.search.combined_trial import likely_changes
 from gpurun.tuner.search.knob_search import KnobSearch
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
-from gpurun.tuner.search.screening import (
-    SearchLimits,
-    SearchState,
-    StartupSeconds,
-    ladder_row,
-)
+from gpurun.tuner.search.screening import SearchLimits, SearchState, StartupSeconds, ladder_row
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.training_judge import TrainingJudge, launch_rounded
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, by_findings, serious
