@@ -424,11 +424,14 @@ class CoresEvent:
 
 @record
 class LastWordsEvent:
-    """A rank's python exits; `error`: the uncaught exception by which it does, None without one."""
+    """A rank's or a trial's python exits; `error`: the uncaught exception by which it does, None
+    without one. `lacks_input`: `input()` raised it, since there was nothing to read.
+    """
 
     kind: ClassVar[str] = "last_words"
     unix_time_ns: int
     error: str | None
+    lacks_input: bool = False
 
 
 @record

@@ -17,6 +17,7 @@ from gpurun.formatting.number_text import (
     times,
 )
 from gpurun.formatting.one_line import one_line
+from gpurun.records.failure import FailureKind
 from gpurun.records.finding import WARNING
 from gpurun.records.tuning import (
     MEASURED,
@@ -83,6 +84,8 @@ def verdict_sentence(report: TuningReport) -> str:
     if report.verdict == "inconclusive":
         return _not_proven(report)
     sentence = _PLAIN_VERDICTS.get(report.verdict, report.verdict)
+    if any(trial.failure is FailureKind.NO_INPUT for trial in report.trials):
+        sentence = "Nothing was tuned"
     return f"{sentence}{_failure(report)}"
 
 
