@@ -422,6 +422,19 @@ def test_ranks_of_a_plain_run_are_compared_by_what_they_do_alone() -> None:
     assert "rank 1" in finding.description
 
 
+def test_the_line_of_the_slowest_rank_is_that_of_its_additional_time() -> None:
+    slow = StepSplit(0.1, None, 6.0, 2.9, 0.5, 0.5)
+    alike, logs = function("main", 0.1, 0.9), function("log", 0.4, line=57)
+    ranks = ([alike], [alike, logs])
+    evidence = healthy_cpu(rank_splits=(SPLIT, slow), rank_functions=ranks)
+    finding = found(evidence, FindingType.LOAD_IMBALANCE)
+    assert finding is not None
+    assert finding.location == Location("/home/me/train.py", 57, "log")
+    finding = found(replace(evidence, rank_functions=([alike],) * 2), FindingType.LOAD_IMBALANCE)
+    assert finding is not None
+    assert finding.location is None
+
+
 def test_switches_matter_where_they_bite_and_only_their_names_are_told() -> None:
     switches = ("CUDA_LAUNCH_BLOCKING", "NCCL_P2P_DISABLE", "TORCHDYNAMO_DISABLE")
     finding = first(healthy_gpu(switches=switches))
