@@ -178,6 +178,21 @@ def test_neighbours_that_take_the_cores_leave_the_cause_open() -> None:
     assert {e.name: e.value for e in finding.evidence}["cause"] == "workers"
 
 
+@pytest.mark.parametrize(("blocked", "cause"), [(0.0, "transforms"), (0.7, "storage")])
+def test_neighbours_hide_no_cause_from_a_host_profile(blocked: float, cause: str) -> None:
+    resize = replace(function("resize", 0.75, phase=Phase.DATA), blocked_seconds=blocked)
+    evidence = cpu_bound_data(1.0, 0, [resize])
+    assert evidence.result is not None
+    host = HostUse(80.0, 2.0, 1, 1, others_cpu_percent=120.0)
+    finding = first(replace(evidence, result=replace(evidence.result, host=host)))
+    assert {e.name: e.value for e in finding.evidence}["cause"] == cause
+
+
+def test_a_loader_without_workers_is_not_said_to_have_too_few() -> None:
+    assert "no worker process prepares batches" in first(cpu_bound_data(0.5, 0)).description
+    assert "too few worker processes" in first(cpu_bound_data(1.9, 2)).description
+
+
 def test_a_host_profile_names_the_line_in_the_data_set() -> None:
     functions = [
         function("__getitem__", 0.01, 0.8, Phase.DATA, line=20),
