@@ -254,6 +254,9 @@ class TuningRun:
         self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, self._prefetch)
         steps, audited = self._rule.min_steps - self._rule.audit_steps, self._rule.audit_steps
         self._decide(f"trials measure {steps} steps after {audited} audited ones")
+        if probe.evidence is not None and probe.evidence.never_finite:
+            self._allowed -= {Effect.NUMERICS}
+            self._decide("the script's own loss is never finite: no numerics change is tried")
         self._import_early(facts)
         as_it_is = SearchState(dict(base), probe, facts, self._judge([], base))
         coming = (self._first_set(as_it_is),) * MOST
@@ -368,11 +371,9 @@ class TuningRun:
     def _companions(self, row: LadderRow) -> Sequence[str]:
         """The settings that go with the change of a row."""
         facts = self.findings.facts
-        return (
-            ()
-            if facts is None
-            else knob_calls.companion_names(self._knob(row.knob), facts, row.value)
-        )
+        if facts is None:
+            return ()
+        return knob_calls.companion_names(self._knob(row.knob), facts, row.value)
 
     def _batch_with_the_rest(
         self,

@@ -57,6 +57,11 @@ class Evidence:
         return any(math.isfinite(x) for x in self.losses)
 
     @property
+    def never_finite(self) -> bool:
+        """True if it has losses, and not one is finite."""
+        return self.nonfinite_from is not None and not self.finite_losses
+
+    @property
     def nonfinite_from(self) -> int | None:
         """The step, counted from 1, from which on no loss is finite; None if the last one is."""
         steps = list(enumerate(self.losses, 1))
