@@ -16,6 +16,7 @@ from gpurun.errors import GpurunError
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.measure.optional_figures import known, mean, mean_record, shared
 from gpurun.records.bench.benchmark import (
+    INTERRUPTED,
     BenchmarkFingerprint,
     BenchmarkLaunch,
     BenchmarkPurpose,
@@ -100,11 +101,20 @@ def launch_record(launch: Launch) -> BenchmarkLaunch:
 
 
 def record_of(
-    benchmark: Benchmark, launches: Sequence[Launch], version: Version, purpose: BenchmarkPurpose
+    benchmark: Benchmark,
+    launches: Sequence[Launch],
+    version: Version,
+    purpose: BenchmarkPurpose,
+    *,
+    interrupted: bool = False,
 ) -> BenchmarkRecord:
-    """The record of launches of one tree; there is at least one."""
+    """The record of launches of one tree; there is at least one.
+
+    `interrupted`: a signal ended the benchmark before its last launch.
+    """
     useful = [launch.result for launch in launches if not launch.error]
     failed = next((launch for launch in launches if launch.error), None)
+    ended = INTERRUPTED if interrupted else "completed"
     now = datetime.now(timezone.utc)
     key = _fingerprint(benchmark, launches[-1])
     return BenchmarkRecord(
@@ -116,7 +126,7 @@ def record_of(
         branch=version.branch,
         dirty=version.dirty,
         time=utc_text(now),
-        status="completed" if failed is None else _status(failed),
+        status=ended if failed is None else _status(failed),
         samples_per_second=mean(r.samples_per_second for r in useful),
         step_time_ms=mean_record(r.step_time_ms for r in useful),
         gpu_utilization_percent=mean(r.gpu_utilization_percent for r in useful),

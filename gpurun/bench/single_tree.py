@@ -34,6 +34,7 @@ def measure(
     start = users_side(benchmark, users_variables(benchmark))
     launcher = Launcher(benchmark, folder, mode, tell)
     measured: list[Launch] = []
+    interrupted = False
     try:
         tell(f"first launch of {benchmark.name}, to warm it up")
         first = launcher.run(start, first_rule(benchmark.steps), first=True)
@@ -46,12 +47,13 @@ def measure(
     except KeyboardInterrupt:
         if not measured:
             raise
+        interrupted = True
     finally:
         launcher.close()
     if measured[-1].error:
         for line in measured[-1].printed:
             tell(f"output: {line}")
-    return record_of(benchmark, measured, version, BenchmarkPurpose.BENCH)
+    return record_of(benchmark, measured, version, BenchmarkPurpose.BENCH, interrupted=interrupted)
 
 
 def users_side(benchmark: Benchmark, variables: Mapping[str, str]) -> Side:

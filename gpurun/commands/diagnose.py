@@ -10,7 +10,7 @@ from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import DiagnoseOptions
 from gpurun.arguments.subcommand_flags import parse_diagnose
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json
+from gpurun.commands.written_outputs import check_outputs, emit_json, must_write
 from gpurun.diagnoses.diagnosis_report import diagnosis_report
 from gpurun.diagnoses.run_evidence import evidence_of_run, evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
@@ -49,7 +49,7 @@ def diagnose(argv: list[str]) -> int:
     options = parse_diagnose(argv)
     check_outputs(json=options.json, markdown=options.markdown)
     report = examine([Path(path) for path in options.paths])
-    write_report(report, options)
+    write_report(report, options, needed=True)
     print_verdict(
         "ok",
         int(ExitCode.OK),
@@ -115,15 +115,18 @@ def _which_window(profile: RecordedProfile) -> tuple[str, ...]:
     return (f"steps {window.first_step + 1:,} to {last:,}, the last of {window.number} windows",)
 
 
-def write_report(report: DiagnosisReport, options: DiagnoseOptions) -> None:
-    """To the screen and to the files that were asked for."""
+def write_report(
+    report: DiagnosisReport, options: DiagnoseOptions, *, needed: bool = False
+) -> None:
+    """To the screen and to the files that were asked for; `needed` as in `emit_json`."""
     from gpurun.report.findings_text import print_diagnosis
     from gpurun.report.page.findings_section import diagnosis_page
     from gpurun.report.page.markdown_page import markdown_page
 
     if not options.quiet:
         print_diagnosis(report, options.all)
-    emit_json(options.json, to_json(report))
+    emit_json(options.json, to_json(report), needed=needed)
     if options.markdown is not None:
         page = diagnosis_page(report, options.all)
-        write_whole(Path(options.markdown), markdown_page(page))
+        place = Path(options.markdown)
+        must_write("--markdown", lambda: write_whole(place, markdown_page(page)))

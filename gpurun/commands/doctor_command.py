@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpurun.arguments.subcommand_flags import parse_doctor
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import emit_json
+from gpurun.commands.written_outputs import check_outputs, emit_json
 from gpurun.errors import ExitCode
 from gpurun.records.codec import to_json
 from gpurun.records.doctor import Check, DoctorReport, State
@@ -25,10 +25,11 @@ The exit code is 0, whatever is missing.
 def doctor(argv: list[str]) -> int:
     """Look, show the table, write the document; exit code 0 whatever was found."""
     options = parse_doctor(argv)
+    check_outputs(json=options.json)
     report = examine(Path.cwd(), options.out)
     if not options.quiet:
         _show(report.checks)
-    emit_json(options.json, to_json(report))
+    emit_json(options.json, to_json(report), needed=True)
     missing = sum(check.state is State.MISSING for check in report.checks)
     limited = sum(check.state is State.LIMITED for check in report.checks)
     print_verdict(report.verdict, int(ExitCode.OK), missing=missing, limited=limited)

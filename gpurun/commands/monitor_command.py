@@ -69,7 +69,7 @@ def _look_once(machine: MachineState, options: MonitorOptions) -> None:
     machine.look()
     time.sleep(LOOK_SECONDS)
     report = _look(machine)
-    emit_json(options.json, to_json(report))
+    emit_json(options.json, to_json(report), needed=True)
     if not options.quiet and options.json != "-":
         from gpurun.report.live.monitor_table import print_state
 

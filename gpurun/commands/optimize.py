@@ -213,7 +213,7 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     series = TrialSeries(measured, folder, mode, os.environ, view.trial_progress)
     before = saved_settings.unfinished_proof(folder.parent.parent, options, fingerprint)
     thresholds = Thresholds(load_config(Path.cwd()).diagnose)
-    tuning = TuningRun(options, series, view, started + budget, before, thresholds)
+    tuning = TuningRun(options, series, view, started + budget, before, thresholds, budget)
     try:
         view.started(" ".join((options.typed.path, *options.typed.args)), mode.value, budget)
         if imperfection:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.subcommand_flags import parse_report
 from gpurun.commands.diagnose import diagnose_run
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import must_write
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.rundir import check_output, existing_home, newest_run, write_whole
 
@@ -53,14 +54,14 @@ def report(argv: list[str]) -> int:
 
     contents = [read_contents(path, diagnose_run) for path in paths]
     page = run_page(contents, config.report)
-    _write("--html", html, lambda: write_whole(html, html_page(page)))
+    must_write("--html", lambda: write_whole(html, html_page(page)))
     if options.markdown is not None:
         words = Path(options.markdown)
-        _write("--markdown", words, lambda: write_whole(words, markdown_page(page)))
+        must_write("--markdown", lambda: write_whole(words, markdown_page(page)))
     missing = [line for run in contents for line in run.missing]
     if options.png is not None:
         picture = Path(options.png)
-        _write("--png", picture, lambda: missing.extend(_draw(picture, page, contents)))
+        must_write("--png", lambda: missing.extend(_draw(picture, page, contents)))
     if not options.quiet:
         _tell(html, missing)
     print_verdict("ok", int(ExitCode.OK), runs=len(paths), missing=len(missing), page=html)
@@ -102,15 +103,6 @@ def _draw(path: Path, page: Page, contents: Sequence[RunContents]) -> list[str]:
 
     drawn = draw_runs(path, page, contents)
     return [] if drawn else ["--png: nothing in these records can be drawn"]
-
-
-def _write(flag: str, path: Path, write: Callable[[], None]) -> None:
-    try:
-        write()
-    except OSError as error:
-        raise GpurunError(
-            f"{path} cannot be written: {error.strerror or error}", f"name another file with {flag}"
-        ) from None
 
 
 def _tell(page: Path, missing: Sequence[str]) -> None:

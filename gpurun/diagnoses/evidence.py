@@ -41,13 +41,13 @@ class Source(enum.Enum):
 class Evidence:
     """The evidence about one training.
 
-    `figures` and `timeline` are those of rank `rank`; `rank_figures` and `rank_splits` hold every
-    rank's, in the order of the ranks. `loaders` feed the training. `reads`: lines that hand values
-    of tensors to the host, `read_steps`: the steps in which they were looked for; None: nobody
-    looked. `traits`: what the script does by itself, by name. `switches`: environment variables
-    that slow it down. `threads`: torch's, inside operators. `source_lines`: texts of the lines that
-    the host profile names, by file and line. `profiling_share`: of the profiled steps, what the
-    profilers cost.
+    `figures` and `timeline` are those of rank `rank`; `rank_figures`, `rank_splits` and
+    `rank_functions` hold every rank's, in the order of the ranks. `loaders` feed the training.
+    `reads`: lines that hand values of tensors to the host, `read_steps`: the steps in which they
+    were looked for; None: nobody looked. `traits`: what the script does by itself, by name.
+    `switches`: environment variables that slow it down. `threads`: torch's, inside operators.
+    `source_lines`: texts of the lines that the host profile names, by file and line.
+    `profiling_share`: of the profiled steps, what the profilers cost.
     """
 
     result: RunResult | None = None
@@ -56,6 +56,7 @@ class Evidence:
     rank: int | None = None
     rank_figures: tuple[ProfileFigures, ...] = ()
     rank_splits: tuple[StepSplit, ...] = ()
+    rank_functions: tuple[Sequence[FunctionSamples], ...] = ()
     device_samples: tuple[DeviceSample, ...] = ()
     loaders: tuple[LoaderEvent, ...] = ()
     roots: tuple[RootEvent, ...] = ()

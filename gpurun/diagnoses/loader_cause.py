@@ -38,16 +38,16 @@ class Cause(enum.Enum):
 def cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
     """The cause, as far as CPU use and a host profile show it; `WORKERS` if neither decides.
 
-    While other programs use the cores, neither decides: a thread that waits for a core looks like
-    one that waits for storage.
+    The host profile shows nothing of worker processes. While other programs use the cores, CPU use
+    shows nothing: a thread that waits for a core looks like one that waits for storage.
     """
     if _samples_slowly(evidence):
         return Cause.SAMPLER
-    if evidence.crowded:
+    computing = None if evidence.workers else _profiled_computing(evidence)
+    if computing is None and evidence.crowded:
         return Cause.WORKERS
     if evidence.workers:
         return _behind_workers(evidence)
-    computing = _profiled_computing(evidence)
     low, high = (computing, computing) if computing is not None else _bounds(evidence, wait_share)
     if high is not None and high < COMPUTES:
         return Cause.STORAGE

@@ -50,6 +50,7 @@ def evidence_of_run(
         timeline=seen.timeline,
         rank=seen.rank,
         rank_figures=seen.rank_figures,
+        rank_functions=seen.rank_functions,
         rank_splits=tuple(split for split in splits if split is not None),
         device_samples=_samples(records.samples.device, windows),
         loaders=_training_loaders(windows),
@@ -77,6 +78,7 @@ def evidence_of_timelines(timelines: Sequence[Timeline], thresholds: Thresholds)
         timeline=timelines[slowest],
         rank=timelines[slowest].rank,
         rank_figures=figures if len(figures) > 1 else (),
+        rank_functions=tuple(timeline.host_functions or () for timeline in timelines),
         thresholds=thresholds,
     )
 

@@ -69,6 +69,7 @@ class ProcessLog:
     ceilings: records.CeilingsEvent | None = None
     cores: records.CoresEvent | None = None
     nonfinite: records.NonfiniteEvent | None = None
+    exit_record: records.ExitRecordEvent | None = None
     end: records.EndEvent | None = None
 
     def unix_time_ns(self, clock_ns: int) -> int:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from gpurun.records.messages.exit_events import EndEvent as EndEvent
+from gpurun.records.messages.exit_events import ExitRecordEvent as ExitRecordEvent
 from gpurun.records.messages.gradient_probe_events import GradientEvent as GradientEvent
 from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEvent
 from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
@@ -423,28 +425,3 @@ class CoresEvent:
     waited_ns: int | None
     stolen_ns: int | None
     ran_ns: int | None = None
-
-
-@record
-class ExitRecordEvent:
-    """A rank's python exits; `error`: the uncaught exception by which it does, None without one."""
-
-    kind: ClassVar[str] = "exit_record"
-    unix_time_ns: int
-    error: str | None
-
-
-@record
-class EndEvent:
-    """Last line of a process that ended in good order."""
-
-    kind: ClassVar[str] = "end"
-    clock_ns: int
-    peak_rss_bytes: int | None
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
-    allocator_retries: int | None
-    cpu_seconds: float | None
-    saves: int | None = None
-    """Calls of `torch.save`, and the seconds that they took together; None: nobody counted."""
-    save_seconds: float | None = None

@@ -27,6 +27,8 @@ class FailureKind(enum.Enum):
     """The script raised it."""
     EXIT_CODE = "exit_code"
     """The script ended with one other than 0, and named no exception."""
+    NO_INPUT = "no_input"
+    """The script called `input()`, and a trial has no standard input."""
     KNOB_FAILED = "knob_failed"
     """A setting could not be applied."""
     NOT_STARTED = "not_started"

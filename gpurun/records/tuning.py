@@ -329,6 +329,8 @@ class TuningReport:
     """What holds it back under the settings that were chosen."""
     untried: tuple[str, ...] = ()
     """Knobs for whose trials the budget had no room."""
+    loss_nonfinite_from: int | None = None
+    """The step, counted from 1, from which on no loss of the script as it is is finite."""
     schema: str = TUNING_SCHEMA
 
 

@@ -17,6 +17,7 @@ from gpurun.formatting.number_text import (
     times,
 )
 from gpurun.formatting.one_line import one_line
+from gpurun.records.failure import FailureKind
 from gpurun.records.finding import WARNING
 from gpurun.records.tuning import (
     MEASURED,
@@ -83,6 +84,8 @@ def verdict_sentence(report: TuningReport) -> str:
     if report.verdict == "inconclusive":
         return _not_proven(report)
     sentence = _PLAIN_VERDICTS.get(report.verdict, report.verdict)
+    if any(trial.failure is FailureKind.NO_INPUT for trial in report.trials):
+        sentence = "Nothing was tuned"
     return f"{sentence}{_failure(report)}"
 
 
@@ -227,8 +230,9 @@ def _failure(report: TuningReport) -> str:
 
 
 def remarks(report: TuningReport) -> list[str]:
-    """Remarks beside the verdict: ceilings, lines that wait, and who else used the machine."""
+    """Remarks beside the verdict: a loss that is not finite, ceilings, lines that wait, others."""
     said = (
+        nonfinite_sentence(report),
         ceilings_sentence(report.ceilings) if report.ceilings is not None else None,
         waiting_sentence(report),
         load_sentence(report),
@@ -251,6 +255,16 @@ def activity_sentences(report: TuningReport) -> list[str]:
         below = f", still below {BUSY_PERCENT} %" if after < BUSY_PERCENT else ""
         said.append(f"GPU activity {before:.0f} % → {after:.0f} %{below}")
     return said + [f"still: {sentence}" for sentence in found[:MOST_LEFT]]
+
+
+def nonfinite_sentence(report: TuningReport) -> str | None:
+    """A sentence if the script as it is computes NaN or infinite losses; None if it does not."""
+    if report.loss_nonfinite_from is None:
+        return None
+    return (
+        f"the script's own loss is not finite from step {report.loss_nonfinite_from} on: "
+        "gpurun cannot compare the training; `gpurun --locate-nonfinite` finds the cause"
+    )
 
 
 def load_sentence(report: TuningReport) -> str | None:

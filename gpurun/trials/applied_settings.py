@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpurun.arguments.gpurun_toml_keys import type_in_words
 from gpurun.errors import GpurunError
 from gpurun.knobs import all_knobs, find
+from gpurun.knobs.api import Knob
+from gpurun.records.codec import RecordError, from_json
 from gpurun.records.spec import Setting
 from gpurun.records.tuning import SavedSettings
 
@@ -52,6 +56,7 @@ def applied_settings(
             raise GpurunError(f"{source}: {error.what}", error.todo) from None
         _check_allowed(name, knob.effect.value, tuple(allow))
         try:
+            _check_type(knob, value)
             environment.update(knob.environment(value))
             args = knob.arguments(value, args)
         except Exception as error:
@@ -71,3 +76,17 @@ def _check_allowed(name: str, effect: str, allowed: tuple[str, ...]) -> None:
             f"{name} is a {effect} change, which is not allowed",
             f"add --allow {','.join((*allowed, effect))}, or drop the setting",
         )
+
+
+def _check_type(knob: Knob, value: Any) -> None:
+    """`TypeError` unless `apply` takes a value of this type, as far as its annotation tells."""
+    try:
+        kind = typing.get_type_hints(knob.apply).get("value")
+    except Exception:  # a user's knob may name a type that only a type checker sees
+        return
+    if kind not in (bool, int, float, str):
+        return
+    try:
+        from_json(kind, value)
+    except RecordError:
+        raise TypeError(f"it takes {type_in_words(kind)}") from None

@@ -25,6 +25,7 @@ ENDED_BADLY = ("failed", "killed", "crashed")
 COMPILER_SHARE = 0.5
 """A trial that spent so much of its time in torch's compiler was given up for that."""
 NOT_FOR_MEMORY = "killed from outside (SIGKILL), and not by the kernel for lack of memory"
+NO_INPUT = "the script calls input(), and a trial has no standard input"
 WORTH_A_WORD = 0.05
 """Of the measured time: compiling that took less of it is not why a change gains nothing."""
 SHOWN_LINES = 5
@@ -65,6 +66,8 @@ def failure_of(
     `knobs`: the names of those that were set.
     """
     failure = _failed(run_dir, result) if result.status in ENDED_BADLY else None
+    if failure is not None and any(x.exit_record and x.exit_record.lacks_input for x in logs):
+        return Failure(FailureKind.NO_INPUT, NO_INPUT)
     refused = refusal(logs)
     if refused is not None and (failure is None or failure.kind is not FailureKind.OUT_OF_MEMORY):
         return Failure(FailureKind.RANKS_REFUSED, refused)

@@ -58,6 +58,13 @@ class SideEnded(PairFailed):
         super().__init__(f"{name} {how} before the pair was measured")
 
 
+class SideLate(PairFailed):
+    """A side had not warmed up when the time for both was over."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} had not warmed up when the time for it was over")
+
+
 class SideBlocked(PairFailed):
     """A side waited for something that its frozen partner held."""
 
@@ -116,13 +123,14 @@ class Side:
         self._orders = os.open(control / ORDERS, os.O_RDWR | os.O_CLOEXEC)
         self._answers = os.open(control / ANSWERS, os.O_RDWR | os.O_CLOEXEC)
 
-    def await_ready(self) -> None:
-        """Wait until it is warmed up and parked; `SideEnded` if it never is.
+    def await_ready(self, deadline: float = math.inf) -> None:
+        """Wait until it is warmed up and parked; `SideEnded` if it never is, `SideLate` if it is
+        not by `deadline` (monotonic clock).
 
         It is not frozen yet: the other side may still wait for a lock that a helper of this one
         holds, a compiler's above all.
         """
-        self._answer(self._while_waiting)
+        self._answer(self._while_waiting, deadline)
 
     @property
     def answered(self) -> bool:
@@ -194,8 +202,8 @@ class Side:
     def _order(self, order: TurnOrder) -> None:
         os.write(self._orders, order.line())
 
-    def _answer(self, look: Callable[[], None]) -> Turn:
-        line, deadline = b"", time.monotonic() + self._patience
+    def _answer(self, look: Callable[[], None], deadline: float = math.inf) -> Turn:
+        line, patient_until = b"", time.monotonic() + self._patience
         while not line.endswith(b"\n"):
             if select.select([self._answers], [], [], POLL_SECONDS)[0]:
                 line += os.read(self._answers, 64)
@@ -204,6 +212,8 @@ class Side:
             if (code := self._process.poll()) is not None:
                 raise SideEnded(self.name, code)
             if time.monotonic() > deadline:
+                raise SideLate(self.name)
+            if time.monotonic() > patient_until:
                 raise SideEnded(self.name, None)
         try:
             return Turn.read(line)
@@ -211,15 +221,19 @@ class Side:
             raise PairFailed(f"several processes of {self.name} train") from None
 
 
-def await_both(sides: tuple[Side, Side], let_second_go: Callable[[], None] = lambda: None) -> None:
-    """Wait until both are warmed up and freeze them; `SideEnded` if one never is.
+def await_both(
+    sides: tuple[Side, Side],
+    let_second_go: Callable[[], None] = lambda: None,
+    deadline: float = math.inf,
+) -> None:
+    """Wait until both are warmed up and freeze them; errors as of `Side.await_ready`.
 
     `let_second_go` is called once the first is ready, for a second side that waits at its first
     step until then.
     """
-    sides[0].await_ready()
+    sides[0].await_ready(deadline)
     let_second_go()
-    sides[1].await_ready()
+    sides[1].await_ready(deadline)
     for side in sides:
         side.freeze()
 

@@ -19,6 +19,7 @@ from gpurun.trials.live_pair import (
     PairFailed,
     Round,
     Side,
+    SideLate,
     await_both,
     has_short_epochs,
     take_turns,
@@ -65,7 +66,8 @@ class PairEnd:
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
     `notes`: what disturbed the GPU meanwhile, a clause each. `peak_shares`: the parts of their peak
-    memory that the sides had at the same number of steps.
+    memory that the sides had at the same number of steps. `late`: it failed since the time was over
+    before both sides had warmed up.
     """
 
     ratio: TurnRatio | None
@@ -74,6 +76,7 @@ class PairEnd:
     failure: str
     notes: tuple[str, ...] = ()
     peak_shares: tuple[float, float] = (1.0, 1.0)
+    late: bool = False
 
 
 def run_live_pair(
@@ -91,13 +94,14 @@ def run_live_pair(
 
     `started` is called once both sides are launched; it gives the processes that it started beside
     them. `ready` is called when both are warmed up, before anything is measured. Turns end at
-    `deadline` (monotonic clock) at the latest, with the rounds that there are by then. Ends both
-    sides on KeyboardInterrupt and on any failure.
+    `deadline` (monotonic clock) at the latest, with the rounds that there are by then; the pair
+    fails if a side is not warmed up by then. Ends both sides on KeyboardInterrupt and on any
+    failure.
     """
     began = time.monotonic()
     rounds: list[Round] = []
     stretches: tuple[Turn, Turn] | None = None
-    failure = ""
+    failure, late = "", False
     with ExitStack() as stack:
         sandboxes: list[Sandbox] = []
         live: list[Side] = []
@@ -114,7 +118,7 @@ def run_live_pair(
             live.append(stack.enter_context(closing(made)))
         pair = (live[0], live[1])
         try:
-            await_both(pair, sides[1].go)
+            await_both(pair, sides[1].go, deadline)
             ready()
             nanoseconds = int(1e9 * (STRETCH_SECONDS if gpus else STRETCH_SECONDS_WITHOUT_GPU))
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
@@ -124,14 +128,14 @@ def run_live_pair(
                 side_of_pair.end()
             codes = [_exit_code(sandbox) for sandbox in sandboxes]
         except PairFailed as failed:
-            failure = str(failed)
+            failure, late = str(failed), isinstance(failed, SideLate)
             codes = [sandbox.poll() for sandbox in sandboxes]
     ratio = turn_ratio(rounds)
     notes = shared_gpu_notes([side.run_dir for side in sides], stretches)
     seconds = time.monotonic() - began
     both = [] if stretches is None else [stretches, *((r.first, r.second) for r in rounds)]
     shares = peak_shares(([first for first, _ in both], [second for _, second in both]))
-    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, shares)
+    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, shares, late)
 
 
 def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:

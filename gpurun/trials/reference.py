@@ -54,10 +54,11 @@ class Reference:
         """The first process of its sandbox."""
         return self._sandbox.pid
 
-    def await_ready(self) -> None:
-        """Wait until it has warmed up, and freeze it; `lost` says why it never did."""
+    def await_ready(self, deadline: float) -> None:
+        """Wait until it has warmed up, and freeze it; `lost` says why it never did, or did not by
+        `deadline` (monotonic clock)."""
         try:
-            self.side.await_ready()
+            self.side.await_ready(deadline)
             self.side.freeze()
         except PairFailed as failed:
             self.lost = str(failed)

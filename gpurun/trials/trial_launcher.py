@@ -133,6 +133,7 @@ class TrialLauncher:
 
     def start_reference(self, request: LaunchRequest) -> str:
         """Launch what later launches take turns with; why that cannot be, "" once it waits."""
+        deadline = time.monotonic() + request.limit_seconds
         self.end_reference()
         if in_turn := self.in_turn_reason(ranks=bool(request.ranks)):
             return in_turn
@@ -141,7 +142,7 @@ class TrialLauncher:
         except GpurunError as error:
             return error.what
         self._reference = reference
-        reference.await_ready()
+        reference.await_ready(deadline)
         if reference.lost:
             self.end_reference()
         return reference.lost
@@ -408,6 +409,8 @@ def _given_up(end: PairEnd, side: int) -> Failure | None:
     """Reason why a side of a failed pair was ended, None for one that ended by itself."""
     if not end.failure or end.exit_codes[side] is not None:
         return None
+    if end.late:
+        return Failure(FailureKind.OUT_OF_TIME, end.failure)
     partner_ended = end.exit_codes[1 - side] is not None
     return Failure(FailureKind.PARTNER_ENDED if partner_ended else FailureKind.HUNG, end.failure)
 

@@ -34,9 +34,14 @@ class TimeBudget:
     """
 
     def __init__(
-        self, deadline: float, slow_start: Callable[[str], bool], cores: int = CORES_FOR_TWO
+        self,
+        deadline: float,
+        slow_start: Callable[[str], bool],
+        cores: int = CORES_FOR_TWO,
+        budget: float | None = None,
     ) -> None:
-        self.budget = deadline - time.monotonic()
+        """`budget`: as the user gave it, a part of which may be spent; None: all that is left."""
+        self.budget = budget or deadline - time.monotonic()
         self.batch_to_come = False
         self.live = False
         self.epoch_steps: int | None = None

@@ -91,6 +91,7 @@ def tuning_document(
         findings=findings.seen,
         findings_left=findings.left,
         untried=findings.untried,
+        loss_nonfinite_from=_nonfinite_from(findings.probe),
     )
 
 
@@ -171,6 +172,11 @@ def _waits(probe: Trial | None) -> tuple[WaitingLine, ...]:
         if read.device != "cpu" and read.steps >= seen.steps:
             lines.setdefault(read.where, {})[read.call] = read.calls / seen.steps
     return tuple(WaitingLine(where, calls) for where, calls in lines.items())
+
+
+def _nonfinite_from(probe: Trial | None) -> int | None:
+    seen = None if probe is None else probe.evidence
+    return None if seen is None else seen.nonfinite_from
 
 
 def _other_load(trials: Sequence[TrialRecord]) -> OtherLoad | None:

@@ -70,8 +70,12 @@ class TuningRun:
         deadline: float,
         before: Unproven | None = None,
         thresholds: Thresholds | None = None,
+        budget: float | None = None,
     ) -> None:
-        """`before`: a finalist whose proof an earlier tuning of the command did not finish."""
+        """`before`: a finalist whose proof an earlier tuning of the command did not finish.
+
+        `budget`: of the whole tuning, in seconds; None: all that is left until `deadline`.
+        """
         self._before = before
         self._diagnoses = TrialDiagnoses(trials, thresholds or Thresholds())
         self.options = options
@@ -79,7 +83,7 @@ class TuningRun:
         self._trials = trials
         self._view = view
         self._time = TimeBudget(
-            deadline, lambda knob: self._knob(knob).startup_seconds > 0, shared_cores()
+            deadline, lambda knob: self._knob(knob).startup_seconds > 0, shared_cores(), budget
         )
         self._objective = options.aim
         self._allowed = frozenset(map(Effect, options.allowed))
@@ -244,6 +248,9 @@ class TuningRun:
         self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, facts.loaders)
         steps, audited = self._rule.min_steps - self._rule.audit_steps, self._rule.audit_steps
         self._decide(f"trials measure {steps} steps after {audited} audited ones")
+        if probe.evidence is not None and probe.evidence.never_finite:
+            self._allowed -= {Effect.NUMERICS}
+            self._decide("the script's own loss is never finite: no numerics change is tried")
         self._import_early(facts)
         as_it_is = SearchState(dict(base), probe, facts, self._judge([], base))
         coming = (self._first_set(as_it_is),) * MOST
@@ -358,11 +365,9 @@ class TuningRun:
     def _companions(self, row: LadderRow) -> Sequence[str]:
         """The settings that go with the change of a row."""
         facts = self.findings.facts
-        return (
-            ()
-            if facts is None
-            else knob_calls.companion_names(self._knob(row.knob), facts, row.value)
-        )
+        if facts is None:
+            return ()
+        return knob_calls.companion_names(self._knob(row.knob), facts, row.value)
 
     def _batch_with_the_rest(
         self,

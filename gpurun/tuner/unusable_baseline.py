@@ -20,7 +20,8 @@ def unusable(trial: Trial) -> tuple[str, str]:
     if trial.throughput is not None and trial.score is None:
         return "not_measured", f"the {trial.objective.value} of a sample was not measured in it"
     steps = trial.result.steps if trial.result else 0
-    if trial.failure is not None and trial.failure.kind is FailureKind.RANKS_REFUSED:
+    kind = None if trial.failure is None else trial.failure.kind
+    if kind in (FailureKind.RANKS_REFUSED, FailureKind.NO_INPUT):
         return "script_failed", record.reason
     if record.status == "timeout" and steps >= needed_steps(trial.result):
         return (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -11,6 +13,7 @@ import pytest
 
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.available_modes import require
+from gpurun.records.failure import FailureKind
 from gpurun.records.spec import TrialSpec
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome
@@ -113,6 +116,20 @@ def test_a_script_that_fails_is_no_reference(launches: Launches) -> None:
     why = launches.launcher.start_reference(launches.request(0.001, 2, "no such class"))
     assert "ended with exit code 1" in why
     assert not launches.launcher.has_reference
+
+
+def test_neither_a_reference_nor_a_pair_is_waited_for_beyond_its_limit(launches: Launches) -> None:
+    def never_warm() -> LaunchRequest:
+        return replace(launches.request(60.0), limit_seconds=1.0)
+
+    began = time.monotonic()
+    why = launches.launcher.start_reference(never_warm())
+    assert why == "the reference had not warmed up when the time for it was over"
+    assert not launches.launcher.has_reference
+    pair = launches.launcher.run_pair(never_warm(), never_warm())
+    assert time.monotonic() - began < 20.0, "its patience is 120 s"
+    assert pair.failure is not None
+    assert pair.failure.kind is FailureKind.OUT_OF_TIME
 
 
 def test_nothing_of_a_reference_is_left_when_the_launcher_closes(launches: Launches) -> None:

@@ -90,6 +90,8 @@ def kind(outcome: Outcome) -> FailureKind | None:
             TRAINS + "step()", FailureKind.TOO_FEW_STEPS, "completed", "after 1 training steps",
             marks=pytest.mark.slow,
         ),
+        ("input('go? ')", FailureKind.NO_INPUT, "failed", "a trial has no standard input"),
+        ("import pickle; pickle.loads(b'')", FailureKind.EXCEPTION, "failed", "EOFError"),
         ("print(1)", FailureKind.TOO_FEW_STEPS, "completed", "imports no torch"),
     ],
 )  # fmt: skip

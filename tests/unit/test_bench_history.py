@@ -16,7 +16,7 @@ from gpurun import main
 from gpurun.arguments.bench_subcommand_flags import ACCEPT, HISTORY, parse_accept, parse_history
 from gpurun.bench.store import open_store
 from gpurun.errors import GpurunError
-from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.benchmark import INTERRUPTED, BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.codec import from_json
 from scripts.generate_schemas import all_schemas
@@ -124,6 +124,20 @@ def test_where_there_is_no_record_one_line_says_so_with_exit_code_4(
     assert told[-1] == "verdict=error exit=4"
 
 
+@pytest.mark.parametrize("flag", ["--json", "--png"])
+def test_a_history_that_cannot_be_written_is_an_error(
+    folder: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    keep(folder, measured(folder, 0, 1000.0))
+    assert main(["bench", "history", flag, "/dev/full"]) == 2
+    told = lines(capsys)
+    assert told[-3:] == [
+        f"gpurun: {flag} could not be written: No space left on device",
+        "gpurun: name another file",
+        "verdict=error exit=2",
+    ]
+
+
 def test_an_index_of_a_later_gpurun_is_made_again(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,9 +196,24 @@ def test_what_no_commit_holds_is_not_accepted(
 ) -> None:
     keep(folder, measured(folder, COMMITS - 1, 1000.0, id="dirty", dirty=True))
     assert main(["bench", "accept"]) == 4
-    assert "come from runs with uncommitted changes" in lines(capsys)[0]
+    assert "comes from a run with uncommitted changes" in lines(capsys)[0]
     assert main(["bench", "accept", "--record", "dirty"]) == 2
-    assert "of a tree with uncommitted changes" in lines(capsys)[0]
+    assert "comes from a run with uncommitted changes" in lines(capsys)[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [({"status": INTERRUPTED}, "that was interrupted"), ({"error": "exit code 1"}, "that failed")],
+)
+def test_a_record_of_less_than_was_to_be_measured_is_not_accepted(
+    folder: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, str], fault: str
+) -> None:
+    keep(folder, measured(folder, COMMITS - 1, 1000.0, id="half", **changes))
+    for words, code in (([], 4), (["--record", "half"], 2)):
+        assert main(["bench", "accept", *words]) == code
+        told = lines(capsys)
+        assert told[0].endswith(f"comes from a run {fault}")
+        assert told[-1] == f"verdict=error exit={code}"
 
 
 def test_without_git_records_are_shown_and_one_can_be_accepted_by_its_id(

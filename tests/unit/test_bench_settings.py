@@ -16,7 +16,7 @@ from gpurun.bench.compare.compare_settings import compare_settings, read_setting
 from gpurun.bench.trees.prepared_sides import Side
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.benchmark import INTERRUPTED, BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.result import KnobOutcome
@@ -93,6 +93,21 @@ def test_the_sides_are_the_settings_by_the_name_of_their_files(
     assert compared("loader_workers = 1", "").verdict == "pass"
 
 
+def test_records_of_an_interrupted_comparison_say_so(
+    compared: Callable[..., Comparison], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Turned.run
+
+    def until_ctrl_c(self: Turned, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
+        if len(self.starts) == 4:  # both first launches, and one pair
+            raise KeyboardInterrupt
+        return run(self, start, rule, first=first)
+
+    monkeypatch.setattr(Turned, "run", until_ctrl_c)
+    assert compared("", "loader_workers = 1").verdict == "interrupted"
+    assert [record.status for record in KEPT] == [INTERRUPTED] * 2
+
+
 def test_settings_reach_the_environment_the_arguments_and_the_runtime(
     compared: Callable[..., Comparison],
 ) -> None:
@@ -143,6 +158,11 @@ def test_work_that_cannot_be_counted_or_another_model_is_refused_whatever_is_all
     ("text", "what", "todo"),
     [
         ("loader_wokers = 1", "1.toml: there is no knob 'loader_wokers'", "loader_workers"),
+        (
+            "loader_workers = 'four'",
+            "1.toml: loader_workers cannot take 'four' (TypeError: it takes a whole number)",
+            "take it out",
+        ),
         ("[", "1.toml cannot be read: line 2: not valid TOML", "[settings]"),
     ],
 )

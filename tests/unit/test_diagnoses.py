@@ -178,6 +178,21 @@ def test_neighbours_that_take_the_cores_leave_the_cause_open() -> None:
     assert {e.name: e.value for e in finding.evidence}["cause"] == "workers"
 
 
+@pytest.mark.parametrize(("blocked", "cause"), [(0.0, "transforms"), (0.7, "storage")])
+def test_neighbours_hide_no_cause_from_a_host_profile(blocked: float, cause: str) -> None:
+    resize = replace(function("resize", 0.75, phase=Phase.DATA), blocked_seconds=blocked)
+    evidence = cpu_bound_data(1.0, 0, [resize])
+    assert evidence.result is not None
+    host = HostUse(80.0, 2.0, 1, 1, others_cpu_percent=120.0)
+    finding = first(replace(evidence, result=replace(evidence.result, host=host)))
+    assert {e.name: e.value for e in finding.evidence}["cause"] == cause
+
+
+def test_a_loader_without_workers_is_not_said_to_have_too_few() -> None:
+    assert "no worker process prepares batches" in first(cpu_bound_data(0.5, 0)).description
+    assert "too few worker processes" in first(cpu_bound_data(1.9, 2)).description
+
+
 def test_a_host_profile_names_the_line_in_the_data_set() -> None:
     functions = [
         function("__getitem__", 0.01, 0.8, Phase.DATA, line=20),
@@ -420,6 +435,19 @@ def test_ranks_of_a_plain_run_are_compared_by_what_they_do_alone() -> None:
     finding = found(healthy_cpu(rank_splits=(SPLIT, slow)), FindingType.LOAD_IMBALANCE)
     assert finding is not None
     assert "rank 1" in finding.description
+
+
+def test_the_line_of_the_slowest_rank_is_that_of_its_additional_time() -> None:
+    slow = StepSplit(0.1, None, 6.0, 2.9, 0.5, 0.5)
+    alike, logs = function("main", 0.1, 0.9), function("log", 0.4, line=57)
+    ranks = ([alike], [alike, logs])
+    evidence = healthy_cpu(rank_splits=(SPLIT, slow), rank_functions=ranks)
+    finding = found(evidence, FindingType.LOAD_IMBALANCE)
+    assert finding is not None
+    assert finding.location == Location("/home/me/train.py", 57, "log")
+    finding = found(replace(evidence, rank_functions=([alike],) * 2), FindingType.LOAD_IMBALANCE)
+    assert finding is not None
+    assert finding.location is None
 
 
 def test_switches_matter_where_they_bite_and_only_their_names_are_told() -> None:

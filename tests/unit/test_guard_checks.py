@@ -94,6 +94,20 @@ def test_what_is_off_is_named(reason: str) -> None:
     assert verdict.curves is not None
 
 
+@pytest.mark.parametrize("finite", [0, 10])
+def test_a_script_whose_own_loss_is_not_finite_is_not_called_the_same(finite: int) -> None:
+    broken: dict[str, Any] = {
+        "losses": (1.0,) * finite + (INFINITE,) * (40 - finite),
+        **audits(gradient_norms={"0.weight": math.nan, "0.bias": math.nan}),
+    }
+    baselines, candidate = [trial(**broken), trial(**broken)], trial(**broken)
+    verdict = judge_training(baselines, [candidate], Effect.PIPELINE)
+    assert (verdict.accepted, verdict.loss_deviation) == (True, None)
+    assert verdict.compared == ("samples",)
+    rounding = judge_training(baselines, [candidate], Effect.NUMERICS)
+    assert any("losses not compared" in said for said in rounding.reasons) == (finite == 0)
+
+
 def test_a_twin_is_accepted() -> None:
     verdict = judge_training(BASELINES, [trial()], Effect.PIPELINE)
     assert verdict.accepted, verdict.reasons

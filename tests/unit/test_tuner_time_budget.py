@@ -33,6 +33,12 @@ def timetable(budget: float) -> TimeBudget:
     return TimeBudget(time.monotonic() + budget, lambda knob: knob == "compile")
 
 
+def test_the_budget_is_quoted_as_the_user_gave_it_though_some_of_it_is_spent() -> None:
+    times = TimeBudget(time.monotonic() + 38.6, lambda knob: False, budget=40.0)
+    assert times.too_small().startswith("the budget of 40 s left no time")
+    assert times.spent == pytest.approx(1.4, abs=0.1)
+
+
 def test_a_launch_is_shorter_by_what_a_process_started_early_has_imported() -> None:
     times = timetable(120)
     assert times.usual == 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import ValueRead, WaitsEvent
 from gpurun.records.result import StepTime
 from gpurun.records.tuning import GuardVerdict, Rejection, TuningReport
+from gpurun.report.tuning_verdict import remarks
 from gpurun.rundir import json_text
 from gpurun.tuner import saved_settings
+from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.proof.paired_proof import Finalist
 from gpurun.tuner.tuning_document import tuning_document
 from gpurun.tuner.tuning_findings import TuningFindings
@@ -235,3 +238,14 @@ def test_lines_that_wait_for_the_gpu_in_every_step_are_told_and_no_others(tmp_pa
         {"where": "train.py:30", "calls": {"a condition": 1.0}},
     ]
     assert written(proven())["waits"] == []
+
+
+def test_a_script_whose_loss_is_not_finite_is_told_with_the_step() -> None:
+    seen = Evidence(seed=0, losses=(1.0, math.inf, math.inf), microbatches=(1, 1, 1))
+    broken = replace(finished(80.0), evidence=seen)
+    report = written(TuningFindings(probe=broken, verdict="no_gain"))
+    assert report["loss_nonfinite_from"] == 2
+    (told,) = remarks(from_json(TuningReport, report))
+    assert told.startswith("the script's own loss is not finite from step 2 on")
+    sound = replace(broken, evidence=replace(seen, losses=(1.0, math.inf, 0.9)))
+    assert written(TuningFindings(probe=sound))["loss_nonfinite_from"] is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,6 +15,8 @@ from gpurun.arguments.main_flags import parse
 from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.knobs import find
 from gpurun.knobs.api import Effect, Hooks, Knob
+from gpurun.measure.run_events import ProcessLog
+from gpurun.records.events import ProcessEvent
 from gpurun.records.facts import BatchFlag, Facts
 from gpurun.records.tuning import (
     PAIR_SIDES,
@@ -25,6 +28,7 @@ from gpurun.records.tuning import (
 )
 from gpurun.tuner import training_judge
 from gpurun.tuner import tuning_run as tuning_module
+from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.proof import final_selection
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.paired_proof import Finalist, proof_of
@@ -437,3 +441,22 @@ def test_a_pair_that_has_begun_may_take_what_it_was_expected_to_whatever_is_left
     tuning._time.baseline(slow, started_early=False)
     tuning._proofs.prove([Finalist("chosen", {"a": 1})], slow)
     assert tuning._proofs._live_request(TrialPurpose.PAIR_BASELINE, {}, 0).limit_seconds >= 300.0
+
+
+@pytest.mark.parametrize("loss", [math.inf, 1.0])
+def test_no_numerics_change_is_tried_where_no_loss_can_be_compared(
+    monkeypatch: pytest.MonkeyPatch, loss: float
+) -> None:
+    monkeypatch.setattr(tuning_module, "gather_facts", lambda *_: facts())
+    monkeypatch.setattr(tuning_module, "steps_per_epoch", lambda log: None)
+    stand_in = StandIn(steady())
+    options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
+    tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
+    process = ProcessEvent(1, None, None, None, ("train.py",), "3.12", 0, clock_ns=0)
+    probe = replace(
+        stand_in.run(TrialRequest(TrialPurpose.PROBE, {}, PROBE)),
+        evidence=Evidence(seed=0, losses=(loss,) * 3, microbatches=(1,) * 3),
+        log=ProcessLog(Path("events.jsonl"), process),
+    )
+    tuning._baseline(probe)
+    assert (Effect.NUMERICS in tuning._allowed) == math.isfinite(loss)

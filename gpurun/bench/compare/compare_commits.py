@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher
+from gpurun.bench.benchmark_launcher import Launcher
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings, PairRunner, Tell
@@ -107,7 +107,8 @@ def compare_sides(
         unfinished = ended_by(error, benchmark.name, interruption.exit_code, done)
     finally:
         interruption.hold()
-        compared = _keep(benchmark, findings, compared, asked, purpose)
+        interrupted = unfinished is not None and unfinished.verdict == "interrupted"
+        compared = _keep(benchmark, findings, compared, asked, purpose, interrupted)
     return comparison(
         benchmark,
         findings,
@@ -163,29 +164,20 @@ def _keep(
     compared: Compared,
     asked: CompareRequest,
     purpose: BenchmarkPurpose,
+    interrupted: bool,
 ) -> Compared:
     """Store the records of both sides; the versions with these records."""
-    return replace(
-        compared,
-        records=(
-            _kept(benchmark, findings.launches(BASELINE), compared.baseline, asked, purpose),
-            _kept(benchmark, findings.launches(CURRENT), compared.current, asked, purpose),
-        ),
-    )
 
+    def kept(side: str, version: Version) -> BenchmarkRecord | None:
+        launches = findings.launches(side)
+        if not launches:
+            return None
+        record = record_of(benchmark, launches, version, purpose, interrupted=interrupted)
+        keep(record, asked.keep, asked.tell)
+        return record
 
-def _kept(
-    benchmark: Benchmark,
-    launches: Sequence[Launch],
-    version: Version,
-    asked: CompareRequest,
-    purpose: BenchmarkPurpose,
-) -> BenchmarkRecord | None:
-    if not launches:
-        return None
-    record = record_of(benchmark, launches, version, purpose)
-    keep(record, asked.keep, asked.tell)
-    return record
+    both = kept(BASELINE, compared.baseline), kept(CURRENT, compared.current)
+    return replace(compared, records=both)
 
 
 def not_compared(benchmark: Benchmark, unfinished: Unfinished) -> Comparison:

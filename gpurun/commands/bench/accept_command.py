@@ -19,6 +19,7 @@ from gpurun.commands.written_outputs import check_outputs, emit_json, say
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import number
 from gpurun.records.bench.benchmark import (
+    INTERRUPTED,
     AcceptedBaseline,
     BenchmarkExport,
     BenchmarkRecord,
@@ -87,12 +88,22 @@ def _named(store: BenchmarkStore, record_id: str) -> BenchmarkRecord:
             "see the ids in gpurun bench history --json -",
             ExitCode.NO_BASELINE,
         )
-    if record.dirty:
+    fault = _fault(record)
+    if fault is not None:
         raise GpurunError(
-            f"record {record_id} is of a tree with uncommitted changes: no commit holds them",
-            "commit, measure again, and accept that",
+            f"record {record_id} comes from a run {fault}",
+            "commit, measure to the end, and accept that",
         )
     return record
+
+
+def _fault(record: BenchmarkRecord) -> str | None:
+    """Why a record cannot be a baseline; None where it can."""
+    if record.dirty:
+        return "with uncommitted changes"
+    if record.status == INTERRUPTED:
+        return "that was interrupted"
+    return None if record.error is None else "that failed"
 
 
 def _of_head(
@@ -102,14 +113,14 @@ def _of_head(
     assert repository is not None
     head = repository.head()
     records = [r for r in store.query(name, purposes=BASELINES) if r.commit == head]
-    good = [r for r in records if not r.dirty and r.error is None]
+    good = [record for record in records if _fault(record) is None]
     newest = {series_key(record): record for record in sorted(good, key=_moment)}
     if newest:
         return list(newest.values())
     what = f"there is no record of HEAD ({short(head)})" + (f" of {name!r}" if name else "")
     if records:
-        why = "uncommitted changes" if any(r.dirty for r in records) else "a failure"
-        what = f"the records of HEAD ({short(head)}) come from runs with {why}"
+        newest_fault = _fault(max(records, key=_moment))
+        what = f"the newest record of HEAD ({short(head)}) comes from a run {newest_fault}"
     raise GpurunError(what, "measure it first: gpurun bench", ExitCode.NO_BASELINE)
 
 

@@ -18,7 +18,7 @@ from gpurun.bench.store import open_store
 from gpurun.bench.trees.git import incomparable
 from gpurun.commands.bench.chosen_benchmarks import records_home
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json, say
+from gpurun.commands.written_outputs import check_outputs, emit_json, must_write, say
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment, utc_text
 from gpurun.records.bench.history import History, Trend
@@ -59,13 +59,16 @@ def history(argv: list[str]) -> int:
     store = open_store(records_home(options.out), options.store, notice=say)
     _load_numpy()
     found = read_history(store, options, branch_here(Path.cwd(), options.branch))
-    emit_json(options.json, to_json(found))
     if not options.quiet:
         print_grid(title(found), history_grid(found))
         for line in history_lines(found):
             say(line)
+    emit_json(options.json, to_json(found), needed=True)
     if options.png is not None:
-        _draw(Path(options.png), found)
+        from gpurun.report.plots.history_plot import draw_history
+
+        picture = Path(options.png)
+        must_write("--png", lambda: draw_history(picture, found))
     changes = [change for trend in found.trends for change in trend.changes]
     worse = sum(change.direction == "regression" for change in changes)
     counts = {"regressions": worse, "improvements": len(changes) - worse}
@@ -160,12 +163,3 @@ def _load_numpy() -> None:
         import numpy  # noqa: F401
     finally:
         del os.environ[THREADS]
-
-
-def _draw(path: Path, found: History) -> None:
-    from gpurun.report.plots.history_plot import draw_history
-
-    try:
-        draw_history(path, found)
-    except OSError as error:
-        say(f"--png could not be written: {error.strerror or error}")

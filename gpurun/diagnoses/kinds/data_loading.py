@@ -12,9 +12,10 @@ from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Locatio
 SENTENCES = {
     Cause.WORKERS: "too few worker processes prepare batches",
     Cause.TRANSFORMS: "the processor is busy with transforms of the samples",
-    Cause.STORAGE: "the loader waits, for storage or network, while processors are idle",
+    Cause.STORAGE: "the loader waits for storage or network, and computes little",
     Cause.SAMPLER: "the sampler takes long to choose samples, in the main process",
 }
+NO_WORKERS = "no worker process prepares batches while the model trains"
 ADVICE = {
     Cause.WORKERS: (
         "load in worker processes: DataLoader(num_workers=..., persistent_workers=True), as many "
@@ -43,8 +44,9 @@ class DataLoading(Diagnosis):
     """The step waits for the data loader.
 
     Triggered by a wait for data above 5 % of the step, or by an idle device for more than 5 ms
-    before the first kernel of a step. Workers, CPU use and the host profile tell the cause: too few
-    workers, transforms that keep the CPU busy, storage, or a slow sampler.
+    before the first kernel of a step. Workers, CPU use and the host profile tell the cause: no or
+    too few workers, transforms that keep the CPU busy, storage, or a slow sampler. Other programs
+    on the cores hide the cause from CPU use, but not from the host profile.
     """
 
     type: ClassVar[FindingType] = FindingType.DATA_LOADING
@@ -60,10 +62,12 @@ class DataLoading(Diagnosis):
             severity = evidence.thresholds.severity("first_kernel_gap_ms", gap)
             share = gap / evidence.step_ms if evidence.step_ms else None
         cause = cause_of_wait(evidence, share or 0.0)
+        alone = cause is Cause.WORKERS and evidence.workers == 0
+        why = NO_WORKERS if alone else SENTENCES[cause]
         return self.finding(
             evidence,
             severity,
-            f"the training waits for data {percent(share)} of the step: {SENTENCES[cause]}",
+            f"the training waits for data {percent(share)} of the step: {why}",
             [EvidenceFigure("cause", cause.value, "diagnosis"), *_figures(evidence, share, gap)],
             ADVICE[cause],
             location=_location(evidence),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.records.finding import Finding, FindingType
+from gpurun.diagnoses.loader_cause import innermost
+from gpurun.records.finding import Finding, FindingType, Location
+from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.records.result import StepSplit
 
 ADVICE = (
@@ -20,8 +24,9 @@ class LoadImbalance(Diagnosis):
 
     Triggered by the slowest rank's work above 1.1 times the fastest's. A rank works until it
     arrives at a collective: the duration of a collective holds the wait for others and says nothing
-    of the rank. `gpurun --scale` has a finding of the same name, which compares the slowest rank
-    with the mean of the ranks.
+    of the rank. Host profiles of both ranks tell the line in which the slowest one spends most of
+    the time that the fastest does not. `gpurun --scale` has a finding of the same name, which
+    compares the slowest rank with the mean of the ranks.
     """
 
     type: ClassVar[FindingType] = FindingType.LOAD_IMBALANCE
@@ -36,7 +41,10 @@ class LoadImbalance(Diagnosis):
         if work is None or min(work) <= 0:
             return None
         slowest, mean = max(range(len(work)), key=work.__getitem__), sum(work) / len(work)
-        ratio = work[slowest] / min(work)
+        fastest = work.index(min(work))
+        ratio = work[slowest] / work[fastest]
+        functions = evidence.rank_functions
+        known = len(functions) == len(work)
         return self.finding(
             evidence,
             evidence.thresholds.severity("imbalance", ratio - 1),
@@ -46,11 +54,29 @@ class LoadImbalance(Diagnosis):
                 figure("slowest_rank", slowest, source),
                 figure("imbalance", ratio, source),
                 figure("slowest_work_ms", work[slowest], source),
-                figure("fastest_work_ms", min(work), source),
+                figure("fastest_work_ms", work[fastest], source),
             ],
             ADVICE,
+            location=_location(functions[slowest], functions[fastest]) if known else None,
             gain=work[slowest] / mean,
         )
+
+
+def _location(slow: Sequence[FunctionSamples], fast: Sequence[FunctionSamples]) -> Location | None:
+    """The line of the user's in which most of the slow rank's additional time passes."""
+    by_place = {(f.file, f.function, f.phase): f for f in fast}
+    more = []
+    for function in slow:
+        other = by_place.get((function.file, function.function, function.phase))
+        if other is not None:
+            function = replace(
+                function,
+                self_seconds=max(0.0, function.self_seconds - other.self_seconds),
+                total_seconds=max(0.0, function.total_seconds - other.total_seconds),
+            )
+        more.append(function)
+    found = innermost([function for function in more if function.total_seconds > 0])
+    return None if found is None else Location(found.file, found.line, found.function)
 
 
 def _work_by_timeline(evidence: Evidence) -> list[float] | None:

@@ -41,6 +41,10 @@ class BenchmarkPurpose(enum.Enum):
     SELFTEST = "selftest"
 
 
+INTERRUPTED = "interrupted"
+"""Status of a record of fewer launches than the benchmark was to have: a signal ended it."""
+
+
 @record
 class BenchmarkFingerprint:
     """The key of a history: figures of two fingerprints are never compared.
@@ -111,7 +115,8 @@ class BenchmarkRecord:
     """One run of a benchmark: all launches of one side.
 
     The figures are those of the run, made from the `launches` that completed; None where nothing
-    was measured. `status`: that of `RunResult`; `error` is the cause where it is not "completed".
+    was measured. `status`: that of `RunResult`, or `INTERRUPTED`; else `error` is the cause where
+    it is not "completed".
     `time`: when it ended, ISO 8601 with its offset from UTC (see `utc_text`). `dirty`: the working
     tree differed from `commit`. `batch_size`: samples a step. `steps`: those of one launch;
     `whole`: the script ended by itself after them, it was not stopped. `parameters`: of the model.

@@ -40,8 +40,7 @@ def activate(spec_path: str) -> None:
     spec = _read_spec(spec_path)
     start = dict(os.environ)
     RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
-    if is_rank:
-        exit_record.write_at_exit()
+    exit_record.write_at_exit(spec)
     _prepare(spec)
     when_imported("torch", lambda _: _install_hooks(spec, start))
 

@@ -1,4 +1,4 @@
-"""The exit record of a rank: when it ended, and by which exception.
+"""The exit record of a rank or a trial: when it ended, and by which exception.
 
 The agent sees only exit codes. If ranks fail together, it does not see the first one: one rank
 failed, and the others lost the connection to it. Read when python exits, so that no hook of ours
@@ -13,14 +13,18 @@ import sys
 import time
 
 from gpurun.records.events import ExitRecordEvent
+from gpurun.records.spec import RunSpec
+from gpurun.runtime.boot import orphan_ranks
 from gpurun.runtime.core.recorder import RECORDER, error_text
 
 _WRITTEN: set[int] = set()
 """Processes (this one, or the one it was forked from) that have written their record."""
 
 
-def write_at_exit() -> None:
-    """Write the record when this process, and no child forked from it, exits."""
+def write_at_exit(spec: RunSpec) -> None:
+    """Write the record when this rank or trial, and no child forked from it, exits."""
+    if spec.trial is None and not orphan_ranks.is_rank():
+        return
     owner = os.getpid()
     atexit.register(lambda: write() if os.getpid() == owner else None)
 
@@ -35,5 +39,14 @@ def write() -> None:
         ExitRecordEvent(
             unix_time_ns=time.time_ns(),
             error=" ".join(error_text(error).split()) if error is not None else None,
+            lacks_input=isinstance(error, EOFError) and _raised_by_input(error),
         )
     )
+
+
+def _raised_by_input(error: EOFError) -> bool:
+    """True if the innermost line calls `input`; `pickle.load` of a short file raises it, too."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and "input" in trace.tb_frame.f_code.co_names

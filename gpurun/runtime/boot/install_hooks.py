@@ -14,7 +14,7 @@ import torch
 from gpurun.records.events import TorchEvent
 from gpurun.records.spec import Exchange, Parallel, ProbeSpec, ProfileSpec, RunSpec
 from gpurun.records.switches import hurtful_switches
-from gpurun.runtime.boot import dynamo_skip, exit_record, orphan_ranks
+from gpurun.runtime.boot import dynamo_skip, exit_record
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.backward_passes import BACKWARD
@@ -66,8 +66,7 @@ def install(spec: RunSpec, changed_variables: tuple[str, ...]) -> None:
     for name, part in parts:
         guarded(name, part)()
     _at_end(guarded("end", write_exit_metrics))
-    if orphan_ranks.is_rank():
-        exit_record.write_at_exit()  # registered last, called first: before torch's own clean-up
+    exit_record.write_at_exit(spec)  # registered last, called first: before torch's own clean-up
 
 
 def _at_end(close: Callable[[], Any]) -> None:

@@ -8,6 +8,7 @@ is a pure function from evidence to a reason for rejection, or None.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from gpurun.knobs.api import Effect
@@ -15,9 +16,7 @@ from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner.guard import loss_checks, sample_checks, training_checks
 from gpurun.tuner.guard.gradient_directions import directions
 from gpurun.tuner.guard.output_checks import compare_outputs
-from gpurun.tuner.guard.training_evidence import Comparison, Evidence, RoundingReason
-
-PIPELINE_ONLY = "without that only pipeline changes are applied"
+from gpurun.tuner.guard.training_evidence import PIPELINE_ONLY, Comparison, Evidence, RoundingReason
 
 Check = Callable[[Comparison], "str | None"]
 
@@ -97,12 +96,14 @@ def _shows_samples(trial: Evidence) -> bool:
 
 
 def _shows_gradients(trial: Evidence) -> bool:
-    return any(a.gradient_norms for a in trial.audits)
+    norms = (norm for audit in trial.audits for norm in audit.gradient_norms.values())
+    return any(norm is not None and math.isfinite(norm) for norm in norms)
 
 
 CHECKS: tuple[Check, ...] = (
     loss_checks.finite,
     loss_checks.has_loss,
+    loss_checks.to_compare_with,
     sample_checks.data_set,
     sample_checks.order,
     sample_checks.samples,

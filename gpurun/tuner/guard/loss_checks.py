@@ -6,10 +6,11 @@ import math
 from collections.abc import Sequence
 from itertools import zip_longest
 
+from gpurun.knobs.api import Effect
 from gpurun.records.tuning import LossCurves
 from gpurun.stats.descriptive import median
 from gpurun.stats.loss_deviation import Deviation, deviation
-from gpurun.tuner.guard.training_evidence import Comparison, Evidence
+from gpurun.tuner.guard.training_evidence import PIPELINE_ONLY, Comparison, Evidence
 
 
 def finite(case: Comparison) -> str | None:
@@ -33,6 +34,13 @@ def has_loss(case: Comparison) -> str | None:
     return None
 
 
+def to_compare_with(case: Comparison) -> str | None:
+    """Any finite loss of the script as it is, where a change rounds."""
+    if case.effect is Effect.NUMERICS and any(b.never_finite for b in case.baselines):
+        return f"losses not compared: the script's own is not finite; {PIPELINE_ONLY}"
+    return None
+
+
 def runaway(case: Comparison) -> str | None:
     """The loss stays within what the baseline shows."""
     start = [b.losses[0] for b in case.baselines if b.losses and math.isfinite(b.losses[0])]
@@ -46,11 +54,15 @@ def runaway(case: Comparison) -> str | None:
 def compare_curves(
     baselines: Sequence[Evidence], candidates: Sequence[Evidence]
 ) -> tuple[Deviation | None, str | None]:
-    """How far the candidates' curves are off (None: cannot be told), and why it is too far."""
+    """How far the candidates' curves are off (None: cannot be told), and why it is too far.
+
+    It cannot be told of losses that are finite at first only, though they can be too far off.
+    """
     apart = deviation(baselines, candidates)
+    told = None if any(b.nonfinite_from for b in baselines) else apart
     if apart is None or apart.size <= apart.bound:
-        return apart, None
-    return apart, f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%})"
+        return told, None
+    return told, f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%})"
 
 
 def curves(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> LossCurves | None:

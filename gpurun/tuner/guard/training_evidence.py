@@ -18,6 +18,7 @@ from gpurun.records.events import (
 )
 from gpurun.records.messages.model_outputs import OutputsEvent
 
+PIPELINE_ONLY = "without that only pipeline changes are applied"
 UNKNOWN_ROUNDING = "no trial shows what rounding alone does to them"
 
 
@@ -54,6 +55,18 @@ class Evidence:
     def finite_losses(self) -> bool:
         """True if the trial has a loss curve at all."""
         return any(math.isfinite(x) for x in self.losses)
+
+    @property
+    def never_finite(self) -> bool:
+        """True if it has losses, and not one is finite."""
+        return self.nonfinite_from is not None and not self.finite_losses
+
+    @property
+    def nonfinite_from(self) -> int | None:
+        """The step, counted from 1, from which on no loss is finite; None if the last one is."""
+        steps = list(enumerate(self.losses, 1))
+        last = max((step for step, loss in steps if math.isfinite(loss)), default=0)
+        return next((step for step, loss in steps if step > last and math.isinf(loss)), None)
 
 
 @dataclass(frozen=True)
