@@ -7,6 +7,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from gpurun.bench.store import open_store
 from gpurun.records.bench.benchmark import utc_moment, utc_text
 from gpurun.records.bench.comparison import Comparison
@@ -15,6 +17,7 @@ from tests.integration.test_bench_compare import SCRIPT, TABLE, WORK, bench
 from tests.repositories import commit, git, new_repository
 
 
+@pytest.mark.slow  # quick twin: unit/test_bench_from_history.py
 def test_a_slowed_tree_is_a_regression_against_the_records_of_main(tmp_path: Path) -> None:
     folder = new_repository(tmp_path / "project")
     files = {"train.py": SCRIPT, "work.py": WORK.format(sleep=0.02), "gpurun.toml": TABLE}

@@ -72,6 +72,7 @@ def compared(folder: Path, *words: str) -> tuple[int, Comparison, str]:
     return done.returncode, from_json(Comparison, json.loads(place.read_text())), done.stderr
 
 
+@pytest.mark.slow  # quick twin: unit/test_bench_training.py
 def test_a_commit_that_trains_to_nan_at_full_speed_is_a_regression(tmp_path: Path) -> None:
     folder = project(tmp_path / "project")
     culprit = commit(folder, {"work.py": WORK.format(rate=0.1, temperature=0.0)})

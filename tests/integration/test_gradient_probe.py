@@ -132,6 +132,7 @@ def test_numbers_that_all_ranks_draw_alike_are_told_with_the_line(
     )
 
 
+@pytest.mark.slow  # quick twin: the last test of this file
 def test_a_result_is_kept(script: Path, gpurun: Gpurun) -> None:
     first, second = (gpurun(*RANKS, "train.py", "plain").stderr.decode() for _ in range(2))
     assert "(measured in" in first

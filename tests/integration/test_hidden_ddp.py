@@ -113,6 +113,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
     return trained
 
 
+@pytest.mark.slow  # quick twin: test_ranks_train_what_one_process_trains
 def test_two_ranks_train_what_one_process_trains_but_for_what_is_of_a_batch(
     tmp_path: Path, gpurun: Gpurun, alone: Alone
 ) -> None:

@@ -149,6 +149,7 @@ def namespaces() -> Iterator[tuple[str, str]]:
         yield names[0], names[1]
 
 
+@pytest.mark.slow  # quick twin: the launcher that keeps the rendezvous, above
 def test_a_host_whose_launcher_is_killed_is_missed_by_the_other_and_leaves_no_orphan(
     tmp_path: Path, clean_environment: dict[str, str], namespaces: tuple[str, str]
 ) -> None:

@@ -80,6 +80,7 @@ def times_as_long(outcome: Outcome) -> float:
     return math.exp(outcome.ratio.log)
 
 
+@pytest.mark.slow  # quick twin: the other tests of this file
 def test_launches_one_after_another_are_compared_with_the_same_live_one(
     launches: Launches,
 ) -> None:

@@ -74,6 +74,7 @@ def test_the_same_script_without_its_fault_has_no_warning(
     assert [f for f in found if f["severity"] > WARNING] == []
 
 
+@pytest.mark.slow  # quick twin: unit/test_recorded_profiles.py
 def test_the_rank_that_works_longer_is_named_and_how_much(tmp_path: Path, gpurun: Gpurun) -> None:
     """Two ranks on busy cores are never quite equal: the clean twin is compared, not judged."""
     ranks = ("--nproc-per-node", "2")

@@ -112,6 +112,7 @@ def test_a_run_serves_its_steps(tmp_path: Path, clean_environment: dict[str, str
         assert modules.stdout.strip() == "0"
 
 
+@pytest.mark.slow  # quick twin: the ranks of test_tensorboard_run.py
 def test_ranks_have_series_of_their_own(tmp_path: Path, clean_environment: dict[str, str]) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     words = ("--nproc-per-node=2", "--prometheus=0", "train.py")

@@ -24,6 +24,7 @@ for step in range(330):
 """
 
 
+@pytest.mark.slow  # quick twin: unit/test_measure_throughput_drift.py
 def test_a_run_that_slows_down_is_seen_unless_it_is_short(
     tmp_path: Path, gpurun: Gpurun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

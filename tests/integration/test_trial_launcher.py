@@ -171,6 +171,7 @@ def test_what_a_launch_wrote_before_its_first_step_is_there_for_those_that_share
     assert "there False" in (again.run_dir / "output.log").read_text()
 
 
+@pytest.mark.slow  # quick twin: test_bench_live.py
 def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, launcher: TrialLauncher) -> None:
     if launcher.mode is Mode.IN_PLACE:
         pytest.skip("trials work on the real files")
