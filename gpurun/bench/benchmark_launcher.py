@@ -38,7 +38,7 @@ STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30)}
 from the kernel. Launches of one script learn differently by chance, and then differ by 10 % and
 more in speed. With it, large blocks always come from the kernel, and memory is steadier, too. The
 user's own value wins."""
-WARM_UP_SECONDS = 2.0
+WARM_UP_SECONDS = 1.0
 """The launch before the pairs measures step time, memory and losses."""
 
 

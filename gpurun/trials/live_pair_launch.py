@@ -32,7 +32,7 @@ from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 STRETCH_SECONDS = 2.0
 """Each side first has the machine for so long without a break: GPU activity, power and memory
 cannot be told from turns of some milliseconds."""
-STRETCH_SECONDS_WITHOUT_GPU = 1.0
+STRETCH_SECONDS_WITHOUT_GPU = 0.5
 """There are fewer counters, and pairs are many: launches on a CPU differ by 2 to 4 %."""
 EXIT_SECONDS = 30.0
 """A side whose turns are over writes its record and leaves within this time."""
