@@ -121,6 +121,8 @@ class TrialPurpose(enum.Enum):
     """One side of a pair with and without one change."""
     ROUNDING = "rounding"
     """The script as it is, its parameters rounded."""
+    SEEDS = "seeds"
+    """The script as it is under another seed."""
     CEILINGS = "ceilings"
     """Model and loader each alone: the trial has no speed of its own."""
     BLAME = "blame"
@@ -328,7 +330,7 @@ class TuningReport:
     findings_left: tuple[Finding, ...] = ()
     """What holds it back under the settings that were chosen."""
     untried: tuple[str, ...] = ()
-    """Knobs for whose trials the budget had no room."""
+    """Knobs that the end of the time or of the trials kept from being tried."""
     loss_nonfinite_from: int | None = None
     """The step, counted from 1, from which on no loss of the script as it is is finite."""
     schema: str = TUNING_SCHEMA

@@ -77,8 +77,9 @@ def verdict_sentence(report: TuningReport) -> str:
     if report.verdict == "no_gain":
         if report.untried:
             return (
-                f"Nothing that was tried beats the script as it is{_best(report)}; the budget "
-                f"ended before {_listed(report.untried)} tried; try a larger `--budget`"
+                f"Nothing that was tried beats the script as it is{_best(report)}; the search "
+                f"ended before {_listed(report.untried)} tried; try a larger `--budget` or "
+                "`--max-trials`"
             )
         return f"Nothing beats the script as it is{_best(report)}"
     if report.verdict == "inconclusive":

@@ -9,9 +9,13 @@ from typing import Any
 from gpurun.knobs.api import Effect
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, TrialPurpose
-from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
+from gpurun.stats.loss_deviation import REPEATS
+from gpurun.tuner.guard.guard_verdict import judge_training, may_be_draws, may_be_rounding
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
+
+SEEDS_SHARE = 0.25
+"""Trials under other seeds may take this part of the budget that is left."""
 
 
 class TrainingJudge:
@@ -19,16 +23,20 @@ class TrainingJudge:
 
     `rounded(shown)`: what a trial shows that only rounds and goes as far as these; None if nothing.
     It is called where the guard needs to know what rounding alone does, and again where a later
-    trial evaluates after more steps.
+    trial evaluates after more steps. `reseeded()`: what trials under other seeds show; it is called
+    once, where the guard needs to know what other random draws alone do.
     """
 
     def __init__(
         self,
         baselines: list[Evidence],
         rounded: Callable[[Sequence[Evidence]], Evidence | None],
+        reseeded: Callable[[], list[Evidence]] = list,
     ) -> None:
         self.baselines = baselines
         self._rounded = rounded
+        self._reseeded = reseeded
+        self._of_other_seeds: list[Evidence] | None = None
         self._asked_steps = -1
 
     def judge(
@@ -38,7 +46,15 @@ class TrainingJudge:
         verdict = judge_training([*self.baselines, *repeats], candidates, effect)
         if may_be_rounding(verdict, effect) and self.learn_rounding(repeats):
             verdict = judge_training([*self.baselines, *repeats], candidates, effect)
+        if may_be_draws(verdict) and (others := self._other_seeds()):
+            verdict = judge_training([*self.baselines, *others, *repeats], candidates, effect)
         return verdict
+
+    def _other_seeds(self) -> list[Evidence]:
+        """What the script as it is shows under other seeds."""
+        if self._of_other_seeds is None:
+            self._of_other_seeds = self._reseeded()
+        return self._of_other_seeds
 
     def learn_rounding(self, repeats: Sequence[Evidence] = ()) -> bool:
         """Ask for the trial that only rounds, unless one went as far; true if it showed anything.
@@ -82,6 +98,26 @@ def launch_rounded(
     note("is it rounding alone? a trial that only rounds parameters shows it")
     short, (_, seed) = rounding_rule(rule, baselines), first_evaluation(baselines)
     return launch(TrialRequest(TrialPurpose.ROUNDING, base, short, seed, rounded=True)).evidence
+
+
+def launch_reseeded(
+    launch: Callable[[TrialRequest], Trial],
+    note: Callable[[str], None],
+    base: Mapping[str, Any],
+    rule: StopRule,
+    room: Callable[[], float],
+) -> list[Evidence]:
+    """What the script as it is, with the settings `base`, shows under other seeds.
+
+    Enough of them tell what random draws alone do to the loss. `room()`: so many more launches fit
+    into what is left of the budget; where these would take too large a part, there are none.
+    """
+    others = range(1, REPEATS)
+    if len(others) > SEEDS_SHARE * room():
+        return []
+    note("is it other random draws alone? trials under other seeds show it")
+    trials = [launch(TrialRequest(TrialPurpose.SEEDS, base, rule, seed)) for seed in others]
+    return [trial.evidence for trial in trials if trial.evidence is not None]
 
 
 def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:

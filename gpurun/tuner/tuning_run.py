@@ -36,7 +36,7 @@ from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
 from gpurun.tuner.search.screening import SearchLimits, SearchState, StartupSeconds, ladder_row
 from gpurun.tuner.time_budget import TimeBudget
-from gpurun.tuner.training_judge import TrainingJudge, launch_rounded
+from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded, launch_rounded
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, by_findings, serious
 from gpurun.tuner.trial_length import PROBE, needed_steps, patience, plan_trials, with_read_ahead
 from gpurun.tuner.trial_series import TrialSeries
@@ -46,7 +46,7 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from gpurun.tuner.tuning_view import TuningView
 from gpurun.tuner.unusable_baseline import too_few, unusable
 
-MOST_TRIALS = 15
+MOST_TRIALS = 20
 """Before the proof, the probe and the baseline included. Each value of an argument that the user
 lists adds one."""
 BATCH_TRIALS = 4
@@ -284,8 +284,12 @@ class TuningRun:
         )
 
     def _judge(self, shown: list[Evidence], base: Mapping[str, Any]) -> TrainingJudge:
-        ask = partial(launch_rounded, self._launch, self._decide, base, self._rule)
-        return TrainingJudge(shown, ask)
+        def room() -> float:
+            return self._time.left / max(self._time.usual, 1e-9)
+
+        terms = (self._launch, self._decide, base, self._rule)
+        rounded, reseeded = partial(launch_rounded, *terms), partial(launch_reseeded, *terms, room)
+        return TrainingJudge(shown, rounded, reseeded)
 
     def _import_early(self, facts: Facts) -> None:
         """Let prestarted processes import what only some settings need, if several may wait."""

@@ -11,7 +11,7 @@ import pytest
 
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent, SamplesEvent
-from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
+from gpurun.tuner.guard.guard_verdict import judge_training, may_be_draws, may_be_rounding
 from gpurun.tuner.guard.training_evidence import Evidence
 
 INFINITE = float("inf")
@@ -160,6 +160,40 @@ def test_but_they_must_still_be_shuffles() -> None:
     assert "the samples are no longer shuffled" in verdict.reasons
     verdict = judge_training(baselines, [noisy(2, (1, 1))], Effect.PIPELINE)
     assert "every pass over the data has the same order" in verdict.reasons
+
+
+def test_a_loss_that_other_draws_may_explain_is_held_against_other_seeds() -> None:
+    """Seen with augmentations that workers draw from other generators."""
+    baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
+    usual = baselines[0].losses
+    off = tuple(1.06 * x for x in usual)
+    drawn = judge_training(baselines, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
+    assert may_be_draws(drawn), drawn.reasons
+    alike = judge_training(baselines, [noisy(1, (1, 2), losses=off)], Effect.PIPELINE)
+    assert not alike.accepted
+    assert not may_be_draws(alike), "nothing was drawn anew"
+    for spread, accepted in ((0.05, True), (0.001, False)):
+        seeds = [
+            replace(baselines[0], seed=seed, losses=tuple((1 + seed * spread) * x for x in usual))
+            for seed in (1, 2)
+        ]
+        verdict = judge_training(
+            [*baselines, *seeds], [noisy(2, (1, 2), losses=off)], Effect.PIPELINE
+        )
+        assert verdict.accepted is accepted, verdict.reasons
+
+
+def test_gradients_of_samples_drawn_anew_agree_no_more_than_those_of_two_batches() -> None:
+    """Seen with triplets whose partners are drawn: a cosine of 0.14 is usual."""
+    apart = (audit(1), audit(2, gradient_values=(0.1, 0.3, 0.3)))
+    baselines = [noisy(1, (1, 2), audits=apart), noisy(1, (1, 2), audits=apart)]
+    turned = (audit(1, gradient_values=(0.1, 0.25, 0.3)), apart[1])
+    assert judge_training(baselines, [noisy(2, (1, 2), audits=turned)], Effect.PIPELINE).accepted
+    alike = judge_training(baselines, [noisy(1, (1, 2), audits=turned)], Effect.PIPELINE)
+    assert "point elsewhere" in alike.reasons[0]
+    steady = [noisy(1, (1, 2)), noisy(1, (1, 2))]
+    verdict = judge_training(steady, [noisy(2, (1, 2), audits=turned)], Effect.PIPELINE)
+    assert "point elsewhere" in verdict.reasons[0], "two batches agree here"
 
 
 def test_a_larger_batch_may_train_otherwise_but_not_on_other_samples() -> None:

@@ -116,8 +116,8 @@ def test_what_is_not_significant_says_so() -> None:
 def test_nothing_is_said_of_changes_that_the_budget_left_untried() -> None:
     none = tuning_report(verdict="no_gain", speedup=None, untried=("tf32",))
     assert verdict_sentence(none) == (
-        "Nothing that was tried beats the script as it is; the budget ended before tf32 was tried; "
-        "try a larger `--budget`"
+        "Nothing that was tried beats the script as it is; the search ended before tf32 was tried; "
+        "try a larger `--budget` or `--max-trials`"
     )
     more = tuning_report(verdict="no_gain", speedup=None, untried=tuple("abcde"))
     assert "ended before a, b, c and 2 more were tried" in verdict_sentence(more)

@@ -194,19 +194,35 @@ def test_a_change_that_fails_is_named_and_the_rest_is_tried_without_it() -> None
     assert sum("second" in settings for settings in asked) == 1, "and it is not tried again"
 
 
-def test_a_change_that_did_not_apply_is_no_part_of_the_set() -> None:
+def without_second(rate: Rate) -> Callable[[TrialRequest], Trial]:
+    """Trials in which the second change is skipped."""
+
     def of(request: TrialRequest) -> Trial:
         outcomes = tuple(
             KnobOutcome(name, "skipped" if name == "second" else "applied", "no loader")
             for name in request.settings
         )
-        rate = product(first=2.0, rounding=1.5)(dict(request.settings))
-        return trial(rate, request.settings, outcomes=outcomes)
+        return trial(rate(dict(request.settings)), request.settings, outcomes=outcomes)
 
+    return of
+
+
+def test_a_change_that_did_not_apply_is_no_part_of_the_set() -> None:
+    of = without_second(product(first=2.0, rounding=1.5))
     state, _, _ = searched([Likely(), Second(), Rounding()], product(), of=of)
     assert state.settings == {"first": True, "rounding": True}
     (row,) = [row for row in state.ladder if row.knob == "second"]
     assert row.reason == "not applied: no loader"
+
+
+def test_a_change_that_did_not_apply_in_a_set_that_lost_is_not_tried_by_itself() -> None:
+    of = without_second(product(first=0.5, rounding=1.5))
+    state, asked, _ = searched([Likely(), Second(), Rounding()], product(), of=of)
+    assert sum("second" in settings for settings in asked) == 1
+    assert state.settings == {"rounding": True}
+    assert [row.reason for row in state.ladder if row.knob == "second"] == [
+        "not applied: no loader"
+    ]
 
 
 def test_without_trials_for_it_nothing_is_left_out() -> None:

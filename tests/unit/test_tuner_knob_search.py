@@ -321,6 +321,8 @@ def test_the_search_ends_with_its_trials_and_with_its_time() -> None:
         "planted: not tried: the rest of the budget is kept for the proof",
         "not tried for lack of time: planted",
     ]
+    _, notes = searched([Planted([2]), Other([1])], by_value({2: 90.0}), trials=1)
+    assert notes[-1] == "not tried for lack of trials: other"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.result import DeviceUse
 from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner.search.live_reference import ENDED, LiveReference
 from gpurun.tuner.search.screening import SearchState, compared, gain_over, gains
@@ -17,6 +18,7 @@ from tests.unit.knob_facts import facts, result
 from tests.unit.tuner_trials import judge_of
 from tests.unit.tuner_trials import trial as finished
 
+GPU = DeviceUse("GPU", *(None,) * 13, (), None, 1.0)
 SCREEN = TrialRequest(TrialPurpose.SCREEN, {"tf32": True}, PROBE)
 
 
@@ -162,3 +164,14 @@ def test_slow_steps_and_what_keeps_two_apart_leave_trials_alone() -> None:
         reference.start(SearchState({}, finished(90.0), known, judge_of()), PROBE, 60.0, obstacle)
         assert series.started == 0
         assert why in notes[0]
+
+
+@pytest.mark.parametrize(("devices", "started"), [((), 1), ((GPU,), 0)])
+def test_on_a_cpu_steps_of_a_tenth_of_a_second_take_turns(
+    devices: tuple[DeviceUse, ...], started: int
+) -> None:
+    series: Any = Series()
+    known = facts(result=result(step_ms=100.0, devices=devices))
+    reference = LiveReference(series, Launches(), [].append)
+    reference.start(SearchState({}, finished(90.0), known, judge_of()), PROBE, 60.0, "")
+    assert series.started == started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,11 +12,14 @@ from gpurun.knobs.api import Effect
 from gpurun.records.messages.model_outputs import OutputsEvent
 from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import training_judge
-from gpurun.tuner.guard.training_evidence import Evidence, RoundingReason
+from gpurun.tuner.guard.training_evidence import DrawsReason, Evidence, RoundingReason
+from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded
+from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.tuner_trials import judge_of, trial
 
 SHOWN = trial(100.0).evidence
+DRAWN = DrawsReason("the loss deviates by 5% (allowed 4%)")
 SLIGHT = RoundingReason("the norm of the output deviates by 0.04% (allowed 0.03%)")
 
 
@@ -94,3 +98,29 @@ def test_a_trial_that_only_rounds_and_fails_is_not_repeated() -> None:
 def test_a_change_of_the_pipeline_never_rounds() -> None:
     assert SHOWN is not None
     assert not judge_of(SHOWN).judge([SHOWN], Effect.PIPELINE).accepted
+
+
+@pytest.mark.parametrize(("room", "launched"), [(8.0, [1, 2]), (7.9, [])])
+def test_other_seeds_are_asked_once_if_other_draws_may_explain_a_loss(
+    monkeypatch: pytest.MonkeyPatch, room: float, launched: list[int]
+) -> None:
+    def judged(baselines: Sequence[Evidence], _: object, effect: Effect) -> GuardVerdict:
+        told = len({b.seed for b in baselines}) == 3
+        return GuardVerdict(told, 0.0, 0.0, () if told else (DRAWN,), None)
+
+    monkeypatch.setattr(training_judge, "judge_training", judged)
+    asked: list[TrialRequest] = []
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(request)
+        assert SHOWN is not None
+        return replace(trial(100.0), evidence=replace(SHOWN, seed=request.seed_offset))
+
+    assert SHOWN is not None
+    reseeded = partial(launch_reseeded, launch, lambda line: None, {"a": 1}, PROBE, lambda: room)
+    judge = TrainingJudge([SHOWN], lambda shown: None, reseeded)
+    for _ in range(2):
+        assert judge.judge([SHOWN], Effect.PIPELINE).accepted is bool(launched)
+    assert [request.seed_offset for request in asked] == launched
+    assert all(request.settings == {"a": 1} for request in asked)
+    assert judge.baselines == [SHOWN], "what draws the same numbers is held by the same seed"

@@ -10,21 +10,32 @@ from gpurun.records.messages.loader_keys import keys_in, place
 
 NOTICEABLE = 0.02
 """A data wait below this part of a step is not worth a trial: its end would gain less."""
+NOTICEABLE_ON_CPU = 0.05
+"""The same where the model computes on the cores that would load: part of the wait stays."""
 ALL_BUSY = 0.95
 """From this part of the cores' time on they are all busy."""
 
 
 @dataclass(frozen=True)
 class DataWait:
-    """Milliseconds that a mean step of the baseline waits for data, and those that it works."""
+    """Milliseconds that a mean step of the baseline waits for data, and those that it works.
+
+    `least`: the part of a step that is worth a trial.
+    """
 
     wait_ms: float
     compute_ms: float
+    least: float = NOTICEABLE
+
+    @property
+    def share(self) -> float:
+        """The part of the step."""
+        return self.wait_ms / max(self.wait_ms + self.compute_ms, 1e-9)
 
     @property
     def noticeable(self) -> bool:
         """True if shortening it can gain anything that a trial would see."""
-        return self.wait_ms > NOTICEABLE * (self.wait_ms + self.compute_ms)
+        return self.share > self.least
 
 
 def data_wait(facts: Facts) -> DataWait | Skip:
@@ -35,7 +46,8 @@ def data_wait(facts: Facts) -> DataWait | Skip:
     split, step = facts.result.split, facts.result.step_time_ms
     if split is None or split.data_wait_ms is None or step is None:
         return Skip("the wait for data was not measured")
-    return DataWait(split.data_wait_ms, max(step.mean - split.data_wait_ms, 0.0))
+    least = NOTICEABLE_ON_CPU if facts.device == "cpu" else NOTICEABLE
+    return DataWait(split.data_wait_ms, max(step.mean - split.data_wait_ms, 0.0), least)
 
 
 def not_fed_from_host(facts: Facts) -> Skip | None:

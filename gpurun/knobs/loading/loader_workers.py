@@ -31,6 +31,9 @@ GAIN = 1.05
 """Twice the workers must gain this much to be doubled again."""
 SHORT_EPOCH = 500
 """Batches: a loader with fewer is opened so often that starting its workers anew would show."""
+LIKELY_ON_CPU = 0.25
+"""Workers take cores from a model on the CPU: of a smaller part of the step they seldom save more
+than they cost, and would spoil a set of changes."""
 NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
 """Arguments that DataLoader refuses without workers."""
 
@@ -56,7 +59,11 @@ class LoaderWorkers(Knob):
     answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 10
-    likely: ClassVar[bool] = True
+
+    def is_likely(self, facts: Facts) -> bool:
+        """Beside a GPU always; on the CPU where the wait is a large part of the step."""
+        wait = data_wait(facts)
+        return facts.device != "cpu" or (isinstance(wait, DataWait) and wait.share > LIKELY_ON_CPU)
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
         """As many as hide the wait, and about one a core; fewer when they crowd the host."""

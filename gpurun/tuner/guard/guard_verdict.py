@@ -16,7 +16,13 @@ from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner.guard import loss_checks, sample_checks, training_checks
 from gpurun.tuner.guard.gradient_directions import directions
 from gpurun.tuner.guard.output_checks import compare_outputs
-from gpurun.tuner.guard.training_evidence import PIPELINE_ONLY, Comparison, Evidence, RoundingReason
+from gpurun.tuner.guard.training_evidence import (
+    PIPELINE_ONLY,
+    Comparison,
+    DrawsReason,
+    Evidence,
+    RoundingReason,
+)
 
 Check = Callable[[Comparison], "str | None"]
 
@@ -46,7 +52,9 @@ def judge_training(
     apart = None
     if not training:
         apart, too_far = loss_checks.compare_curves(baselines, candidates)
-        reasons += [] if too_far is None else [too_far]
+        if too_far is not None:
+            other = any(c.partner is not None and not c.same_data for c in cases)
+            reasons.append(DrawsReason(too_far) if other else too_far)
     compared = {
         "samples": _both(baselines, candidates, _shows_samples),
         "gradients": not training and _both(baselines, candidates, _shows_gradients),
@@ -81,6 +89,12 @@ def may_be_rounding(verdict: GuardVerdict, effect: Effect) -> bool:
     """True if all that speaks against a candidate is what rounding does to some models."""
     asked = effect is Effect.NUMERICS and not verdict.accepted
     return asked and all(isinstance(reason, RoundingReason) for reason in verdict.reasons)
+
+
+def may_be_draws(verdict: GuardVerdict) -> bool:
+    """True if all that speaks against a candidate is a loss that other random draws may explain:
+    its samples have parts that are random by design, and were drawn anew."""
+    return not verdict.accepted and all(isinstance(x, DrawsReason) for x in verdict.reasons)
 
 
 def _both(

@@ -24,6 +24,8 @@ SAME_GRADIENT = 0.8
 """Cosine between the gradients of two first steps that differ in rounding alone."""
 LIKE_GRADIENT = 0.15
 """And of two that differ in random draws (dropout, augmentation) on the same samples."""
+BETWEEN_BATCHES = 0.5
+"""Factor on the cosine between the gradients of two batches: a single one scatters."""
 SAME_DRAWS = 0.99
 """Nor do two that differ in random draws come this close: 0.84 with a dropout of 0.2."""
 STEADY_GRADIENT = 0.95
@@ -178,7 +180,7 @@ def first_step(case: Comparison) -> str | None:
         apart = abs(ours.loss - theirs.loss)
         if apart > FIRST_LOSS * max(abs(theirs.loss), 0.1 * _typical_loss(case)):
             return f"the first loss is {ours.loss:.4g} instead of {theirs.loss:.4g}"
-    needed = SAME_GRADIENT if case.same_draws else LIKE_GRADIENT
+    needed = SAME_GRADIENT if case.same_draws else _like(case)
     for mine, other in list(_steps(case))[:1]:
         alike = cosine(mine.gradient_values, other.gradient_values)
         if alike is None or alike >= needed:
@@ -193,6 +195,20 @@ def first_step(case: Comparison) -> str | None:
             said = f"the gradients of step {mine.step} point elsewhere (cosine {alike:.2f})"
             return RoundingReason(said)
     return None
+
+
+def _like(case: Comparison) -> float:
+    """The least cosine of first gradients that differ in random draws.
+
+    Where the samples themselves were drawn anew (augmented, or with other partners), two draws of
+    one batch are at least as alike as two batches; the partner's first two steps show how much
+    these are.
+    """
+    audits = case.partner.audits if case.partner is not None else ()
+    if case.same_data or len(audits) < 2:
+        return LIKE_GRADIENT
+    batches = cosine(audits[0].gradient_values, audits[1].gradient_values)
+    return LIKE_GRADIENT if batches is None else min(LIKE_GRADIENT, BETWEEN_BATCHES * batches)
 
 
 def starts_alike(case: Comparison) -> bool:

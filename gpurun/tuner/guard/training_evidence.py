@@ -28,6 +28,12 @@ class RoundingReason(str):
     __slots__ = ()
 
 
+class DrawsReason(str):
+    """A reason of the guard that trials of the script as it is under other seeds may lift."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Evidence:
     """One trial's training. `losses`: by step of the clock, NaN where none was seen, infinity where

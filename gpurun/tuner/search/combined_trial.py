@@ -105,6 +105,10 @@ class CombinedTrial:
                 self._drop(culprit, trial, trial.record.reason, state)
                 group.remove(culprit)
                 continue
+            if trial.throughput is not None:
+                self._drop_idle(group, trial, state)
+                if not group:
+                    break
             effect = strongest_effect(m.knob.effect for m in group)
             reason, guard = self._screening.objection(effect, trial, state)
             if reason is None:
@@ -211,15 +215,11 @@ class CombinedTrial:
         guard: GuardVerdict | None,
         state: SearchState,
     ) -> None:
-        """Keep the members that applied; their rows replace those of their own trials."""
+        """Keep the members; their rows replace those of their own trials."""
         settings, seen = dict(state.settings), compared(trial, state.best)
         turned = [change for member in group for change in member.settings.items()]
         state.ladder[:] = [row for row in state.ladder if (row.knob, row.value) not in turned]
         for member in group:
-            reason = not_applied(member.knob, trial, state.facts.argv)
-            if reason is not None:
-                self._drop(member, trial, reason, state)
-                continue
             settings |= member.settings
             self.settled[member.knob.name] = member.value
             self.companions |= member.companions.keys()
@@ -228,6 +228,14 @@ class CombinedTrial:
             state.ladder += [row, *companion_rows(row, member.companions)]
         state.move(settings, trial)
         self._screening.note(f"all at once: kept: {seen}")
+
+    def _drop_idle(self, group: list[CombinedChange], trial: Trial, state: SearchState) -> None:
+        """Drop the members that did nothing in the trial, whatever becomes of the set."""
+        for member in list(group):
+            reason = not_applied(member.knob, trial, state.facts.argv)
+            if reason is not None:
+                self._drop(member, trial, reason, state)
+                group.remove(member)
 
     def _drop(self, member: CombinedChange, trial: Trial, reason: str, state: SearchState) -> None:
         self.settled[member.knob.name] = member.value

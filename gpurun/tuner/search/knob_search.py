@@ -61,7 +61,7 @@ class KnobSearch:
         """Values by knob that were tried, or had no room."""
         self._said: set[str] = set()
         self.untried: list[str] = []
-        """Knobs that the end of the time kept from being tried."""
+        """Knobs that the end of the time or of the trials kept from being tried."""
         self._screening = Screening(launch, note, rule, limits)
 
     @property
@@ -102,7 +102,8 @@ class KnobSearch:
             if not self._one_by_one(open_knobs, combined, state) or state.settings == before:
                 break
         if self.untried:
-            self._note(f"not tried for lack of time: {', '.join(self.untried)}")
+            lack = "time" if self.out_of_time else "trials"
+            self._note(f"not tried for lack of {lack}: {', '.join(self.untried)}")
         combined.leave_one_out(state)
         unsure = self._screening.unsure
         if unsure is not None and state.best is unsure.over is at_first:
@@ -119,9 +120,8 @@ class KnobSearch:
         for number, knob in enumerate(knobs):
             values = self._open_values(knob, combined, state)
             if values and not self.try_knob(knob, values, state):
-                if self.out_of_time:
-                    rest = knobs[number:]
-                    self.untried = [k.name for k in rest if self._open_values(k, combined, state)]
+                rest = [k for k in knobs[number:] if k.name not in self._seen]
+                self.untried = [k.name for k in rest if self._open_values(k, combined, state)]
                 return False
         return True
 

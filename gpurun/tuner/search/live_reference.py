@@ -18,6 +18,9 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 MOST_STEP_SECONDS = 0.05
 """Turns of slower steps take longer than a trial alone."""
+MOST_STEP_SECONDS_WITHOUT_GPU = 0.15
+"""A machine without a GPU drifts by more than most changes gain there: that is worth longer trials.
+"""
 NOT_BESIDE = frozenset(
     {
         FailureKind.OUT_OF_MEMORY,
@@ -53,8 +56,10 @@ class LiveReference:
 
         Where there is no reference, that trial has no gain, and the note says why.
         """
-        step = state.facts.result.step_time_ms
-        if not obstacle and (step is None or step.mean > 1000 * MOST_STEP_SECONDS):
+        result = state.facts.result
+        most = MOST_STEP_SECONDS if result.devices else MOST_STEP_SECONDS_WITHOUT_GPU
+        step = result.step_time_ms
+        if not obstacle and (step is None or step.mean > 1000 * most):
             obstacle = "its steps are slow"
         if obstacle:
             self.note(f"the search launches one trial after the other: {obstacle}")
