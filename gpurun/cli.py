@@ -38,7 +38,7 @@ among values of a script's argument. Write the script's own value first: --lr @t
   --dry-run             with --optimize: launch the script once and list the changes to try
   --budget TIME         how long tuning may take: 90s, 5m, 1h
   --max-trials N        trials before the proof, including two of the script as it is;
-                        15 by default
+                        20 by default
   --objective GOAL      throughput (the default, and cost with it), energy: the fewest joules a
                         sample, or memory: the least peak memory
   --allow EFFECTS       changes to allow, a list of pipeline,numerics,training

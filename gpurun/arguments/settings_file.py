@@ -29,7 +29,7 @@ def load(path: Path) -> SavedSettings:
     """Read settings carried by hand; `GpurunError` says what is wrong with the file.
 
     Only `settings` must be there: who writes a file to try a knob knows nothing of the rest. It is
-    JSON, and TOML where its name ends so.
+    TOML where its name ends so and it does not begin with a brace, else JSON.
     """
     try:
         return read(path, UNSAID)
@@ -54,6 +54,7 @@ def read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedS
     toml = path.suffix == ".toml"
     try:
         text = path.read_text(encoding="utf-8")
+        toml = toml and not text.lstrip().startswith("{")  # --save-settings writes JSON
         document = _of_toml(text) if toml else parse_document(text)
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror or error}") from None

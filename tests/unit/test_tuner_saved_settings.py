@@ -203,6 +203,12 @@ def test_settings_may_be_toml_and_what_is_wrong_with_it_is_said(
     assert "[settings]" in refused.value.todo
 
 
+def test_a_file_that_was_saved_can_be_read_whatever_its_name_ends_in(here: Path) -> None:
+    saved = tuned(["train.py"], 4)
+    settings_file.save(here / "s.toml", saved)
+    assert settings_file.load(here / "s.toml") == saved
+
+
 def test_a_command_never_tuned_is_not_told_to_tune_again(here: Path) -> None:
     assert "again" not in refusal(here, ["train.py"]).todo
 
