@@ -53,7 +53,7 @@ def read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedS
     """The settings in a file; `ValueError` completes a sentence that begins with its name."""
     toml = path.suffix == ".toml"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         toml = toml and not text.lstrip().startswith("{")  # --save-settings writes JSON
         document = _of_toml(text) if toml else parse_document(text)
     except OSError as error:

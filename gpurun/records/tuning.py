@@ -330,7 +330,7 @@ class TuningReport:
     findings_left: tuple[Finding, ...] = ()
     """What holds it back under the settings that were chosen."""
     untried: tuple[str, ...] = ()
-    """Knobs that the end of the time or of the trials kept from being tried."""
+    """Knobs that were not tried because the time or the trials were used up."""
     loss_nonfinite_from: int | None = None
     """The step, counted from 1, from which on no loss of the script as it is is finite."""
     schema: str = TUNING_SCHEMA

@@ -66,8 +66,8 @@ class PairEnd:
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
     `notes`: what disturbed the GPU meanwhile, a clause each. `peak_shares`: the parts of their peak
-    memory that the sides had at the same number of steps. `late`: it failed since the time was over
-    before both sides had warmed up.
+    memory that the sides had at the same number of steps. `late`: it failed because the time was
+    over before both sides had warmed up.
     """
 
     ratio: TurnRatio | None

@@ -28,7 +28,7 @@ def not_needed(facts: Facts) -> str:
     wait = data_wait(facts)
     if isinstance(wait, Skip):
         return wait.reason
-    return "" if wait.noticeable else "the step does not wait for data"
+    return "" if wait.noticeable else wait.too_short.reason
 
 
 def ceilings_of(

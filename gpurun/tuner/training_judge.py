@@ -116,8 +116,9 @@ def launch_reseeded(
     if len(others) > SEEDS_SHARE * room():
         return []
     note("is it other random draws alone? trials under other seeds show it")
-    trials = [launch(TrialRequest(TrialPurpose.SEEDS, base, rule, seed)) for seed in others]
-    return [trial.evidence for trial in trials if trial.evidence is not None]
+    shown = [launch(TrialRequest(TrialPurpose.SEEDS, base, rule, seed)).evidence for seed in others]
+    found = [one for one in shown if one is not None]
+    return found if len(found) == len(others) else []
 
 
 def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:

@@ -438,7 +438,7 @@ class TuningRun:
         return with_read_ahead(self._rule, settings, facts.loaders if facts else ())
 
     def _trials_left(self) -> int:
-        not_counted = (*PAIR_SIDES, TrialPurpose.CEILINGS)
+        not_counted = (*PAIR_SIDES, TrialPurpose.CEILINGS, TrialPurpose.SEEDS)
         tried = [t for t in self._trials.trials if t.purpose not in not_counted]
         return max(0, self._most_trials - len(tried))
 

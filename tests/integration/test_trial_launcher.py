@@ -91,7 +91,8 @@ def kind(outcome: Outcome) -> FailureKind | None:
             marks=pytest.mark.slow,
         ),
         ("input('go? ')", FailureKind.NO_INPUT, "failed", "a trial has no standard input"),
-        ("import pickle; pickle.loads(b'')", FailureKind.EXCEPTION, "failed", "EOFError"),
+        ("import pickle; input = b''; pickle.loads(input)",
+         FailureKind.EXCEPTION, "failed", "EOFError"),
         ("print(1)", FailureKind.TOO_FEW_STEPS, "completed", "imports no torch"),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.compare.compare_with_history import compare_with_history
 from gpurun.bench.history.accepted_baselines import with_accepted
 from gpurun.bench.store import open_store
-from gpurun.records.bench.benchmark import BenchmarkRecord
+from gpurun.records.bench.benchmark import INTERRUPTED, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json, to_json
 from gpurun.report.comparison_text import comparison_lines
@@ -129,7 +129,15 @@ def test_only_clean_records_of_the_branch_that_were_measured_to_their_end_count(
 ) -> None:
     sha = bench.shas[2]
     for number, more in enumerate(
-        ({"dirty": True}, {"error": "crash"}, {"commit": "f" * 40}, {"benchmark": "text"}, {}, {})
+        (
+            {"dirty": True},
+            {"error": "crash"},
+            {"status": INTERRUPTED},
+            {"commit": "f" * 40},
+            {"benchmark": "text"},
+            {},
+            {},
+        )
     ):
         bench.store.add(measured(sha, number, 1000.0, **more))
     found = bench.compare(1000.0)

@@ -12,7 +12,7 @@ import pytest
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent, SamplesEvent
 from gpurun.tuner.guard.guard_verdict import judge_training, may_be_draws, may_be_rounding
-from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.guard.training_evidence import Comparison, Evidence
 
 INFINITE = float("inf")
 UNSEEN = float("nan")
@@ -172,6 +172,12 @@ def test_a_loss_that_other_draws_may_explain_is_held_against_other_seeds() -> No
     alike = judge_training(baselines, [noisy(1, (1, 2), losses=off)], Effect.PIPELINE)
     assert not alike.accepted
     assert not may_be_draws(alike), "nothing was drawn anew"
+    rounding = judge_training(baselines, [noisy(2, (1, 2), losses=off)], Effect.NUMERICS)
+    assert not may_be_draws(rounding), "a harm that rounding does would hide there"
+    far = judge_training(
+        baselines, [noisy(2, (1, 2), losses=tuple(1.2 * x for x in usual))], Effect.PIPELINE
+    )
+    assert not may_be_draws(far), "too far off for random draws"
     for spread, accepted in ((0.05, True), (0.001, False)):
         seeds = [
             replace(baselines[0], seed=seed, losses=tuple((1 + seed * spread) * x for x in usual))
@@ -181,6 +187,25 @@ def test_a_loss_that_other_draws_may_explain_is_held_against_other_seeds() -> No
             [*baselines, *seeds], [noisy(2, (1, 2), losses=off)], Effect.PIPELINE
         )
         assert verdict.accepted is accepted, verdict.reasons
+
+
+def test_draws_explain_nothing_unless_a_part_of_the_samples_is_known_to_be_random() -> None:
+    """Where samples could not be fetched twice, mixed-up ones would be taken for other draws."""
+    unknown = [
+        replace(b, samples=tuple(replace(s, repeatable=None) for s in b.samples))
+        for b in (noisy(1, (1, 2)), noisy(1, (1, 2)))
+    ]
+    off = tuple(1.06 * x for x in unknown[0].losses)
+    verdict = judge_training(unknown, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
+    assert not verdict.accepted
+    assert not may_be_draws(verdict)
+
+
+def test_a_pass_that_no_trial_of_the_script_came_to_is_no_other_data() -> None:
+    further = trial(samples=(*trial().samples, passing(3, shuffled(3))))
+    assert Comparison(further, BASELINES, Effect.PIPELINE).same_data
+    other = trial(samples=(passing(1, shuffled(9)),))
+    assert not Comparison(other, BASELINES, Effect.PIPELINE).same_data
 
 
 def test_gradients_of_samples_drawn_anew_agree_no_more_than_those_of_two_batches() -> None:

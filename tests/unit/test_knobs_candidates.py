@@ -136,6 +136,32 @@ class TestOtherLoaderKnobs:
         alone = facts(**seen(780.0))
         assert proposed("loader_workers", alone), "the model computes what workers could load"
 
+    @pytest.mark.parametrize(
+        ("share", "busy", "tried", "in_a_set"),
+        [
+            (0.3, True, True, True),
+            (0.2, True, True, False),
+            (0.2, False, True, True),
+            (0.04, True, False, False),
+            (0.04, False, True, True),
+        ],
+    )
+    def test_workers_on_the_cores_of_a_model_must_find_enough_to_save(
+        self, share: float, busy: bool, tried: bool, in_a_set: bool
+    ) -> None:
+        host = HostUse(150.0, 8.0, GIB, 1, steady_cpu_percent=790.0 if busy else 400.0)
+        ground = facts(
+            result=result(100.0 * share, 100.0, host=host), machine=replace(H200, cores=8.0)
+        )
+        knob = find("loader_workers")
+        assert knob.is_likely(ground) is in_a_set
+        if tried:
+            assert proposed("loader_workers", ground)
+        else:
+            assert skipped("loader_workers", ground) == (
+                "the step waits for data for 4% of its time only"
+            )
+
     def test_prefetch_goes_up_from_what_the_script_has(self) -> None:
         assert proposed("loader_prefetch", facts(**loader(workers=2, prefetch_factor=4))) == [8]
 

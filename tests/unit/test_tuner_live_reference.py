@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.records.result import DeviceUse
 from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner.search.live_reference import ENDED, LiveReference
 from gpurun.tuner.search.screening import SearchState, compared, gain_over, gains
@@ -18,7 +17,6 @@ from tests.unit.knob_facts import facts, result
 from tests.unit.tuner_trials import judge_of
 from tests.unit.tuner_trials import trial as finished
 
-GPU = DeviceUse("GPU", *(None,) * 13, (), None, 1.0)
 SCREEN = TrialRequest(TrialPurpose.SCREEN, {"tf32": True}, PROBE)
 
 
@@ -166,12 +164,10 @@ def test_slow_steps_and_what_keeps_two_apart_leave_trials_alone() -> None:
         assert why in notes[0]
 
 
-@pytest.mark.parametrize(("devices", "started"), [((), 1), ((GPU,), 0)])
-def test_on_a_cpu_steps_of_a_tenth_of_a_second_take_turns(
-    devices: tuple[DeviceUse, ...], started: int
-) -> None:
+@pytest.mark.parametrize(("device", "started"), [("cpu", 1), ("cuda", 0)])
+def test_on_a_cpu_steps_of_a_tenth_of_a_second_take_turns(device: str, started: int) -> None:
     series: Any = Series()
-    known = facts(result=result(step_ms=100.0, devices=devices))
+    known = facts(result=result(step_ms=100.0), device=device)
     reference = LiveReference(series, Launches(), [].append)
     reference.start(SearchState({}, finished(90.0), known, judge_of()), PROBE, 60.0, "")
     assert series.started == started

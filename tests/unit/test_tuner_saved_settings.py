@@ -207,6 +207,9 @@ def test_a_file_that_was_saved_can_be_read_whatever_its_name_ends_in(here: Path)
     saved = tuned(["train.py"], 4)
     settings_file.save(here / "s.toml", saved)
     assert settings_file.load(here / "s.toml") == saved
+    marked = b"\xef\xbb\xbf" + (here / "s.toml").read_bytes()
+    (here / "s.toml").write_bytes(marked)
+    assert settings_file.load(here / "s.toml") == saved, "a byte order mark is none of its text"
 
 
 def test_a_command_never_tuned_is_not_told_to_tune_again(here: Path) -> None:

@@ -12,7 +12,12 @@ from gpurun.bench.history.measured_records import Measured, changes_of, counts_s
 from gpurun.bench.trees.git import Repository, incomparable, short
 from gpurun.bench.workload import refuse_changed
 from gpurun.errors import GpurunError
-from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkFingerprint, BenchmarkRecord
+from gpurun.records.bench.benchmark import (
+    INTERRUPTED,
+    AcceptedBaseline,
+    BenchmarkFingerprint,
+    BenchmarkRecord,
+)
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.prediction_interval import LEAST_RUNS
 
@@ -21,7 +26,11 @@ PAIRS = "or launch both sides: leave out --from-history"
 
 def usable(records: Iterable[BenchmarkRecord], branch: Branch) -> list[BenchmarkRecord]:
     """The records of commits of the branch, in their order, that were measured to their end."""
-    return [r for r in branch.ordered(records) if not r.dirty and r.error is None]
+    return [
+        r
+        for r in branch.ordered(records)
+        if not r.dirty and r.error is None and r.status != INTERRUPTED
+    ]
 
 
 def comparable(past: Sequence[BenchmarkRecord], current: BenchmarkRecord) -> list[BenchmarkRecord]:

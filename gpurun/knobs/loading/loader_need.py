@@ -11,7 +11,7 @@ from gpurun.records.messages.loader_keys import keys_in, place
 NOTICEABLE = 0.02
 """A data wait below this part of a step is not worth a trial: its end would gain less."""
 NOTICEABLE_ON_CPU = 0.05
-"""The same where the model computes on the cores that would load: part of the wait stays."""
+"""The same where a model keeps the cores busy that would load: a part of the wait stays."""
 ALL_BUSY = 0.95
 """From this part of the cores' time on they are all busy."""
 
@@ -20,7 +20,7 @@ ALL_BUSY = 0.95
 class DataWait:
     """Milliseconds that a mean step of the baseline waits for data, and those that it works.
 
-    `least`: the part of a step that is worth a trial.
+    `least`: a wait below this part of a step is not worth a trial.
     """
 
     wait_ms: float
@@ -29,8 +29,15 @@ class DataWait:
 
     @property
     def share(self) -> float:
-        """The part of the step."""
+        """The part of a step that is spent waiting."""
         return self.wait_ms / max(self.wait_ms + self.compute_ms, 1e-9)
+
+    @property
+    def too_short(self) -> Skip:
+        """The reason where it is not noticeable."""
+        if self.share <= NOTICEABLE:
+            return Skip("the step does not wait for data")
+        return Skip(f"the step waits for data for {self.share:.0%} of its time only")
 
     @property
     def noticeable(self) -> bool:
@@ -46,7 +53,7 @@ def data_wait(facts: Facts) -> DataWait | Skip:
     split, step = facts.result.split, facts.result.step_time_ms
     if split is None or split.data_wait_ms is None or step is None:
         return Skip("the wait for data was not measured")
-    least = NOTICEABLE_ON_CPU if facts.device == "cpu" else NOTICEABLE
+    least = NOTICEABLE_ON_CPU if takes_cores_of_the_model(facts) else NOTICEABLE
     return DataWait(split.data_wait_ms, max(step.mean - split.data_wait_ms, 0.0), least)
 
 
@@ -59,17 +66,27 @@ def not_fed_from_host(facts: Facts) -> Skip | None:
     return None
 
 
+def takes_cores_of_the_model(facts: Facts) -> bool:
+    """True if the model computes on the CPU and leaves no core for loader workers."""
+    return facts.device == "cpu" and _all_busy(facts) is not None
+
+
 def no_core_left(facts: Facts) -> Skip | None:
     """Why workers that do more find no core to do it on, None if one is idle at times."""
+    busy = _all_busy(facts) if workers_now(facts) else None
+    return None if busy is None else Skip(f"the workers and the model keep all cores busy ({busy})")
+
+
+def _all_busy(facts: Facts) -> str | None:
+    """How many cores are busy, None if one is idle at times or it is not known."""
     host, cores = facts.result.host, facts.machine.cores
-    if not workers_now(facts) or host is None or host.steady_cpu_percent is None:
+    if host is None or host.steady_cpu_percent is None:
         return None
     used = host.steady_cpu_percent + (host.others_cpu_percent or 0.0)
     if used < 100 * ALL_BUSY * cores:
         return None
-    busy = f"{used / 100:.1f} of {cores:g}"
     beside = ", with other programs" if host.others_cpu_percent else ""
-    return Skip(f"the workers and the model keep all cores busy ({busy}{beside})")
+    return f"{used / 100:.1f} of {cores:g}{beside}"
 
 
 def pinned_batches(facts: Facts) -> dict[str, bool]:

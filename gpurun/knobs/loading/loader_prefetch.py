@@ -36,7 +36,7 @@ class LoaderPrefetch(Knob):
         if not workers_now(facts):
             return Skip("the loader has no workers")
         if not wait.noticeable:
-            return Skip("the step does not wait for data")
+            return wait.too_short
         busy = no_core_left(facts)
         if busy is not None:
             return busy

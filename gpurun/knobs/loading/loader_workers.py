@@ -15,6 +15,7 @@ from gpurun.knobs.loading.loader_need import (
     data_wait,
     hands_out_on_gpu,
     no_core_left,
+    takes_cores_of_the_model,
     workers_now,
 )
 from gpurun.knobs.loading.marked_true import MarkedTrue
@@ -32,8 +33,8 @@ GAIN = 1.05
 SHORT_EPOCH = 500
 """Batches: a loader with fewer is opened so often that starting its workers anew would show."""
 LIKELY_ON_CPU = 0.25
-"""Workers take cores from a model on the CPU: of a smaller part of the step they seldom save more
-than they cost, and would spoil a set of changes."""
+"""Workers on the cores of a model seldom save more than they cost if the wait is a smaller part of
+the step, and would spoil a set of changes."""
 NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
 """Arguments that DataLoader refuses without workers."""
 
@@ -61,9 +62,10 @@ class LoaderWorkers(Knob):
     order: ClassVar[int] = 10
 
     def is_likely(self, facts: Facts) -> bool:
-        """Beside a GPU always; on the CPU where the wait is a large part of the step."""
+        """Unless the workers take the model's cores, and the wait is a small part of the step."""
         wait = data_wait(facts)
-        return facts.device != "cpu" or (isinstance(wait, DataWait) and wait.share > LIKELY_ON_CPU)
+        large = isinstance(wait, DataWait) and wait.share > LIKELY_ON_CPU
+        return large or not takes_cores_of_the_model(facts)
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
         """As many as hide the wait, and about one a core; fewer when they crowd the host."""
@@ -82,7 +84,7 @@ class LoaderWorkers(Knob):
         elif present and present >= _cores_a_rank(facts):
             values = [present // 2, 0]
         else:
-            return Skip("the step does not wait for data")
+            return wait.too_short
         bounded = [min(value, most) for value in values]
         return [v for v in dict.fromkeys(bounded) if v != present] or Skip(f"{present} is the most")
 

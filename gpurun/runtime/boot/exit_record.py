@@ -17,6 +17,9 @@ from gpurun.records.spec import RunSpec
 from gpurun.runtime.boot import orphan_ranks
 from gpurun.runtime.core.recorder import RECORDER, error_text
 
+END_OF_INPUT = "EOF when reading a line"
+"""What `input` says of an input that is over."""
+
 _WRITTEN: set[int] = set()
 """Processes (this one, or the one it was forked from) that have written their record."""
 
@@ -45,7 +48,9 @@ def write() -> None:
 
 
 def _raised_by_input(error: EOFError) -> bool:
-    """True if the innermost line calls `input`; `pickle.load` of a short file raises it, too."""
+    """True if `input` found nothing to read; `pickle.load` of a short file raises it, too."""
+    if str(error) != END_OF_INPUT:
+        return False
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

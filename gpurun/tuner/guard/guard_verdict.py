@@ -26,6 +26,10 @@ from gpurun.tuner.guard.training_evidence import (
 
 Check = Callable[[Comparison], "str | None"]
 
+MOST_BY_DRAWS = 0.1
+"""A loss further off is not put down to random draws, however far seeds are apart: other seeds also
+begin with other weights, and a fault of the loader may hide there."""
+
 
 def judge_training(
     baselines: Sequence[Evidence], candidates: Sequence[Evidence], effect: Effect
@@ -53,8 +57,8 @@ def judge_training(
     if not training:
         apart, too_far = loss_checks.compare_curves(baselines, candidates)
         if too_far is not None:
-            other = any(c.partner is not None and not c.same_data for c in cases)
-            reasons.append(DrawsReason(too_far) if other else too_far)
+            drawn = effect is Effect.PIPELINE and any(c.other_draws for c in cases)
+            reasons.append(DrawsReason(too_far) if drawn else too_far)
     compared = {
         "samples": _both(baselines, candidates, _shows_samples),
         "gradients": not training and _both(baselines, candidates, _shows_gradients),
@@ -92,9 +96,10 @@ def may_be_rounding(verdict: GuardVerdict, effect: Effect) -> bool:
 
 
 def may_be_draws(verdict: GuardVerdict) -> bool:
-    """True if all that speaks against a candidate is a loss that other random draws may explain:
-    its samples have parts that are random by design, and were drawn anew."""
-    return not verdict.accepted and all(isinstance(x, DrawsReason) for x in verdict.reasons)
+    """True if all that speaks against a change of the pipeline is a loss that other random draws
+    may explain: the data set's random parts were drawn anew, and the loss is not far off."""
+    drawn = bool(verdict.reasons) and all(isinstance(x, DrawsReason) for x in verdict.reasons)
+    return drawn and verdict.loss_deviation is not None and verdict.loss_deviation <= MOST_BY_DRAWS
 
 
 def _both(

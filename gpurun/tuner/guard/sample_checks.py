@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from gpurun.records.events import SamplesEvent
-from gpurun.tuner.guard.training_evidence import Comparison, Evidence
+from gpurun.tuner.guard.training_evidence import Comparison, Evidence, same_pass, same_start
 
 FEW = 16
 """Fewer samples than this show nothing of a distribution."""
@@ -56,13 +56,13 @@ def order(case: Comparison) -> str | None:
     the same indices, none twice, unsorted, and new in every pass.
     """
     for ours in case.candidate.samples:
-        theirs = [s for b in case.partners for s in b.samples if _same_pass(s, ours)]
+        theirs = [s for b in case.partners for s in b.samples if same_pass(s, ours)]
         if not theirs:
             continue
         reason = _length(case, ours, theirs)
         if reason is not None:
             return reason
-        if any(_same_start(ours, t) for t in theirs):
+        if any(same_start(ours, t) for t in theirs):
             continue
         if _must_repeat(case, ours, theirs):
             return "other samples are drawn, or in another order, than in the baseline"
@@ -73,7 +73,7 @@ def order(case: Comparison) -> str | None:
 
 
 def _must_repeat(case: Comparison, ours: SamplesEvent, theirs: Sequence[SamplesEvent]) -> bool:
-    if not all(_same_start(theirs[0], t) for t in theirs[1:]):
+    if not all(same_start(theirs[0], t) for t in theirs[1:]):
         return False
     random_parts = any(
         not all(s.repeatable) for b in case.baselines for s in b.samples if s.repeatable
@@ -82,15 +82,6 @@ def _must_repeat(case: Comparison, ours: SamplesEvent, theirs: Sequence[SamplesE
         return False
     drawing = any(a.draws for b in case.baselines for a in b.audits)
     return ours.epoch == 1 or not (random_parts or drawing)
-
-
-def _same_pass(a: SamplesEvent, b: SamplesEvent) -> bool:
-    return a.loader == b.loader and a.epoch == b.epoch
-
-
-def _same_start(a: SamplesEvent, b: SamplesEvent) -> bool:
-    common = min(len(a.order), len(b.order))
-    return a.order[:common] == b.order[:common]
 
 
 def _length(case: Comparison, ours: SamplesEvent, theirs: Sequence[SamplesEvent]) -> str | None:
@@ -152,7 +143,7 @@ def _neighbours(event: SamplesEvent) -> float:
 def _stale_shuffle(case: Comparison, ours: SamplesEvent) -> str | None:
     def repeats(trial: Evidence) -> bool:
         passes = [s for s in trial.samples if s.loader == ours.loader and len(s.order) >= FEW]
-        return any(_same_start(a, b) for a, b in pairwise(passes))
+        return any(same_start(a, b) for a, b in pairwise(passes))
 
     if repeats(case.candidate) and not any(map(repeats, case.baselines)):
         return "every pass over the data has the same order"
@@ -205,7 +196,7 @@ def _reference(
     """
     for partner in case.partners:
         for other in partner.samples:
-            if _same_pass(other, event) and _same_start(other, event):
+            if same_pass(other, event) and same_start(other, event):
                 return other.checksums, stable
     known: dict[str, Checksums] = {}
     leaves = set(stable)

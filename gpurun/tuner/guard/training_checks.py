@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
@@ -26,6 +26,8 @@ LIKE_GRADIENT = 0.15
 """And of two that differ in random draws (dropout, augmentation) on the same samples."""
 BETWEEN_BATCHES = 0.5
 """Factor on the cosine between the gradients of two batches: a single one scatters."""
+LEAST_LIKE = 0.05
+"""Below this they have nothing in common, and mixed-up labels might look so."""
 SAME_DRAWS = 0.99
 """Nor do two that differ in random draws come this close: 0.84 with a dropout of 0.2."""
 STEADY_GRADIENT = 0.95
@@ -201,14 +203,16 @@ def _like(case: Comparison) -> float:
     """The least cosine of first gradients that differ in random draws.
 
     Where the samples themselves were drawn anew (augmented, or with other partners), two draws of
-    one batch are at least as alike as two batches; the partner's first two steps show how much
+    one batch are at least as alike as two batches. The partner's neighbouring steps show how alike
     these are.
     """
-    audits = case.partner.audits if case.partner is not None else ()
-    if case.same_data or len(audits) < 2:
+    if not case.other_draws or case.partner is None:
         return LIKE_GRADIENT
-    batches = cosine(audits[0].gradient_values, audits[1].gradient_values)
-    return LIKE_GRADIENT if batches is None else min(LIKE_GRADIENT, BETWEEN_BATCHES * batches)
+    found = (cosine(a.gradient_values, b.gradient_values) for a, b in pairwise(case.partner.audits))
+    known = [value for value in found if value is not None]
+    if not known:
+        return LIKE_GRADIENT
+    return min(LIKE_GRADIENT, max(LEAST_LIKE, BETWEEN_BATCHES * median(known)))
 
 
 def starts_alike(case: Comparison) -> bool:

@@ -97,22 +97,30 @@ class Comparison:
 
     @property
     def same_data(self) -> bool:
-        """Every sample looked at is, byte for byte, what the partner was handed at that place.
+        """Every sample looked at is, byte for byte, what a partner was handed at that place.
 
-        Then no random number of the data set was drawn elsewhere either.
+        Then no random number of the data set was drawn elsewhere either. A pass that no partner
+        came to says nothing.
         """
-        partner = self.partner
-        if partner is None:
-            return False
-        theirs = {(s.loader, s.epoch): s for s in partner.samples}
         for ours in self.candidate.samples:
-            other = theirs.get((ours.loader, ours.epoch))
-            common = 0 if other is None else min(len(ours.order), len(other.order))
-            if other is None or ours.order[:common] != other.order[:common]:
+            theirs = [s for p in self.partners for s in p.samples if same_pass(s, ours)]
+            if theirs and not any(_same_samples(s, ours) for s in theirs):
                 return False
-            if any(other.checksums.get(i, sums) != sums for i, sums in ours.checksums.items()):
-                return False
-        return True
+        return bool(self.partners)
+
+    @property
+    def other_draws(self) -> bool:
+        """The data set's random parts were drawn anew. Its other parts must be known to repeat.
+
+        Whether these are as they were, and the random ones alike, is for `sample_checks` to say.
+        """
+        if self.partner is None or self.same_data:
+            return False
+        loaders = {s.loader for s in self.candidate.samples}
+        theirs = [s for b in self.baselines for s in b.samples if s.loader in loaders]
+        repeatable = {s.loader: s.repeatable for s in theirs if s.repeatable is not None}
+        known = repeatable.keys() == loaders
+        return known and not all(all(leaves) for leaves in repeatable.values())
 
     @property
     def same_draws(self) -> bool:
@@ -122,6 +130,23 @@ class Comparison:
         """
         drawing = any(a.draws for b in self.baselines for a in b.audits)
         return self.same_data and not (drawing and self.effect is not Effect.PIPELINE)
+
+
+def same_pass(a: SamplesEvent, b: SamplesEvent) -> bool:
+    """True if both are of the same loader's pass of the same number."""
+    return a.loader == b.loader and a.epoch == b.epoch
+
+
+def same_start(a: SamplesEvent, b: SamplesEvent) -> bool:
+    """True if the shorter order is the beginning of the other one."""
+    common = min(len(a.order), len(b.order))
+    return a.order[:common] == b.order[:common]
+
+
+def _same_samples(a: SamplesEvent, b: SamplesEvent) -> bool:
+    return same_start(a, b) and all(
+        a.checksums.get(index, sums) == sums for index, sums in b.checksums.items()
+    )
 
 
 def evidence(log: ProcessLog, seed: int, rounded: bool = False) -> Evidence | None:

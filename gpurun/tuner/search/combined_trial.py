@@ -105,10 +105,12 @@ class CombinedTrial:
                 self._drop(culprit, trial, trial.record.reason, state)
                 group.remove(culprit)
                 continue
-            if trial.throughput is not None:
-                self._drop_idle(group, trial, state)
+            if trial.throughput is not None and not trial.late:
+                idle = self._drop_idle(group, trial, state)
                 if not group:
                     break
+                if any(member.companions for member in idle):
+                    continue  # what went with it acted all the same
             effect = strongest_effect(m.knob.effect for m in group)
             reason, guard = self._screening.objection(effect, trial, state)
             if reason is None:
@@ -229,13 +231,18 @@ class CombinedTrial:
         state.move(settings, trial)
         self._screening.note(f"all at once: kept: {seen}")
 
-    def _drop_idle(self, group: list[CombinedChange], trial: Trial, state: SearchState) -> None:
-        """Drop the members that did nothing in the trial, whatever becomes of the set."""
+    def _drop_idle(
+        self, group: list[CombinedChange], trial: Trial, state: SearchState
+    ) -> list[CombinedChange]:
+        """Drop the members that did nothing in the trial, whatever becomes of the set; these."""
+        idle = []
         for member in list(group):
             reason = not_applied(member.knob, trial, state.facts.argv)
             if reason is not None:
                 self._drop(member, trial, reason, state)
                 group.remove(member)
+                idle.append(member)
+        return idle
 
     def _drop(self, member: CombinedChange, trial: Trial, reason: str, state: SearchState) -> None:
         self.settled[member.knob.name] = member.value

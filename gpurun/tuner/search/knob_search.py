@@ -61,7 +61,7 @@ class KnobSearch:
         """Values by knob that were tried, or had no room."""
         self._said: set[str] = set()
         self.untried: list[str] = []
-        """Knobs that the end of the time or of the trials kept from being tried."""
+        """Knobs that were not tried because the time or the trials were used up."""
         self._screening = Screening(launch, note, rule, limits)
 
     @property
@@ -120,7 +120,8 @@ class KnobSearch:
         for number, knob in enumerate(knobs):
             values = self._open_values(knob, combined, state)
             if values and not self.try_knob(knob, values, state):
-                rest = [k for k in knobs[number:] if k.name not in self._seen]
+                known = self._seen.keys() | self._screening.given_up
+                rest = [k for k in knobs[number:] if k.name not in known]
                 self.untried = [k.name for k in rest if self._open_values(k, combined, state)]
                 return False
         return True

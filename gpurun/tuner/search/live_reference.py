@@ -57,7 +57,8 @@ class LiveReference:
         Where there is no reference, that trial has no gain, and the note says why.
         """
         result = state.facts.result
-        most = MOST_STEP_SECONDS if result.devices else MOST_STEP_SECONDS_WITHOUT_GPU
+        on_cpu = state.facts.device == "cpu"
+        most = MOST_STEP_SECONDS_WITHOUT_GPU if on_cpu else MOST_STEP_SECONDS
         step = result.step_time_ms
         if not obstacle and (step is None or step.mean > 1000 * most):
             obstacle = "its steps are slow"
