@@ -120,7 +120,7 @@ def dcgm_check(machine: Machine) -> Check:
             todo = "install DCGM and start its host engine (nv-hostengine)"
             return Check("dcgmi", State.MISSING, "not on the PATH", DCGM_COST, todo)
         return Check("dcgmi", State.OK, path)
-    return _not_used("dcgmi", path, "NVML has the same figures as DCGM here")
+    return _not_used("dcgmi", path, "gpurun reads the same figures from NVML here")
 
 
 def _not_used(tool: str, found: str | None, instead: str) -> Check:
