@@ -17,8 +17,8 @@ from gpurun.records.spec import RunSpec
 from gpurun.runtime.boot import orphan_ranks
 from gpurun.runtime.core.recorder import RECORDER, error_text
 
-END_OF_INPUT = "EOF when reading a line"
-"""What `input` says of an input that is over."""
+END_OF_INPUT = ("", "EOF when reading a line")
+"""What `input` says of an input that is over: on a terminal, and elsewhere."""
 
 _WRITTEN: set[int] = set()
 """Processes (this one, or the one it was forked from) that have written their record."""
@@ -49,7 +49,7 @@ def write() -> None:
 
 def _raised_by_input(error: EOFError) -> bool:
     """True if `input` found nothing to read; `pickle.load` of a short file raises it, too."""
-    if str(error) != END_OF_INPUT:
+    if str(error) not in END_OF_INPUT:
         return False
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
