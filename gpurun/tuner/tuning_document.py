@@ -24,7 +24,7 @@ from gpurun.records.tuning import (
     Unproven,
     WaitingLine,
 )
-from gpurun.stats.descriptive import median
+from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.paired_proof import Finalist, proof_of
 from gpurun.tuner.trial_diagnosis import answered_by
@@ -108,10 +108,10 @@ def _ladder(findings: TuningFindings, options: Options) -> tuple[LadderRow, ...]
 def _rates_of(
     proof: Proof, baseline: Candidate | None, chosen: Candidate | None
 ) -> tuple[Candidate | None, Candidate | None]:
-    """Both with the usual throughput of the proof's pairs: their ratio is the speedup."""
+    """Both with the throughput that the proof's pairs compared: their ratio is the speedup."""
     if baseline is None or chosen is None or not proof.pairs:
         return baseline, chosen
-    rate = median([base for base, _ in proof.pairs])
+    rate = geometric_mean([base for base, _ in proof.pairs])
     return (
         replace(baseline, samples_per_second=rate),
         replace(chosen, samples_per_second=rate * proof.speedup),

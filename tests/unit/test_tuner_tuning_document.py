@@ -99,13 +99,6 @@ def test_a_proven_gain_holds_its_proof_and_the_means_of_its_launches() -> None:
     assert report["chosen"]["step_time_ms"]["p99"] == pytest.approx(4 * mean)
 
 
-def test_a_pair_that_was_disturbed_does_not_move_the_rates_of_the_table() -> None:
-    findings = proven()
-    assert findings.chosen is not None
-    findings.chosen.pairs[1] = (3.0, 6.0)
-    assert written(findings)["baseline"]["samples_per_second"] == pytest.approx(100.0, rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("objective", "verdict", "factor"),
     [
