@@ -30,7 +30,7 @@ from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.effects import Effect
 from gpurun.records.spec import SEED, StopRule, TrialSpec
 from gpurun.records.tuning import SavedSettings
-from gpurun.trials.applied_settings import applied_settings
+from gpurun.trials.applied_settings import AppliedSettings, applied_settings
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.trial_launcher import TrialLauncher
 from scripts.live_bias import told
@@ -53,9 +53,9 @@ class Workload:
     def request(self, tuned: bool) -> LaunchRequest:
         """The next launch."""
         self.launches += 1
-        plain = SavedSettings({}, (), None, {}, ())
-        saved = self.settings if tuned else plain
-        applied = applied_settings(saved, str(self.script), (), (), ALL_EFFECTS)
+        applied = AppliedSettings({}, (), {})
+        if tuned:
+            applied = applied_settings(self.settings, str(self.script), (), (), ALL_EFFECTS)
         rule = StopRule(WARMUP_STEPS + 1, self.seconds, 1 << 60, WARMUP_STEPS, audit_steps=0)
         return LaunchRequest(
             name="tuned" if tuned else "as it is",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +23,18 @@ DRAWN = DrawsReason("the loss deviates by 5% (allowed 4%)")
 SLIGHT = RoundingReason("the norm of the output deviates by 0.04% (allowed 0.03%)")
 
 
+def shows_what_is_asked(asked: list[TrialRequest]) -> Callable[[TrialRequest], Trial]:
+    """A launch that notes what is asked, and shows the script as it is under that seed."""
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(request)
+        assert SHOWN is not None
+        shown = replace(SHOWN, seed=request.seed_offset, rounded=request.rounded)
+        return replace(trial(100.0), evidence=shown)
+
+    return launch
+
+
 @pytest.fixture
 def needs_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A guard that accepts nothing before it has seen a trial that only rounds."""
@@ -38,12 +50,7 @@ def needs_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_proof_asks_what_rounding_does_too_if_screening_had_no_need() -> None:
     """Seen on a GPU: another algorithm of a convolution was off a little under one seed of two."""
     asked: list[TrialRequest] = []
-
-    def launch(request: TrialRequest) -> Trial:
-        asked.append(request)
-        assert SHOWN is not None
-        return replace(trial(100.0), evidence=replace(SHOWN, rounded=request.rounded))
-
+    launch = shows_what_is_asked(asked)
     assert SHOWN is not None
     judge = judge_of(SHOWN, launch=launch)
     for _ in range(2):
@@ -110,12 +117,7 @@ def test_other_seeds_are_asked_once_if_other_draws_may_explain_a_loss(
 
     monkeypatch.setattr(training_judge, "judge_training", judged)
     asked: list[TrialRequest] = []
-
-    def launch(request: TrialRequest) -> Trial:
-        asked.append(request)
-        assert SHOWN is not None
-        return replace(trial(100.0), evidence=replace(SHOWN, seed=request.seed_offset))
-
+    launch = shows_what_is_asked(asked)
     assert SHOWN is not None
     reseeded = partial(launch_reseeded, launch, lambda line: None, {"a": 1}, PROBE, lambda: room)
     judge = TrainingJudge([SHOWN], lambda shown: None, reseeded)
