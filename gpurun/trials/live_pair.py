@@ -22,10 +22,10 @@ from gpurun.trials.turn_length import LEAST_NS, LEAST_STEPS, turn_nanoseconds
 
 SHORT_EPOCH_SECONDS = 0.25
 SHORT_EPOCH_STEPS = 2 * LEAST_STEPS
-"""Turns count whole epochs if these take no longer, or have no more steps: hardly a turn would lie
-inside one. In shorter turns the end of an epoch is measured apart (`turn_ratio`)."""
+"""The turns of a side count whole epochs if these take no longer, or have no more steps: hardly a
+turn would lie inside one. In shorter turns the end of an epoch is measured apart (`turn_ratio`)."""
 FIRST_ROUNDS = 8
-"""If each of so many rounds holds an epoch's end, the further turns count whole epochs."""
+"""If each of so many turns of a side holds an epoch's end, its further ones count whole epochs."""
 POLL_SECONDS = 0.2
 BLOCKED_SECONDS = 5.0
 """A side that is silent and computes nothing for so long may wait for its frozen partner."""
@@ -80,14 +80,9 @@ class Round:
     second: Turn
 
     @property
-    def whole_epochs(self) -> bool:
-        """True if both turns count whole epochs."""
-        return self.first.whole_epochs and self.second.whole_epochs
-
-    @property
-    def at_epoch_end(self) -> bool:
-        """True if a turn holds the end of an epoch and does not count whole ones."""
-        return self.first.at_epoch_end or self.second.at_epoch_end
+    def turns(self) -> tuple[Turn, Turn]:
+        """Both, in the order of the pair."""
+        return (self.first, self.second)
 
 
 def make_fifos(control: Path) -> None:
@@ -238,37 +233,48 @@ def await_both(
         side.freeze()
 
 
-def has_short_epochs(turns: Sequence[Turn]) -> bool:
-    """True if turns should count whole epochs; `turns`: a longer one of each side that is known."""
-    return all(
-        0 < turn.epoch_steps <= SHORT_EPOCH_STEPS
-        or 0 < turn.epoch_steps * turn.step_seconds <= SHORT_EPOCH_SECONDS
-        for turn in turns
-    )
+def has_short_epochs(turns: tuple[Turn | None, Turn | None]) -> tuple[bool, bool]:
+    """Of each side, whether its turns should count whole epochs.
+
+    `turns`: a longer one of each side, None where none is known yet. A turn has room for some steps
+    of the slower side, so that the epochs of a much faster one may be short beside it.
+    """
+    slowest = max((turn.step_seconds for turn in turns if turn is not None), default=0.0)
+    longest = max(SHORT_EPOCH_SECONDS, LEAST_STEPS * slowest)
+
+    def short(turn: Turn | None) -> bool:
+        if turn is None or turn.epoch_steps == 0:
+            return False
+        few = turn.epoch_steps <= SHORT_EPOCH_STEPS
+        return few or turn.epoch_steps * turn.step_seconds <= longest
+
+    return (short(turns[0]), short(turns[1]))
 
 
 def take_turns(
     sides: tuple[Side, Side],
     draws: random.Random,
     enough: Callable[[Sequence[Round]], bool],
-    whole_epochs: bool = False,
+    whole_epochs: tuple[bool, bool] = (False, False),
 ) -> list[Round]:
     """Let two sides, frozen at their steps, take turns in random order until `enough` says so.
 
     Both get equal time, not equal steps. Turns are as long as the usual hand-over asks for.
+    `whole_epochs`: of each side, whether its turns count whole epochs from the beginning.
     """
     rounds: list[Round] = []
     handovers: list[int] = []
-    nanoseconds = LEAST_NS
+    nanoseconds, whole = LEAST_NS, list(whole_epochs)
     while not enough(rounds):
         began = time.perf_counter_ns()
         turns: dict[int, Turn] = {}
         for number in draws.sample((0, 1), 2):
-            turns[number] = sides[number].take(nanoseconds, sides[1 - number], whole_epochs)
+            turns[number] = sides[number].take(nanoseconds, sides[1 - number], whole[number])
         took = time.perf_counter_ns() - began
         rounds.append(Round(turns[0], turns[1]))
-        if len(rounds) >= FIRST_ROUNDS and all(r.at_epoch_end for r in rounds):
-            whole_epochs = True
+        for number in (0, 1):
+            ends = len(rounds) >= FIRST_ROUNDS and all(r.turns[number].at_epoch_end for r in rounds)
+            whole[number] = whole[number] or ends
         handovers.append(_handover(took, rounds[-1]))
         longest = max(turn.nanoseconds // turn.steps for turn in turns.values())
         nanoseconds = turn_nanoseconds(longest, handovers)

@@ -59,12 +59,9 @@ class TurnLimits:
 
 def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:
     """True if there are epochs, too long for a turn, of which too few were seen to begin."""
-    last = (rounds[-1].first, rounds[-1].second)
-    return (
-        any(turn.epoch_steps for turn in last)
-        and not rounds[-1].whole_epochs
-        and not ratio.epoch_starts
-    )
+    last = rounds[-1].turns
+    whole = all(turn.whole_epochs for turn in last)
+    return any(turn.epoch_steps for turn in last) and not whole and not ratio.epoch_starts
 
 
 def _epochs_seconds(rounds: Sequence[Round]) -> float:
@@ -72,7 +69,7 @@ def _epochs_seconds(rounds: Sequence[Round]) -> float:
 
     A side whose epochs were not seen yet has epochs of as many steps as the other one.
     """
-    last = (rounds[-1].first, rounds[-1].second)
+    last = rounds[-1].turns
     steps = max(turn.epoch_steps for turn in last)
     usual = [
         median([r.first.step_seconds for r in rounds]),

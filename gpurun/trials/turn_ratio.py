@@ -1,9 +1,10 @@
 """The ratio of two sides' step times from the turns of one live pair. Pure.
 
-Turns of whole epochs, or else turns inside epochs, give the ratio by their median. Turns inside
-epochs miss the cost of an epoch's end (workers that start anew, evaluation, checkpoints). It is
-measured apart: the time of a turn at an end above that of as many usual steps. The median of these
-is shared out among the steps of an epoch: with a mean, one disturbed end would pass for a cost.
+A side's turns of whole epochs, or else those inside epochs, give the ratio by their median. Turns
+inside epochs miss the cost of an epoch's end (workers that start anew, evaluation, checkpoints). It
+is measured apart: the time of a turn at an end above that of as many usual steps. The median of
+these is shared out among the steps of an epoch: with a mean, one disturbed end would pass for a
+cost.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ LEAST_LONG_ROUNDS = 4
 median of four is off by more than twice its error no more often than the median of six."""
 LEAST_EPOCHS = 2
 """With fewer epoch starts of each side, nothing is said of them."""
+SIGNS = (-1, 1)
+"""Of the first and the second side's step time in the logarithm of their ratio."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +82,11 @@ class _EpochCost:
 
 def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     """The ratio and its error from the medians of blocks; None for too few rounds."""
-    whole = [r for r in rounds if r.whole_epochs]
-    if _too_few(whole):
-        whole = []
-    steady = whole or [r for r in rounds if not (r.at_epoch_end or r.whole_epochs)]
+    whole = tuple(_counts_whole_epochs(rounds, number) for number in (0, 1))
+    steady = [r for r in rounds if _is_steady(r, whole)]
     if _too_few(steady):
         return None
-    if any(turn.batches for r in rounds for turn in (r.first, r.second)):
+    if any(turn.batches for r in rounds for turn in r.turns):
         logs = [_log_of(group) for group in _parts(steady, min(LOADER_BLOCKS, len(steady)))]
         log, error = median(logs), median_error(logs)
     else:
@@ -94,18 +95,29 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
         medians = [median(part) for part in _parts(logs, min(MOST_BLOCKS, blocks))]
         log, error = median(logs), median_error(medians)
     excess = _log_of(steady) - log
-    if whole:
-        return TurnRatio(log, error, len(steady), excess=excess)
-    first = [r.first for r in rounds]
-    second = [r.second for r in rounds]
-    log += math.log(_made_meanwhile(first) / _made_meanwhile(second))
-    costs = (_epoch_cost(first), _epoch_cost(second))
-    starts = min(cost.starts for cost in costs)
+    costs: dict[int, _EpochCost] = {}
+    for number in (0, 1):
+        if not whole[number]:
+            turns = [r.turns[number] for r in rounds]
+            log -= SIGNS[number] * math.log(_made_meanwhile(turns))
+            costs[number] = _epoch_cost(turns)
+    starts = min((cost.starts for cost in costs.values()), default=0)
     if starts < LEAST_EPOCHS:
         return TurnRatio(log, error, len(steady), excess=excess)
-    log += math.log1p(costs[1].share) - math.log1p(costs[0].share)
-    error = math.hypot(error, *(cost.error / (1 + cost.share) for cost in costs))
+    log += sum(SIGNS[number] * math.log1p(cost.share) for number, cost in costs.items())
+    error = math.hypot(error, *(cost.error / (1 + cost.share) for cost in costs.values()))
     return TurnRatio(log, error, len(steady), starts, excess)
+
+
+def _counts_whole_epochs(rounds: Sequence[Round], number: int) -> bool:
+    """True if this side has turns enough that count whole epochs."""
+    return not _too_few([r for r in rounds if r.turns[number].whole_epochs])
+
+
+def _is_steady(one: Round, whole: tuple[bool, ...]) -> bool:
+    """True if each turn counts whole epochs where its side does, and lies inside one elsewhere."""
+    sides = zip(one.turns, whole, strict=True)
+    return all(not turn.at_epoch_end and turn.whole_epochs == counts for turn, counts in sides)
 
 
 def least_rounds(turn_seconds: float) -> int:

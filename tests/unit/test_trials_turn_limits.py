@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -81,19 +82,32 @@ def test_turns_of_which_each_holds_the_end_of_an_epoch_come_to_an_end(
 def test_an_epoch_of_few_steps_is_counted_whole_however_long() -> None:
     few, many = Turn(5, 5_000_000_000, epoch_steps=8), Turn(5, 50_000_000, epoch_steps=30)
     quick = Turn(5, 25_000_000, epoch_steps=50)
-    assert [has_short_epochs([turn]) for turn in (few, many, quick)] == [True, False, True]
-    assert not has_short_epochs([few, many])
-    assert not has_short_epochs([Turn(5, 50_000_000)]), "no epoch was seen"
+    assert has_short_epochs((few, None)) == (True, False)
+    assert has_short_epochs((many, quick)) == (False, True)
+    assert has_short_epochs((Turn(5, 50_000_000), None)) == (False, False), "no epoch was seen"
+
+
+def test_epochs_of_a_side_are_short_beside_a_partner_whose_steps_take_as_long() -> None:
+    """100 steps of 10 ms beside steps of 0.3 s: a turn of five of these sees an epoch's end."""
+    slow, fast = Turn(7, 2_100_000_000), Turn(200, 2_000_000_000, epoch_steps=100)
+    assert has_short_epochs((slow, fast)) == (False, True)
+    assert has_short_epochs((replace(slow, epoch_steps=100), fast)) == (False, True)
+    assert has_short_epochs((fast, fast)) == (False, False), "an epoch of 1 s, turns of 50 ms"
 
 
 class PlayedSide:
-    """Its workers have read to the end of an epoch in each turn that does not count whole ones."""
+    """`ends`: each of its turns that does not count whole epochs holds the end of one."""
+
+    def __init__(self, ends: bool) -> None:
+        self.ends = ends
 
     def take(self, nanoseconds: int, partner: object, whole_epochs: bool = False) -> Turn:
-        return Turn(20, nanoseconds, whole_epochs=whole_epochs, at_epoch_end=not whole_epochs)
+        ends = self.ends and not whole_epochs
+        return Turn(20, nanoseconds, whole_epochs=whole_epochs, at_epoch_end=ends)
 
 
-def test_where_each_turn_holds_an_end_the_further_ones_count_whole_epochs() -> None:
-    sides = cast(tuple[Side, Side], (PlayedSide(), PlayedSide()))
+def test_where_each_turn_of_a_side_holds_an_end_its_further_ones_count_whole_epochs() -> None:
+    sides = cast(tuple[Side, Side], (PlayedSide(ends=False), PlayedSide(ends=True)))
     found = take_turns(sides, random.Random(0), lambda done: len(done) == 20)
-    assert [one.whole_epochs for one in found] == [False] * FIRST_ROUNDS + [True] * 12
+    assert [one.second.whole_epochs for one in found] == [False] * FIRST_ROUNDS + [True] * 12
+    assert not any(one.first.whole_epochs for one in found)

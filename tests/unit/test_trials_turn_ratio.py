@@ -121,6 +121,22 @@ def test_rounds_of_whole_epochs_are_not_mixed_with_others() -> None:
     assert ratio.rounds == LEAST_ROUNDS
 
 
+def test_short_epochs_of_one_side_are_compared_with_turns_inside_the_long_ones_of_the_other() -> (
+    None
+):
+    """Its first turns each held an end, those after them count whole epochs."""
+    inside = Turn(5, 500_000_000, epoch_steps=100)
+    at_end = Turn(20, 400_000_000, at_epoch_end=True, epoch_steps=20)
+    whole = Turn(20, 260_000_000, whole_epochs=True, epoch_starts=1, epoch_steps=20)
+    ratio = turn_ratio([Round(inside, at_end)] * 8 + [Round(inside, whole)] * LEAST_ROUNDS)
+    assert ratio is not None
+    assert math.exp(ratio.log) == pytest.approx(13 / 100)
+    assert ratio.rounds == LEAST_ROUNDS
+    turned = turn_ratio([Round(whole, inside)] * LEAST_ROUNDS)
+    assert turned is not None
+    assert turned.log == pytest.approx(-ratio.log)
+
+
 def test_one_start_of_an_epoch_is_not_enough_to_tell_what_it_costs() -> None:
     ratio = turn_ratio(epochs(14, starts=(50, 350), steps=100, seed=6))
     assert ratio is not None
