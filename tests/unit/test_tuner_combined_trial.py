@@ -215,6 +215,29 @@ def test_a_change_that_did_not_apply_is_no_part_of_the_set() -> None:
     assert row.reason == "not applied: no loader"
 
 
+@pytest.mark.parametrize(("other", "again"), [("third", 0), ("doubtful", 1)])
+def test_what_went_with_a_change_that_did_not_apply_stays_if_it_is_likely_itself(
+    other: str, again: int
+) -> None:
+    """It acted in the trial: only what was set for the other's sake alone costs a further one."""
+
+    class WithOther(Second):
+        def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
+            return {other: "a" if other == "doubtful" else True}
+
+    class Third(Likely):
+        name: ClassVar[str] = "third"
+        order: ClassVar[int] = 5
+
+    of = without_second(product(first=2.0, third=1.5))
+    state, asked, _ = searched([Likely(), WithOther(), Doubtful(), Third()], product(), of=of)
+    sets = [settings for settings in asked if settings.keys() >= {"first", "third"}]
+    assert "second" in sets[0]
+    assert state.settings == {"first": True, "third": True}
+    assert kept(state).keys() == {"first", "third"}
+    assert ({"first": True, "third": True} in sets) is bool(again)
+
+
 def test_a_change_that_did_not_apply_in_a_set_that_lost_is_not_tried_by_itself() -> None:
     of = without_second(product(first=0.5, rounding=1.5))
     state, asked, _ = searched([Likely(), Second(), Rounding()], product(), of=of)

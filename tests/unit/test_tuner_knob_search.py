@@ -128,6 +128,7 @@ def in_turns(gain: float, error: float, settings: Mapping[str, Any] | None = Non
         ([(1.34, 0.06), (1.30, 0.04)], {"planted": 2}, 2),
         ([(1.34, 0.06), (1.30, 0.09)], {"planted": 2}, 2),
         ([(1.34, 0.01)], {"planted": 2}, 1),
+        ([(3.0, 0.06)], {"planted": 2}, 1),  # far beyond what the turns could be off
         ([(0.98, 0.06)], {}, 1),  # no gain anyway
     ],
 )

@@ -85,7 +85,7 @@ class CombinedTrial:
         self.settled: dict[str, Any] = {}
         self.companions: set[str] = set()
         self.slower: set[str] = set()
-        self._effects = {knob.name: knob.effect for knob in knobs}
+        self._knobs = {knob.name: knob for knob in knobs}
         self._screening = screening
         self._before = (dict(state.settings), state.best)
         self._adopted: list[CombinedChange] = []
@@ -106,10 +106,10 @@ class CombinedTrial:
                 group.remove(culprit)
                 continue
             if trial.throughput is not None and not trial.late:
-                idle = self._drop_idle(group, trial, state)
+                left_over = self._drop_idle(group, trial, state)
                 if not group:
                     break
-                if any(member.companions for member in idle):
+                if left_over:
                     continue  # what went with it acted all the same
             effect = strongest_effect(m.knob.effect for m in group)
             reason, guard = self._screening.objection(effect, trial, state)
@@ -177,7 +177,9 @@ class CombinedTrial:
                 self._screening.note(f"{member.knob.name}: not tried without it: {why}")
                 continue
             trial = self._screening.launch(rest, [member.knob], state)
-            effect = strongest_effect(self._effects[name] for name in rest if name in self._effects)
+            effect = strongest_effect(
+                self._knobs[name].effect for name in rest if name in self._knobs
+            )
             reason, _ = self._screening.objection(effect, trial, state)
             if reason is None:
                 self._learn(member, rest, trial, state)
@@ -231,18 +233,24 @@ class CombinedTrial:
         state.move(settings, trial)
         self._screening.note(f"all at once: kept: {seen}")
 
-    def _drop_idle(
-        self, group: list[CombinedChange], trial: Trial, state: SearchState
-    ) -> list[CombinedChange]:
-        """Drop the members that did nothing in the trial, whatever becomes of the set; these."""
-        idle = []
+    def _drop_idle(self, group: list[CombinedChange], trial: Trial, state: SearchState) -> set[str]:
+        """Drop the members that did nothing in the trial, whatever becomes of the set.
+
+        What went with them acted all the same. If it is likely to gain by itself it becomes a
+        member; the names of the others, for whose sake alone it was set, are returned.
+        """
+        left_over: set[str] = set()
         for member in list(group):
             reason = not_applied(member.knob, trial, state.facts.argv)
-            if reason is not None:
-                self._drop(member, trial, reason, state)
-                group.remove(member)
-                idle.append(member)
-        return idle
+            if reason is None:
+                continue
+            self._drop(member, trial, reason, state)
+            group.remove(member)
+            likely = likely_changes([self._knobs[name] for name in member.companions], state)
+            own = [m for m in likely if m.settings.items() <= member.companions.items()]
+            group += own
+            left_over |= member.companions.keys() - {m.knob.name for m in own}
+        return left_over
 
     def _drop(self, member: CombinedChange, trial: Trial, reason: str, state: SearchState) -> None:
         self.settled[member.knob.name] = member.value

@@ -35,6 +35,8 @@ LEAST_GAIN = 1.02
 UNSURE = 0.03
 """A gain with a larger standard error is measured once more before it is believed: all later trials
 are compared with the best."""
+CLEAR = 10
+"""A gain of so many standard errors is not measured once more: the proof will."""
 SLOW_START_SECONDS = 10.0
 """A setting that adds this much to the start is slow to start: it is compiled."""
 
@@ -203,6 +205,8 @@ class Screening:
         if trial.late:
             return self._named(trial, turned, state)
         if not seems_to_gain(trial, state.best) or self._left <= 0:
+            return trial
+        if math.log(gain_over(trial, state.best)) >= CLEAR * (trial.record.gain_error or 0.0):
             return trial
         if self._limits.out_of_time(trial, StartupSeconds()):
             return trial
