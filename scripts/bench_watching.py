@@ -43,15 +43,19 @@ import sys, time, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 torch.set_num_threads(1)
-model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
+device, width, more = ("cuda", 4096, 12) if torch.cuda.is_available() else ("cpu", 1024, 0)
+hidden = [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(more)]
+model = nn.Sequential(nn.Linear(256, width), nn.ReLU(), *hidden, nn.Linear(width, 256)).to(device)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = DataLoader(TensorDataset(torch.randn(4096, 256)), batch_size=256)
 until, ends = time.monotonic() + float(sys.argv[1]), []
 while time.monotonic() < until:
     for (x,) in loader:
         optimizer.zero_grad()
-        model(x).square().mean().backward()
+        loss = model(x.to(device)).square().mean()
+        loss.backward()
         optimizer.step()
+        loss.item()
         ends.append(time.monotonic())
 with open("ends", "w") as file:
     file.writelines(f"{end}\\n" for end in ends)

@@ -1,0 +1,126 @@
+"""Scripts with one planted fault each, and their repaired twins, under `gpurun profile`.
+
+    python scripts/planted_faults.py [--only NAME ...] [--repeats 2] [--keep DIR]
+
+Printed for each script of `tests/data/planted` (and, with a GPU, `tests/data/planted_gpu`): the
+first finding with its severity and line, the most severe finding of the repaired twin (at most 0.4
+is asked for), and the gain of the repair beside the bound that the finding gives. The gain is the
+ratio of the median step times of plain runs, which take turns; with its 95 % interval (Student's t
+over `--repeats` pairs).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY))
+
+from gpurun.records.finding import WARNING  # noqa: E402
+from scripts.bench_overhead import interval  # noqa: E402
+
+DATA = REPOSITORY / "tests" / "data"
+KERNELS = {"low_occupancy": ("--sources", "steps,host,kineto,allocator,ncu")}
+"""Faults that only Nsight Compute sees."""
+RANKS = {"uneven_ranks": ("--nproc-per-node", "2")}
+NEEDS_STEPS = 400
+"""Steps of the plain runs of scripts that count steps."""
+
+
+def main() -> None:
+    """Run all, and print a line for each."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--keep", type=Path, default=None, help="keep the run folders here")
+    options = parser.parse_args()
+    scripts = sorted((DATA / "planted").glob("*.py"))
+    if has_gpu():
+        scripts += sorted((DATA / "planted_gpu").glob("*.py"))
+    scripts = [path for path in scripts if "main(" in path.read_text()]
+    with tempfile.TemporaryDirectory() as name:
+        folder = options.keep or Path(name)
+        for path in scripts:
+            if not options.only or path.stem in options.only:
+                print(row(path, folder, options.repeats), flush=True)
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def row(path: Path, folder: Path, repeats: int) -> str:
+    """What the two profiles say, and what the repair gained."""
+    faulty, clean = (profiled(path, folder, *flag) for flag in ((), ("--clean",)))
+    first = faulty[0] if faulty else None
+    found = "nothing" if first is None else f"{first['type']} {first['severity']:.2f}{line(first)}"
+    worst = max((f["severity"] for f in clean), default=0.0)
+    loud = [f["type"] for f in clean if f["severity"] > WARNING]
+    logs = [pair(path, folder, number) for number in range(repeats)]
+    mean, low, high = (math.exp(x) for x in interval(logs))
+    bound = first and first["gain_upper_bound"]
+    told = "no bound" if bound is None else f"bound {bound:.2f}, wide {width(bound, mean):.2f}"
+    return (
+        f"{path.stem}: {found}; clean {worst:.2f} {' '.join(loud)}; "
+        f"gain {mean:.2f} ({low:.2f} to {high:.2f}), {told}"
+    )
+
+
+def width(bound: float, gain: float) -> float:
+    """The bound's promise over the gain's; infinite where the repair gained nothing."""
+    return (bound - 1) / (gain - 1) if gain > 1 else math.inf
+
+
+def line(finding: dict[str, Any]) -> str:
+    place = finding["location"]
+    return f" {Path(place['file']).name}:{place['line']}" if place else ""
+
+
+def profiled(path: Path, folder: Path, *flag: str) -> list[dict[str, Any]]:
+    """The findings of one profile."""
+    document = folder / "profile.json"
+    more = (*KERNELS.get(path.stem, ()), *RANKS.get(path.stem, ()))
+    launch("profile", "--stop", "--json", str(document), *more, path=path, flag=flag, cwd=folder)
+    findings: list[dict[str, Any]] = json.loads(document.read_text())["findings"]
+    return findings
+
+
+def pair(path: Path, folder: Path, number: int) -> float:
+    """The log of the fault's median step over its twin's."""
+    steps = ("--steps", str(NEEDS_STEPS)) if "--steps" in path.read_text() else ()
+    sides = [(), ("--clean",)]
+    times = {}
+    for flag in sides if number % 2 else reversed(sides):
+        document = folder / "run.json"
+        more = (*RANKS.get(path.stem, ()), "--json", str(document))
+        launch(*more, path=path, flag=(*flag, *steps), cwd=folder)
+        times[flag] = json.loads(document.read_text())["step_time_ms"]["p50"]
+    return math.log(times[()] / times["--clean",])
+
+
+def launch(*flags: str, path: Path, flag: tuple[str, ...], cwd: Path) -> None:
+    cwd.mkdir(parents=True, exist_ok=True)
+    command = flags[:1] if flags[0] == "profile" else ()
+    words = [*command, "--quiet", *flags[len(command) :], str(path), *flag]
+    env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        [sys.executable, "-m", "gpurun", *words], cwd=cwd, env=env, capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(f"{path.stem}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+
+
+if __name__ == "__main__":
+    main()
