@@ -24,8 +24,13 @@ SHORT_EPOCH_SECONDS = 0.25
 SHORT_EPOCH_STEPS = 2 * LEAST_STEPS
 """The turns of a side count whole epochs if these take no longer, or have no more steps: hardly a
 turn would lie inside one. In shorter turns the end of an epoch is measured apart (`turn_ratio`)."""
+LONG_EPOCH_SECONDS = 2.0
+"""Where one side counts whole epochs the other does so too, so that both are measured alike. But
+longer ones would make its turns too long."""
 FIRST_ROUNDS = 8
-"""If each of so many turns of a side holds an epoch's end, its further ones count whole epochs."""
+MOST_ENDS = 0.75
+"""If this part of so many rounds holds an epoch's end, the further turns count whole epochs: with
+the others alone, a pair would take long."""
 POLL_SECONDS = 0.2
 BLOCKED_SECONDS = 5.0
 """A side that is silent and computes nothing for so long may wait for its frozen partner."""
@@ -83,6 +88,11 @@ class Round:
     def turns(self) -> tuple[Turn, Turn]:
         """Both, in the order of the pair."""
         return (self.first, self.second)
+
+    @property
+    def at_epoch_end(self) -> bool:
+        """True if a turn holds the end of an epoch and does not count whole ones."""
+        return self.first.at_epoch_end or self.second.at_epoch_end
 
 
 def make_fifos(control: Path) -> None:
@@ -236,19 +246,30 @@ def await_both(
 def has_short_epochs(turns: tuple[Turn | None, Turn | None]) -> tuple[bool, bool]:
     """Of each side, whether its turns should count whole epochs.
 
-    `turns`: a longer one of each side, None where none is known yet. A turn has room for some steps
-    of the slower side, so that the epochs of a much faster one may be short beside it.
+    `turns`: a longer one of each side, None where none is known. A turn has room for some steps of
+    the slower side, so that the epochs of a much faster one may be short beside it.
     """
-    slowest = max((turn.step_seconds for turn in turns if turn is not None), default=0.0)
-    longest = max(SHORT_EPOCH_SECONDS, LEAST_STEPS * slowest)
+    known = [turn for turn in turns if turn is not None]
+    longest = max([SHORT_EPOCH_SECONDS, *(LEAST_STEPS * turn.step_seconds for turn in known)])
 
     def short(turn: Turn | None) -> bool:
         if turn is None or turn.epoch_steps == 0:
             return False
-        few = turn.epoch_steps <= SHORT_EPOCH_STEPS
-        return few or turn.epoch_steps * turn.step_seconds <= longest
+        return turn.epoch_steps <= SHORT_EPOCH_STEPS or _epoch_seconds(turn) <= longest
 
-    return (short(turns[0]), short(turns[1]))
+    found = short(turns[0]), short(turns[1])
+    if not any(found):
+        return found
+    return found[0] or _is_countable(turns[0]), found[1] or _is_countable(turns[1])
+
+
+def _is_countable(turn: Turn | None) -> bool:
+    """True if its side has epochs of which a turn can count whole ones."""
+    return turn is not None and 0 < _epoch_seconds(turn) <= LONG_EPOCH_SECONDS
+
+
+def _epoch_seconds(turn: Turn) -> float:
+    return turn.epoch_steps * turn.step_seconds
 
 
 def take_turns(
@@ -259,8 +280,8 @@ def take_turns(
 ) -> list[Round]:
     """Let two sides, frozen at their steps, take turns in random order until `enough` says so.
 
-    Both get equal time, not equal steps. Turns are as long as the usual hand-over asks for.
-    `whole_epochs`: of each side, whether its turns count whole epochs from the beginning.
+    Both get equal time, not equal steps, unless they count whole epochs. Turns are as long as the
+    usual hand-over asks for. `whole_epochs`: of each side, whether it counts them from the first.
     """
     rounds: list[Round] = []
     handovers: list[int] = []
@@ -272,13 +293,18 @@ def take_turns(
             turns[number] = sides[number].take(nanoseconds, sides[1 - number], whole[number])
         took = time.perf_counter_ns() - began
         rounds.append(Round(turns[0], turns[1]))
-        for number in (0, 1):
-            ends = len(rounds) >= FIRST_ROUNDS and all(r.turns[number].at_epoch_end for r in rounds)
-            whole[number] = whole[number] or ends
+        if _share([r.at_epoch_end for r in rounds]) >= MOST_ENDS and len(rounds) >= FIRST_ROUNDS:
+            for number in (0, 1):
+                own = _share([r.turns[number].at_epoch_end for r in rounds])
+                whole[number] = whole[number] or own >= MOST_ENDS or _is_countable(turns[number])
         handovers.append(_handover(took, rounds[-1]))
         longest = max(turn.nanoseconds // turn.steps for turn in turns.values())
         nanoseconds = turn_nanoseconds(longest, handovers)
     return rounds
+
+
+def _share(found: Sequence[bool]) -> float:
+    return sum(found) / len(found)
 
 
 def _handover(took: int, both: Round) -> int:

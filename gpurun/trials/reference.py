@@ -122,7 +122,7 @@ class BesideReference:
             stretch = side.take(int(STRETCH_SECONDS * 1e9), partner)
             known = self._reference.last
             deadline = time.monotonic() + MOST_TURN_SECONDS
-            short = has_short_epochs((known, stretch))
+            short = has_short_epochs((known or stretch, stretch))
             rounds = take_turns((partner, side), self._draws, LIMITS.enough(deadline), short)
             self._reference.last = rounds[-1].first
             return rounds

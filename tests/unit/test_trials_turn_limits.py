@@ -83,7 +83,8 @@ def test_an_epoch_of_few_steps_is_counted_whole_however_long() -> None:
     few, many = Turn(5, 5_000_000_000, epoch_steps=8), Turn(5, 50_000_000, epoch_steps=30)
     quick = Turn(5, 25_000_000, epoch_steps=50)
     assert has_short_epochs((few, None)) == (True, False)
-    assert has_short_epochs((many, quick)) == (False, True)
+    assert has_short_epochs((many, None)) == (False, False)
+    assert has_short_epochs((many, quick)) == (True, True), "both sides are measured alike"
     assert has_short_epochs((Turn(5, 50_000_000), None)) == (False, False), "no epoch was seen"
 
 
@@ -104,6 +105,22 @@ class PlayedSide:
     def take(self, nanoseconds: int, partner: object, whole_epochs: bool = False) -> Turn:
         ends = self.ends and not whole_epochs
         return Turn(20, nanoseconds, whole_epochs=whole_epochs, at_epoch_end=ends)
+
+
+def test_where_most_rounds_hold_an_end_the_few_others_are_not_waited_for() -> None:
+    """Epochs of 0.6 s, turns of 0.3 s: six rounds without an end came after 24, or never."""
+
+    class Ending(PlayedSide):
+        count = 0
+
+        def take(self, nanoseconds: int, partner: object, whole_epochs: bool = False) -> Turn:
+            self.count += 1
+            turn = super().take(300_000_000, partner, whole_epochs)
+            return replace(turn, epoch_steps=40, at_epoch_end=turn.at_epoch_end and self.count != 3)
+
+    sides = cast(tuple[Side, Side], (PlayedSide(ends=False), Ending(ends=True)))
+    found = take_turns(sides, random.Random(0), lambda done: len(done) == 20)
+    assert sum(one.second.whole_epochs for one in found) == 12
 
 
 def test_where_each_turn_of_a_side_holds_an_end_its_further_ones_count_whole_epochs() -> None:

@@ -238,6 +238,27 @@ def test_what_went_with_a_change_that_did_not_apply_stays_if_it_is_likely_itself
     assert ({"first": True, "third": True} in sets) is bool(again)
 
 
+def test_what_went_with_a_change_and_did_nothing_either_is_no_part_of_the_set() -> None:
+    class WithThird(Second):
+        def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
+            return {"third": True, "batch_size": 64}  # the latter is no knob of this search
+
+    class Third(Likely):
+        name: ClassVar[str] = "third"
+        order: ClassVar[int] = 5
+
+    def of(request: TrialRequest) -> Trial:
+        outcomes = tuple(
+            KnobOutcome(name, "applied" if name == "first" else "skipped", "no loader")
+            for name in request.settings
+        )
+        rate = 200.0 if "first" in request.settings else 100.0
+        return trial(rate, request.settings, outcomes=outcomes)
+
+    state, _, _ = searched([Likely(), WithThird(), Third()], product(), of=of)
+    assert state.settings == {"first": True}
+
+
 def test_a_change_that_did_not_apply_in_a_set_that_lost_is_not_tried_by_itself() -> None:
     of = without_second(product(first=0.5, rounding=1.5))
     state, asked, _ = searched([Likely(), Second(), Rounding()], product(), of=of)

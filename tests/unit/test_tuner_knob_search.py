@@ -88,7 +88,7 @@ def searched(
     *,
     trials: int = 99,
     allowed: frozenset[Effect] = ALL,
-    late: bool = False,
+    late: Callable[[StartupSeconds], bool] = lambda startup: False,
     argv: tuple[str, ...] = (),
     base: Trial | None = None,
     planned_steps: int | None = None,
@@ -99,7 +99,7 @@ def searched(
     assert base.evidence is not None
     judge = judge_of(base.evidence, base.evidence, launch=launch, note=notes.append)
     state = SearchState({}, base, facts(argv=argv, planned_steps=planned_steps), judge)
-    limits = SearchLimits(trials, lambda best, startup: late, allowed)
+    limits = SearchLimits(trials, lambda best, startup: late(startup), allowed)
     KnobSearch(launch, notes.append, PROBE, limits).run(knobs, state)
     return state, notes
 
@@ -128,7 +128,6 @@ def in_turns(gain: float, error: float, settings: Mapping[str, Any] | None = Non
         ([(1.34, 0.06), (1.30, 0.04)], {"planted": 2}, 2),
         ([(1.34, 0.06), (1.30, 0.09)], {"planted": 2}, 2),
         ([(1.34, 0.01)], {"planted": 2}, 1),
-        ([(3.0, 0.06)], {"planted": 2}, 1),  # far beyond what the turns could be off
         ([(0.98, 0.06)], {}, 1),  # no gain anyway
     ],
 )
@@ -143,6 +142,25 @@ def test_a_gain_whose_turns_disagree_is_measured_once_more_and_both_count(
     assert state.settings == kept
     assert len(figures) - len(coming) == launches
     assert ("×1.34 is uncertain, and measured once more" in notes) is (launches == 2)
+
+
+@pytest.mark.parametrize(("gain", "launches"), [(3.0, 1), (1.34, 2)])
+def test_a_clear_gain_is_not_measured_again_where_no_further_trial_is_compared_with_it(
+    gain: float, launches: int
+) -> None:
+    asked = []
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(request)
+        found = in_turns(gain, 0.06, request.settings)
+        return replace(found, record=replace(found.record, seconds=20.0))
+
+    def late(startup: StartupSeconds) -> bool:
+        return startup.first > 12.0  # room for one trial, not for another one after it
+
+    state, _ = searched([Planted([2])], launch, base=in_turns(1.0, 0.0), late=late)
+    assert state.settings == {"planted": 2}
+    assert len(asked) == launches
 
 
 UNSURE_TWICE = [(1.15, 0.16), (1.06, 0.2)]
@@ -316,7 +334,7 @@ def test_the_search_ends_with_its_trials_and_with_its_time() -> None:
     state, notes = searched([Planted([2, 4])], by_value({2: 150.0, 4: 200.0}), trials=1)
     assert state.settings == {"planted": 2}
     assert notes[-2:] == ["search ended: 1 trials are used up", "planted: kept 2"]
-    state, notes = searched([Planted([2])], by_value({}), late=True)
+    state, notes = searched([Planted([2])], by_value({}), late=lambda startup: True)
     assert state.ladder == []
     assert notes[-2:] == [
         "planted: not tried: the rest of the budget is kept for the proof",

@@ -13,9 +13,7 @@ NOTICEABLE = 0.02
 NOTICEABLE_ON_CPU = 0.05
 """The same where a model keeps the cores busy that would load: a part of the wait stays."""
 ALL_BUSY = 0.95
-"""From this part of the cores' time on they are all busy where a model computes on them too."""
-WORKERS_BUSY = 0.85
-"""The same of workers alone, which wait for the script's process at times; as `diagnose` has it."""
+"""From this part of the cores' time on they are all busy."""
 
 
 @dataclass(frozen=True)
@@ -70,24 +68,22 @@ def not_fed_from_host(facts: Facts) -> Skip | None:
 
 def takes_cores_of_the_model(facts: Facts) -> bool:
     """True if the model computes on the CPU and leaves no core for loader workers."""
-    return facts.device == "cpu" and _all_busy(facts, ALL_BUSY) is not None
+    return facts.device == "cpu" and _all_busy(facts) is not None
 
 
 def no_core_left(facts: Facts) -> Skip | None:
     """Why workers that do more find no core to do it on, None if one is idle at times."""
-    if not workers_now(facts):
-        return None
-    busy = _all_busy(facts, ALL_BUSY if facts.device == "cpu" else WORKERS_BUSY)
+    busy = _all_busy(facts) if workers_now(facts) else None
     return None if busy is None else Skip(f"the workers and the model keep all cores busy ({busy})")
 
 
-def _all_busy(facts: Facts, share: float) -> str | None:
-    """How many cores are busy, None if it is less than this share of them, or not known."""
+def _all_busy(facts: Facts) -> str | None:
+    """How many cores are busy, None if one is idle at times or it is not known."""
     host, cores = facts.result.host, facts.machine.cores
     if host is None or host.steady_cpu_percent is None:
         return None
     used = host.steady_cpu_percent + (host.others_cpu_percent or 0.0)
-    if used < 100 * share * cores:
+    if used < 100 * ALL_BUSY * cores:
         return None
     beside = ", with other programs" if host.others_cpu_percent else ""
     return f"{used / 100:.1f} of {cores:g}{beside}"

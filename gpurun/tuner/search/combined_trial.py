@@ -240,17 +240,28 @@ class CombinedTrial:
         member; the names of the others, for whose sake alone it was set, are returned.
         """
         left_over: set[str] = set()
-        for member in list(group):
+        unseen = list(group)
+        while unseen:
+            member = unseen.pop(0)
             reason = not_applied(member.knob, trial, state.facts.argv)
             if reason is None:
                 continue
             self._drop(member, trial, reason, state)
             group.remove(member)
-            likely = likely_changes([self._knobs[name] for name in member.companions], state)
-            own = [m for m in likely if m.settings.items() <= member.companions.items()]
-            group += own
-            left_over |= member.companions.keys() - {m.knob.name for m in own}
+            joining = self._likely_companions(member, state)
+            group += joining
+            unseen += joining
+            stay = {name for own in joining for name in own.settings}
+            left_over |= member.companions.keys() - stay
         return left_over
+
+    def _likely_companions(
+        self, member: CombinedChange, state: SearchState
+    ) -> list[CombinedChange]:
+        """What goes with a change and is likely to gain by itself, with the same values."""
+        names = member.companions.keys() & self._knobs.keys() - self.settled.keys()
+        likely = likely_changes([self._knobs[name] for name in sorted(names)], state)
+        return [own for own in likely if own.settings.items() <= member.companions.items()]
 
     def _drop(self, member: CombinedChange, trial: Trial, reason: str, state: SearchState) -> None:
         self.settled[member.knob.name] = member.value

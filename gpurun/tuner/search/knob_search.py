@@ -90,7 +90,7 @@ class KnobSearch:
                 self._note(f"{knob.name}: not tried: outputs not compared: {unseen}")
             else:
                 open_knobs.append(knob)
-        combined = CombinedTrial(self._screening, knobs, state)
+        combined = CombinedTrial(self._screening, open_knobs, state)
         while True:
             likely = [k for k in open_knobs if k.name not in combined.settled]
             members = likely_changes(likely, state)

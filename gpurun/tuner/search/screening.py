@@ -36,7 +36,7 @@ UNSURE = 0.03
 """A gain with a larger standard error is measured once more before it is believed: all later trials
 are compared with the best."""
 CLEAR = 10
-"""A gain of so many standard errors is not measured once more: the proof will."""
+"""A gain of so many standard errors is measured once more only for the sake of later trials."""
 SLOW_START_SECONDS = 10.0
 """A setting that adds this much to the start is slow to start: it is compiled."""
 
@@ -206,9 +206,9 @@ class Screening:
             return self._named(trial, turned, state)
         if not seems_to_gain(trial, state.best) or self._left <= 0:
             return trial
-        if math.log(gain_over(trial, state.best)) >= CLEAR * (trial.record.gain_error or 0.0):
-            return trial
-        if self._limits.out_of_time(trial, StartupSeconds()):
+        clear = math.log(gain_over(trial, state.best)) >= CLEAR * (trial.record.gain_error or 0.0)
+        one_more = StartupSeconds(first=trial.record.seconds if clear else 0.0)
+        if self._limits.out_of_time(trial, one_more):
             return trial
         self.note(f"×{trial.gain:.2f} is uncertain, and measured once more")
         self._left -= 1
