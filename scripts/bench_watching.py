@@ -97,13 +97,17 @@ def watch(folder: Path, options: argparse.Namespace) -> tuple[list[dict[str, flo
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
     os.close(stderr)
+    drawn: list[bytes] = []
     try:
         url = metrics_url(terminal)
-        threading.Thread(target=drain, args=(terminal,), daemon=True).start()
-        return spans(launcher.pid, url, options)
+        threading.Thread(target=drain, args=(terminal, drawn), daemon=True).start()
+        found = spans(launcher.pid, url, options)
     finally:
         os.kill(launcher.pid, signal.SIGCONT)
-        launcher.wait()
+        code = launcher.wait()
+    if code:
+        sys.exit(f"exit code {code}\n{b''.join(drawn).decode(errors='replace')[-3000:]}")
+    return found
 
 
 def metrics_url(terminal: int) -> str:
@@ -114,11 +118,11 @@ def metrics_url(terminal: int) -> str:
     return found[0]
 
 
-def drain(terminal: int) -> None:
+def drain(terminal: int, drawn: list[bytes]) -> None:
     """Take what is drawn, or the launcher would wait."""
     with contextlib.suppress(OSError):
-        while os.read(terminal, 1 << 16):
-            pass
+        while text := os.read(terminal, 1 << 16):
+            drawn.append(text)
 
 
 def spans(
