@@ -42,7 +42,7 @@ from gpurun.tuner.trial_length import PROBE, needed_steps, patience, plan_trials
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
-from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from gpurun.tuner.tuning_trial import Trial, TrialRequest, disturbed
 from gpurun.tuner.tuning_view import TuningView
 from gpurun.tuner.unusable_baseline import too_few, unusable
 
@@ -235,10 +235,7 @@ class TuningRun:
         base = self.findings.base
         facts = gather_facts(self.options, machine(), probe.result, probe.log)
         facts = replace(
-            facts,
-            current=dict(base),
-            out_of_memory=bool(base),
-            objective=self._objective.value,
+            facts, current=dict(base), out_of_memory=bool(base), objective=self._objective.value
         )
         self.findings.facts = facts
         self._trials.training_loaders = facts.training_loaders
@@ -253,15 +250,17 @@ class TuningRun:
             self._decide("the script's own loss is never finite: no numerics change is tried")
         self._import_early(facts)
         as_it_is = SearchState(dict(base), probe, facts, self._judge([], base))
-        coming = (self._first_set(as_it_is),) * MOST
-        trial = self._launch(TrialRequest(TrialPurpose.SCREEN, base, self._rule, following=coming))
+        request = TrialRequest(TrialPurpose.SCREEN, base, self._rule)
+        trial = self._launch(replace(request, following=(self._first_set(as_it_is),) * MOST))
         if trial.throughput is None and self._trials.layered:
             self._decide(
-                "the script fails on top of its first trial's files: every trial starts from the "
-                "original folder"
+                "it fails on top of the first trial's files: each starts from the original folder"
             )
             self._trials.drop_layer()
-            trial = self._launch(TrialRequest(TrialPurpose.SCREEN, base, self._rule))
+            trial = self._launch(request)
+        if disturbed(trial, probe):
+            self._decide("this trial is much slower than the first, and is launched once more")
+            trial = max(trial, self._launch(request), key=lambda one: one.score or 0.0)
         if trial.record.status == "oom" and base and self._unfit is not None:
             self._decide("it fitted once and not again: more memory must be saved")
             again = self._fitting_trial(self._unfit, beyond=base)

@@ -94,6 +94,18 @@ class Trial:
         return None if mean is None else 1000.0 / mean.mean
 
 
+MUCH_SLOWER = 0.6
+"""A second launch of the same settings with less than this part of the first one's score was
+disturbed: nothing makes a launch much faster than it is, and much makes it slower."""
+
+
+def disturbed(trial: Trial, earlier: Trial) -> bool:
+    """True if a trial is so much worse than an earlier one of the same settings."""
+    if trial.score is None or earlier.score is None:
+        return False
+    return trial.score < MUCH_SLOWER * earlier.score
+
+
 @dataclass(frozen=True)
 class TrialRequest:
     """A trial to launch: its settings by knob, its length and its seeds."""

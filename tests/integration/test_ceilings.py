@@ -121,7 +121,9 @@ def handed_out(outcome: Outcome) -> list[str]:
     return [line for line in lines if line.startswith("indices")]
 
 
-@pytest.mark.parametrize("text", [NEW_EACH_EPOCH, LASTING_WORKERS, ENDLESS_STREAM])
+@pytest.mark.parametrize(
+    "text", [NEW_EACH_EPOCH, LASTING_WORKERS, pytest.param(ENDLESS_STREAM, marks=pytest.mark.slow)]
+)
 def test_each_side_runs_at_its_own_pace(launch: Launch, text: str) -> None:
     outcome = launch(text)
     event = seen(outcome)
@@ -164,7 +166,7 @@ with torch.no_grad():
     [
         (ENDING_STREAM, True, "no further batches"),
         (NO_LOADER, False, "no loaders feed the training"),
-        (TWO_LOADERS, True, "2 loaders feed the training"),
+        pytest.param(TWO_LOADERS, True, "2 loaders feed the training", marks=pytest.mark.slow),
     ],
 )
 def test_what_cannot_be_measured_has_a_reason(

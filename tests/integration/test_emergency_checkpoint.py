@@ -103,7 +103,9 @@ def test_without_the_flag_there_is_none(tmp_path: Path, gpurun: Gpurun) -> None:
     assert checkpoints(tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_a_signal_ends_the_script_as_ever_after_the_checkpoint(
     tmp_path: Path, clean_environment: dict[str, str], number: signal.Signals
 ) -> None:

@@ -42,7 +42,7 @@ def mean(values: Sequence[float]) -> float:
 @pytest.mark.parametrize(
     ("name", "words", "printed"),
     [
-        ("gpt124m", (*GPT, "--steps", "51"), last),
+        pytest.param("gpt124m", (*GPT, "--steps", "51"), last, marks=pytest.mark.slow),
         (
             "mingpt",
             (*GPT, "--heads", "2", "--dropout", "0", "--words", "5000", "--steps", "101"),

@@ -194,7 +194,13 @@ def part(batch): return batch
 }
 
 
-@pytest.mark.parametrize("held", HELD.values(), ids=HELD.keys())
+@pytest.mark.parametrize(
+    "held",
+    [
+        pytest.param(held, id=name, marks=[pytest.mark.slow] if number > 1 else [])
+        for number, (name, held) in enumerate(HELD.items())
+    ],
+)
 def test_what_still_lies_in_a_segment_is_never_written_over(run: Run, held: str) -> None:
     script = """
 kept = []

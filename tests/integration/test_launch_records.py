@@ -45,7 +45,11 @@ def test_a_training_run_is_summed_up(tmp_path: Path, gpurun: Gpurun) -> None:
     assert lines[-1].startswith("verdict=ok exit=0 run=.gpurun/runs/")
 
 
-@pytest.mark.parametrize("words", [("-m",), ("--nproc-per-node=1", "-m")], ids=str)
+@pytest.mark.parametrize(
+    "words",
+    [("-m",), pytest.param(("--nproc-per-node=1", "-m"), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_a_module_is_recorded_by_its_name(
     words: tuple[str, ...], tmp_path: Path, gpurun: Gpurun
 ) -> None:

@@ -38,9 +38,15 @@ def figures_of(finding: dict[str, Any]) -> dict[str, Any]:
     ("script", "kind", "line", "wrong_cause", "text"),
     [
         ("slow_storage", "data_loading", "time.sleep", "transforms", "waits for data"),
-        ("heavy_transform", "data_loading", "np.sort", "storage", "waits for data"),
+        pytest.param(
+            *("heavy_transform", "data_loading", "np.sort", "storage", "waits for data"),
+            marks=pytest.mark.slow,
+        ),
         ("python_bookkeeping", "host_bound", "value|other|counts", None, "in count_in_python"),
-        ("step_logging", "host_bound", r"file\.|open\(", None, "writes or logs in each step"),
+        pytest.param(
+            *("step_logging", "host_bound", r"file\.|open\(", None, "writes or logs in each step"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_planted_fault_is_the_first_finding_with_its_line(
@@ -65,7 +71,13 @@ def test_a_planted_fault_is_the_first_finding_with_its_line(
 
 
 @pytest.mark.parametrize(
-    "script", ["slow_storage", "heavy_transform", "python_bookkeeping", "step_logging"]
+    "script",
+    [
+        "slow_storage",
+        "python_bookkeeping",
+        pytest.param("heavy_transform", marks=pytest.mark.slow),
+        pytest.param("step_logging", marks=pytest.mark.slow),
+    ],
 )
 def test_the_same_script_without_its_fault_has_no_warning(
     tmp_path: Path, gpurun: Gpurun, script: str

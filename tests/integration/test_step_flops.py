@@ -139,7 +139,13 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", UNCOUNTED)
+QUICK = ("a recurrent layer", "compiled")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[] if case in QUICK else [pytest.mark.slow]) for case in UNCOUNTED],
+)
 def test_what_cannot_be_counted_is_null_with_a_reason(
     tmp_path: Path, gpurun: Gpurun, case: str
 ) -> None:

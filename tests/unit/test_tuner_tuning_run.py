@@ -443,13 +443,13 @@ def test_a_pair_that_has_begun_may_take_what_it_was_expected_to_whatever_is_left
     assert tuning._proofs._live_request(TrialPurpose.PAIR_BASELINE, {}, 0).limit_seconds >= 300.0
 
 
-@pytest.mark.parametrize("loss", [math.inf, 1.0])
-def test_no_numerics_change_is_tried_where_no_loss_can_be_compared(
-    monkeypatch: pytest.MonkeyPatch, loss: float
-) -> None:
+def with_baseline(
+    monkeypatch: pytest.MonkeyPatch, rates: Rates, loss: float = 1.0
+) -> tuple[TuningRun, SearchState]:
+    """A tuning that has measured the script as it is, whose trials show this loss."""
     monkeypatch.setattr(tuning_module, "gather_facts", lambda *_: facts())
     monkeypatch.setattr(tuning_module, "steps_per_epoch", lambda log: None)
-    stand_in = StandIn(steady())
+    stand_in = StandIn(rates)
     options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
     tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
     process = ProcessEvent(1, None, None, None, ("train.py",), "3.12", 0, clock_ns=0)
@@ -458,5 +458,31 @@ def test_no_numerics_change_is_tried_where_no_loss_can_be_compared(
         evidence=Evidence(seed=0, losses=(loss,) * 3, microbatches=(1,) * 3),
         log=ProcessLog(Path("events.jsonl"), process),
     )
-    tuning._baseline(probe)
+    return tuning, tuning._baseline(probe)
+
+
+@pytest.mark.parametrize("loss", [math.inf, 1.0])
+def test_no_numerics_change_is_tried_where_no_loss_can_be_compared(
+    monkeypatch: pytest.MonkeyPatch, loss: float
+) -> None:
+    tuning, _ = with_baseline(monkeypatch, steady(), loss)
     assert (Effect.NUMERICS in tuning._allowed) == math.isfinite(loss)
+
+
+@pytest.mark.parametrize(
+    ("rates", "believed"),
+    [
+        ((100.0, 12.0, 95.0), 95.0),
+        ((100.0, 12.0, 11.0), 12.0),  # the first was another matter: it stays slow
+        ((100.0, 80.0), 80.0),
+        ((100.0, 180.0), 180.0),
+    ],
+)
+def test_a_second_trial_that_was_disturbed_does_not_stand_for_the_script(
+    monkeypatch: pytest.MonkeyPatch, rates: tuple[float, ...], believed: float
+) -> None:
+    """Seen: an eighth of the speed for some seconds, and each change "gained" nine times as much."""
+    tuning, state = with_baseline(monkeypatch, lambda _, number: rates[number])
+    assert state.best.throughput == believed
+    again = [line for line in tuning.findings.decisions if "launched once more" in line]
+    assert len(again) == (len(rates) == 3)
