@@ -31,8 +31,6 @@ DATA = REPOSITORY / "tests" / "data"
 KERNELS = {"low_occupancy": ("--sources", "steps,host,kineto,allocator,ncu")}
 """Faults that only Nsight Compute sees."""
 RANKS = {"uneven_ranks": ("--nproc-per-node", "2")}
-NEEDS_STEPS = 400
-"""Steps of the plain runs of scripts that count steps."""
 
 
 def main() -> None:
@@ -41,7 +39,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="*", default=[])
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=2, help="at least 2")
     parser.add_argument("--keep", type=Path, default=None, help="keep the run folders here")
     options = parser.parse_args()
     scripts = sorted((DATA / "planted").glob("*.py"))
@@ -99,13 +97,12 @@ def profiled(path: Path, folder: Path, *flag: str) -> list[dict[str, Any]]:
 
 def pair(path: Path, folder: Path, number: int) -> float:
     """The log of the fault's median step over its twin's."""
-    steps = ("--steps", str(NEEDS_STEPS)) if "--steps" in path.read_text() else ()
     sides = [(), ("--clean",)]
     times = {}
     for flag in sides if number % 2 else reversed(sides):
         document = folder / "run.json"
         more = (*RANKS.get(path.stem, ()), "--json", str(document))
-        launch(*more, path=path, flag=(*flag, *steps), cwd=folder)
+        launch(*more, path=path, flag=flag, cwd=folder)
         times[flag] = json.loads(document.read_text())["step_time_ms"]["p50"]
     return math.log(times[()] / times["--clean",])
 

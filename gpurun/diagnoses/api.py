@@ -77,6 +77,16 @@ def gain_without(share: float | None) -> float | None:
     return None if share is None or not 0 <= share < 1 else 1 / (1 - share)
 
 
+def gain_without_wait(share: float | None, evidence: Evidence) -> float | None:
+    """The same of a wait that profiling does not lengthen, as it does the rest of a step.
+
+    So it is a larger part of a step that is not profiled.
+    """
+    if share is None:
+        return None
+    return gain_without(share / (1 - evidence.profiling_share)) or gain_without(share)
+
+
 def location_of(place: str | None) -> Location | None:
     """The location of "file:line" or of a loader's key "file:line#ordinal"."""
     if place is None:

@@ -163,6 +163,22 @@ def test_a_clear_gain_is_not_measured_again_where_no_further_trial_is_compared_w
     assert len(asked) == launches
 
 
+def test_what_starts_slowly_is_tried_last() -> None:
+    """On two cores a compiler took 45 of 120 s, and cheaper changes were not reached."""
+
+    class Slow(Planted):
+        startup_seconds: ClassVar[float] = 12.0
+
+    asked = []
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(list(request.settings))
+        return trial(100.0, request.settings)
+
+    searched([Slow([2]), Other([4])], launch)
+    assert asked == [["other"], ["planted"]]
+
+
 UNSURE_TWICE = [(1.15, 0.16), (1.06, 0.2)]
 """The second figure is that of the repeat."""
 
@@ -415,22 +431,22 @@ def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_fo
 
     def late(best: Trial, startup: StartupSeconds) -> bool:
         asked.append(startup.first)
-        return startup.first > 50.0 and len(asked) > 5
+        return startup.first > 50.0 and len(asked) > 9
 
     search = KnobSearch(
-        by_value({1: 300.0, 3: 400.0, 2: 450.0}), notes.append, PROBE, SearchLimits(9, late, ALL)
+        by_value({2: 300.0, 1: 400.0, 3: 450.0}), notes.append, PROBE, SearchLimits(9, late, ALL)
     )
     search.run([Slow([1, 3]), Planted([2])], state)
-    assert [row.value for row in state.ladder] == [1, 2], "the second slow value no longer fits"
+    assert [row.value for row in state.ladder] == [2, 1], "the second slow value no longer fits"
     assert notes == [
+        "planted: trying 2",
+        "planted: kept 2",
         "slow: trying 1, 3",
         "slow: 3 not tried: it takes about 100 s more to start, "
         "and the rest of the budget is kept for the proof",
         "slow: kept 1",
-        "planted: trying 2",
-        "planted: kept 2",
     ]
-    asked[:] = [0.0] * 6
+    asked[:] = [0.0] * 10
     search.run([Slow([5]), Planted([2])], state)
     assert any(x.startswith("slow: not tried: it takes about 100 s more to start") for x in notes)
 
@@ -574,10 +590,10 @@ def test_a_trial_that_takes_more_than_its_share_is_given_up_by_name_and_not_trie
         return trial(150.0, request.settings)
 
     state, notes = searched([Slow([1, 3]), Planted([2])], launch)
-    assert asked == [{"slow": 1}, {"planted": 2}]
+    assert asked == [{"planted": 2}, {"planted": 2, "slow": 1}]
     reason = "not tried to its end, 1 min 09 s to start; try `--budget 6m`"
     assert f"slow: {reason}" in notes
-    assert state.ladder[0].reason == reason
+    assert state.ladder[1].reason == reason
     assert state.settings == {"planted": 2}
 
 

@@ -481,7 +481,7 @@ def test_no_numerics_change_is_tried_where_no_loss_can_be_compared(
 def test_a_second_trial_that_was_disturbed_does_not_stand_for_the_script(
     monkeypatch: pytest.MonkeyPatch, rates: tuple[float, ...], believed: float
 ) -> None:
-    """Seen: an eighth of the speed for some seconds, and each change "gained" nine times as much."""
+    """Seen: an eighth of the speed for some seconds; each change "gained" nine times as much."""
     tuning, state = with_baseline(monkeypatch, lambda _, number: rates[number])
     assert state.best.throughput == believed
     again = [line for line in tuning.findings.decisions if "launched once more" in line]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, figure, gain_without, location_of, percent
+from gpurun.diagnoses.api import Diagnosis, figure, gain_without_wait, location_of, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.loader_cause import Cause, cause_of_wait, loader_function
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
@@ -72,7 +72,7 @@ class DataLoading(Diagnosis):
             ADVICE[cause],
             location=_location(evidence),
             knob="loader_workers" if _workers_help(cause, evidence) else None,
-            gain=gain_without(share),
+            gain=gain_without_wait(share, evidence),
         )
 
 

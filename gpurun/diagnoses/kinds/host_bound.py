@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
+from gpurun.diagnoses.api import Diagnosis, figure, gain_without, gain_without_wait, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.loader_cause import bare_name, innermost
 from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType, Location
@@ -78,7 +78,7 @@ class HostBound(Diagnosis):
             ],
             ADVICE_WRITING if writing >= WRITING else ADVICE,
             location=None if own is None else Location(own.file, own.line, own.function),
-            gain=gain_without(share),
+            gain=gain_without_wait(share, evidence),
         )
 
     def _unexplained(self, evidence: Evidence) -> Finding | None:
