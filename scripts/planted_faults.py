@@ -42,6 +42,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2, help="at least 2")
     parser.add_argument("--keep", type=Path, default=None, help="keep the run folders here")
     options = parser.parse_args()
+    if options.repeats < 2:
+        parser.error("--repeats: an interval needs two pairs")
     scripts = sorted((DATA / "planted").glob("*.py"))
     if has_gpu():
         scripts += sorted((DATA / "planted_gpu").glob("*.py"))
