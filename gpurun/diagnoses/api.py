@@ -80,11 +80,13 @@ def gain_without(share: float | None) -> float | None:
 def gain_without_wait(share: float | None, evidence: Evidence) -> float | None:
     """The same of a wait that profiling does not lengthen, as it does the rest of a step.
 
-    So it is a larger part of a step that is not profiled.
+    So it is a larger part of a step that is not profiled. At most half of the rest is taken for the
+    work of the profilers: little is known of a rest that is nearly all theirs.
     """
-    if share is None:
+    if share is None or not 0 <= share < 1:
         return None
-    return gain_without(share / (1 - evidence.profiling_share)) or gain_without(share)
+    rest = max(1 - share - evidence.profiling_share, (1 - share) / 2)
+    return (share + rest) / rest
 
 
 def location_of(place: str | None) -> Location | None:

@@ -21,7 +21,7 @@ from gpurun.trials.freezer import Freezer
 from gpurun.trials.turn_length import LEAST_NS, LEAST_STEPS, turn_nanoseconds
 
 SHORT_EPOCH_SECONDS = 0.25
-SHORT_EPOCH_STEPS = 2 * LEAST_STEPS
+SHORT_EPOCH_STEPS = 3 * LEAST_STEPS
 """The turns of a side count whole epochs if these take no longer, or have no more steps: hardly a
 turn would lie inside one. In shorter turns the end of an epoch is measured apart (`turn_ratio`)."""
 LONG_EPOCH_SECONDS = 2.0

@@ -119,10 +119,11 @@ class BesideReference:
         side.await_ready()
         side.freeze()
         try:
-            stretch = side.take(int(STRETCH_SECONDS * 1e9), partner)
-            known = self._reference.last
+            nanoseconds = int(STRETCH_SECONDS * 1e9)
+            stretch = side.take(nanoseconds, partner)
+            known = self._reference.last or partner.take(nanoseconds, side)
             deadline = time.monotonic() + MOST_TURN_SECONDS
-            short = has_short_epochs((known or stretch, stretch))
+            short = has_short_epochs((known, stretch))
             rounds = take_turns((partner, side), self._draws, LIMITS.enough(deadline), short)
             self._reference.last = rounds[-1].first
             return rounds

@@ -35,7 +35,7 @@ from gpurun.tuner.search.knob_search import KnobSearch
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
 from gpurun.tuner.search.screening import SearchLimits, SearchState, StartupSeconds, ladder_row
-from gpurun.tuner.time_budget import TimeBudget
+from gpurun.tuner.time_budget import AMPLE, TimeBudget
 from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded, launch_rounded
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, by_findings, serious
 from gpurun.tuner.trial_length import PROBE, needed_steps, patience, plan_trials, with_read_ahead
@@ -250,15 +250,16 @@ class TuningRun:
             self._decide("the script's own loss is never finite: no numerics change is tried")
         self._import_early(facts)
         as_it_is = SearchState(dict(base), probe, facts, self._judge([], base))
-        request = TrialRequest(TrialPurpose.SCREEN, base, self._rule)
-        trial = self._launch(replace(request, following=(self._first_set(as_it_is),) * MOST))
+        coming = (self._first_set(as_it_is),) * MOST
+        request = TrialRequest(TrialPurpose.SCREEN, base, self._rule, following=coming)
+        trial = self._launch(request)
         if trial.throughput is None and self._trials.layered:
             self._decide(
                 "it fails on top of the first trial's files: each starts from the original folder"
             )
             self._trials.drop_layer()
-            trial = self._launch(request)
-        if disturbed(trial, probe):
+            trial = self._launch(replace(request, following=()))
+        if disturbed(trial, probe) and self._time.left > AMPLE * trial.record.seconds:
             self._decide("this trial is much slower than the first, and is launched once more")
             trial = max(trial, self._launch(request), key=lambda one: one.score or 0.0)
         if trial.record.status == "oom" and base and self._unfit is not None:

@@ -94,16 +94,17 @@ class Trial:
         return None if mean is None else 1000.0 / mean.mean
 
 
-MUCH_SLOWER = 0.6
-"""A second launch of the same settings with less than this part of the first one's score was
-disturbed: nothing makes a launch much faster than it is, and much makes it slower."""
+MUCH_SLOWER = 1.7
+"""A second launch of the same settings whose usual step takes so many times as long as the first
+one's was disturbed: nothing makes a launch much faster than it is, and much makes it slower."""
 
 
 def disturbed(trial: Trial, earlier: Trial) -> bool:
-    """True if a trial is so much worse than an earlier one of the same settings."""
-    if trial.score is None or earlier.score is None:
+    """True if the median step of a trial is so much longer than in an earlier one of the same."""
+    if trial.result is None or earlier.result is None:
         return False
-    return trial.score < MUCH_SLOWER * earlier.score
+    now, before = trial.result.step_time_ms, earlier.result.step_time_ms
+    return now is not None and before is not None and now.p50 > MUCH_SLOWER * before.p50
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -12,7 +14,9 @@ import pytest
 from gpurun.records.messages.turns import Turn
 from gpurun.trials import turn_limits
 from gpurun.trials.live_pair import FIRST_ROUNDS, Round, Side, has_short_epochs, take_turns
+from gpurun.trials.reference import BesideReference, Reference
 from gpurun.trials.turn_limits import TurnLimits
+from gpurun.trials.turn_ratio import turn_ratio
 
 MILLISECOND = 1_000_000
 
@@ -128,3 +132,31 @@ def test_where_each_turn_of_a_side_holds_an_end_its_further_ones_count_whole_epo
     found = take_turns(sides, random.Random(0), lambda done: len(done) == 20)
     assert [one.second.whole_epochs for one in found] == [False] * FIRST_ROUNDS + [True] * 12
     assert not any(one.first.whole_epochs for one in found)
+
+
+def test_a_search_knows_the_pace_of_its_reference_before_the_first_candidate() -> None:
+    """Epochs of 3 s would make its turns as long; those of the candidate are short."""
+    wholes: dict[str, list[bool]] = {"reference": [], "candidate": []}
+
+    class Paced(Side):
+        def __init__(self, name: str, step_ns: int) -> None:
+            self.name, self.step_ns = name, step_ns
+
+        def await_ready(self, deadline: float = math.inf) -> None: ...
+
+        def freeze(self) -> None: ...
+
+        def take(self, nanoseconds: int, partner: Side, whole_epochs: bool = False) -> Turn:
+            wholes[self.name].append(whole_epochs)
+            steps = 100 if whole_epochs else max(5, nanoseconds // self.step_ns)
+            return Turn(steps, steps * self.step_ns, whole_epochs=whole_epochs, epoch_steps=100)
+
+    found = object.__new__(BesideReference)
+    found._side = Paced("candidate", 2_000_000)
+    slow = Paced("reference", 30_000_000)
+    found._reference = cast(Reference, SimpleNamespace(last=None, side=slow, lost=""))
+    found._draws = random.Random(0)
+    rounds = found._turns()
+    assert turn_ratio(rounds) is not None
+    assert any(wholes["candidate"])
+    assert not any(wholes["reference"])

@@ -238,10 +238,13 @@ def test_what_went_with_a_change_that_did_not_apply_stays_if_it_is_likely_itself
     assert ({"first": True, "third": True} in sets) is bool(again)
 
 
-def test_what_went_with_a_change_and_did_nothing_either_is_no_part_of_the_set() -> None:
+@pytest.mark.parametrize("more", [{}, {"batch_size": 64}])  # which is no knob of this search
+def test_what_went_with_a_change_and_did_nothing_either_is_no_part_of_the_set(
+    more: dict[str, Any],
+) -> None:
     class WithThird(Second):
         def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
-            return {"third": True, "batch_size": 64}  # the latter is no knob of this search
+            return {"third": True, **more}
 
     class Third(Likely):
         name: ClassVar[str] = "third"

@@ -144,9 +144,11 @@ def test_a_gain_whose_turns_disagree_is_measured_once_more_and_both_count(
     assert ("×1.34 is uncertain, and measured once more" in notes) is (launches == 2)
 
 
-@pytest.mark.parametrize(("gain", "launches"), [(3.0, 1), (1.34, 2)])
+@pytest.mark.parametrize(
+    ("gain", "room", "launches"), [(3.0, 12.0, 1), (1.34, 12.0, 2), (3.0, 60.0, 2)]
+)
 def test_a_clear_gain_is_not_measured_again_where_no_further_trial_is_compared_with_it(
-    gain: float, launches: int
+    gain: float, room: float, launches: int
 ) -> None:
     asked = []
 
@@ -156,7 +158,7 @@ def test_a_clear_gain_is_not_measured_again_where_no_further_trial_is_compared_w
         return replace(found, record=replace(found.record, seconds=20.0))
 
     def late(startup: StartupSeconds) -> bool:
-        return startup.first > 12.0  # room for one trial, not for another one after it
+        return startup.first > room  # with 12 s there is none for a trial after the repeat
 
     state, _ = searched([Planted([2])], launch, base=in_turns(1.0, 0.0), late=late)
     assert state.settings == {"planted": 2}
@@ -166,9 +168,6 @@ def test_a_clear_gain_is_not_measured_again_where_no_further_trial_is_compared_w
 def test_what_starts_slowly_is_tried_last() -> None:
     """On two cores a compiler took 45 of 120 s, and cheaper changes were not reached."""
 
-    class Slow(Planted):
-        startup_seconds: ClassVar[float] = 12.0
-
     asked = []
 
     def launch(request: TrialRequest) -> Trial:
@@ -177,6 +176,17 @@ def test_what_starts_slowly_is_tried_last() -> None:
 
     searched([Slow([2]), Other([4])], launch)
     assert asked == [["other"], ["planted"]]
+
+
+def test_numerics_that_lost_are_tried_again_in_compiled_code() -> None:
+    def launch(request: TrialRequest) -> Trial:
+        rate = 100.0 * (1.2 if "planted" in request.settings else 1.0)
+        if "other" in request.settings:
+            rate *= 1.5 if "planted" in request.settings else 0.9
+        return trial(rate, request.settings)
+
+    state, _ = searched([Slow([2]), Other([4])], launch)
+    assert state.settings == {"planted": 2, "other": 4}
 
 
 UNSURE_TWICE = [(1.15, 0.16), (1.06, 0.2)]

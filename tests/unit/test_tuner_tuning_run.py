@@ -18,6 +18,7 @@ from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import ProcessEvent
 from gpurun.records.facts import BatchFlag, Facts
+from gpurun.records.result import StepTime
 from gpurun.records.tuning import (
     PAIR_SIDES,
     GuardVerdict,
@@ -447,9 +448,18 @@ def with_baseline(
     monkeypatch: pytest.MonkeyPatch, rates: Rates, loss: float = 1.0
 ) -> tuple[TuningRun, SearchState]:
     """A tuning that has measured the script as it is, whose trials show this loss."""
+
+    class Timed(StandIn):
+        def run(self, request: TrialRequest) -> Trial:
+            found = super().run(request)
+            assert found.result is not None
+            step = 1000.0 / (found.throughput or math.nan)
+            times = StepTime(step, step, step, step)
+            return replace(found, result=replace(found.result, step_time_ms=times))
+
     monkeypatch.setattr(tuning_module, "gather_facts", lambda *_: facts())
     monkeypatch.setattr(tuning_module, "steps_per_epoch", lambda log: None)
-    stand_in = StandIn(rates)
+    stand_in = Timed(rates)
     options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
     tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
     process = ProcessEvent(1, None, None, None, ("train.py",), "3.12", 0, clock_ns=0)

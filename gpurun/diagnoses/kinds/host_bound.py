@@ -78,7 +78,7 @@ class HostBound(Diagnosis):
             ],
             ADVICE_WRITING if writing >= WRITING else ADVICE,
             location=None if own is None else Location(own.file, own.line, own.function),
-            gain=gain_without_wait(share, evidence),
+            gain=gain_without(share) if evidence.on_gpu else gain_without_wait(share, evidence),
         )
 
     def _unexplained(self, evidence: Evidence) -> Finding | None:

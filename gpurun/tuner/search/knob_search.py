@@ -59,6 +59,7 @@ class KnobSearch:
         self._allowed = limits.allowed
         self._seen: dict[str, list[Any]] = {}
         """Values by knob that were tried, or had no room."""
+        self._numerics: set[str] = set()
         self._said: set[str] = set()
         self.untried: list[str] = []
         """Knobs that were not tried because the time or the trials were used up."""
@@ -80,6 +81,7 @@ class KnobSearch:
     def run(self, knobs: Sequence[Knob], state: SearchState) -> None:
         """Keep what gains: sets of likely changes as long as there are any, then the rest."""
         self._screening.know(knobs)
+        self._numerics = {knob.name for knob in knobs if knob.effect is Effect.NUMERICS}
         at_first = state.best
         open_knobs = []
         unseen = incomparable(state.judge.baselines)
@@ -96,9 +98,9 @@ class KnobSearch:
             members = likely_changes(likely, state)
             if len(members) < 2 or not combined.try_set(members, state):
                 break
-        # what starts at once and was in no set that lost: a compiler takes a third of a budget
+        # first what starts at once: a compiler takes a third of a budget; of that, what never lost
         open_knobs.sort(
-            key=lambda knob: (knob.name in combined.slower, self._screening.is_slow(knob, state))
+            key=lambda knob: (self._screening.is_slow(knob, state), knob.name in combined.slower)
         )
         for _ in range(PASSES):
             before = dict(state.settings)
@@ -238,6 +240,9 @@ class KnobSearch:
                 state.ladder[number] = replace(row, kept=False, reason=BETTER)
         state.ladder += companion_rows(kept, companions)
         state.move({**state.settings, knob.name: value, **companions}, trial)
+        if self._screening.is_slow(knob, state):  # what lost may gain in compiled code
+            for name in self._numerics - {knob.name}:
+                self._seen.pop(name, None)
         with_them = "".join(f", with {name} {other}" for name, other in companions.items())
         self._note(f"{knob.name}: kept {value}{with_them}")
 
