@@ -45,7 +45,7 @@ def test_a_search_that_was_killed_goes_on_and_names_the_culprit(tmp_path: Path) 
     fine = WORK.format(number=0, sleep=0.02)
     files = {"train.py": SCRIPT, "work.py": fine, ".gitignore": ".gpurun/\n__pycache__/\n"}
     good = commit(folder, files, "Start")
-    for number in (2, 3):
+    for number in (1, 2, 3):
         text = BROKEN if number == 2 else WORK.format(number=number, sleep=0.02)
         commit(folder, {"work.py": text}, f"Change {number}")
     broken = git(folder, "rev-parse", "HEAD~1")
