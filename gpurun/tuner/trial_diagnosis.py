@@ -11,7 +11,7 @@ from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Knob
 from gpurun.records.finding import WARNING, Finding
-from gpurun.records.tuning import TrialRecord
+from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.tuner.trial_series import TrialSeries
 
 
@@ -30,11 +30,15 @@ class TrialDiagnoses:
             return ()
 
     def under(self, settings: Mapping[str, Any]) -> tuple[Finding, ...]:
-        """The findings of the last trial that was measured under these settings."""
-        trials = reversed(self._trials.trials)
-        ran = (t for t in trials if t.knobs == dict(settings) and t.samples_per_second)
-        last = next(ran, None)
-        return () if last is None else self.of(last)
+        """The findings of the last trial that was measured under these settings.
+
+        Of one that was not frozen for a partner's turns, if there is one: its use of the processor
+        says why it waits for data.
+        """
+        trials = self._trials.trials[::-1]
+        ran = [t for t in trials if t.knobs == dict(settings) and t.samples_per_second]
+        alone = [t for t in ran if t.purpose is TrialPurpose.SCREEN]
+        return self.of((alone or ran)[0]) if ran else ()
 
 
 def serious(findings: Sequence[Finding]) -> list[Finding]:

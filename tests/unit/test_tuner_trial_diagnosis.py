@@ -5,16 +5,23 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Knob
 from gpurun.records.finding import Finding, FindingType
+from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.report.tuning_verdict import activity_sentences
-from gpurun.tuner.trial_diagnosis import answered_by, by_findings, serious
+from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
+from gpurun.tuner.trial_series import TrialSeries
 from tests.unit.report_records import ladder_lines, tuning_report
+from tests.unit.tuner_trials import trial
 
+TRIAL = trial(100.0).record
 DIAGNOSES = Path(__file__).parents[2] / "gpurun" / "diagnoses" / "kinds"
 
 
@@ -41,6 +48,21 @@ def test_a_knob_answers_the_most_severe_finding_that_it_can() -> None:
     assert answered_by(find("compile"), seen) is seen[1]
     assert answered_by(find("loader_workers"), seen) is None
     assert serious([*seen, finding(FindingType.THROTTLING, 0.3)]) == seen
+
+
+def test_what_is_left_is_told_by_a_trial_that_was_not_frozen_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A frozen side uses half of a core: its loader seemed to wait for storage."""
+    settings = {"loader_workers": 3}
+    of_pair = dataclasses.replace(TRIAL, purpose=TrialPurpose.PAIR_CANDIDATE, knobs=settings)
+    alone = dataclasses.replace(TRIAL, purpose=TrialPurpose.SCREEN, knobs=settings)
+    looked_at: list[TrialRecord] = []
+    monkeypatch.setattr(TrialDiagnoses, "of", lambda self, record: looked_at.append(record))
+    for trials in ([alone, of_pair], [of_pair], []):
+        series = cast(TrialSeries, SimpleNamespace(trials=trials))
+        TrialDiagnoses(series, Thresholds()).under(settings)
+    assert looked_at == [alone, of_pair]
 
 
 @pytest.mark.parametrize("file", sorted(DIAGNOSES.glob("*.py")), ids=lambda file: file.stem)
