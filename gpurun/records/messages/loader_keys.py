@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 _BETWEEN = " / "  # no name of a file holds a slash
 
@@ -20,3 +20,19 @@ def keys_in(detail: str | None) -> tuple[str, ...]:
 def place(key: str) -> str:
     """File and line without the count: the same for a loader that is built anew each epoch."""
     return key.rpartition("#")[0]
+
+
+def feeds_training(key: str, training_keys: Collection[str]) -> bool:
+    """True for a loader that feeds training, by the keys of those that did in an earlier launch.
+
+    A loop that builds its loader anew for each epoch may go on longer than that launch did: a later
+    loader of a place trains if the first ones there, two or more, all did.
+    """
+    if key in training_keys:
+        return True
+    known = {_count(other) for other in training_keys if place(other) == place(key)}
+    return len(known) > 1 and known == set(range(len(known))) and _count(key) >= len(known)
+
+
+def _count(key: str) -> int:
+    return int(key.rpartition("#")[2])

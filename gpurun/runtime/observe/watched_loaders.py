@@ -22,6 +22,7 @@ from gpurun.knobs.api import LoaderCall
 from gpurun.knobs.callers import is_ours
 from gpurun.records.events import EpochEvent, LoaderEvent
 from gpurun.records.frames import drop_frame, transparent
+from gpurun.records.messages.loader_keys import feeds_training
 from gpurun.runtime.core.batch_size_source import batch_size_expression
 from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
@@ -124,7 +125,7 @@ class Loaders:
         call = LoaderCall(
             key=key,
             arguments=dict(arguments),
-            training=(key in self.training_keys) if self.training_keys else None,
+            training=feeds_training(key, self.training_keys) if self.training_keys else None,
             iterable=isinstance(arguments.get("dataset"), IterableDataset),
             subclass=type(loader) is not DataLoader,
         )
