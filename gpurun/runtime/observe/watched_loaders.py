@@ -43,6 +43,8 @@ class Loaders:
     def __init__(self) -> None:
         self.edits: list[Callable[[LoaderCall], None]] = []
         self.training_keys: frozenset[str] = frozenset()
+        self._last_opened: dict[str, LoaderState] = {}
+        """By place, the loader that was opened last."""
         self.on_batch: Callable[[LoaderState, Any, Any], None] | None = None
         self.states: IdentityMap[LoaderState] = IdentityMap()
         self._sites: Counter[str] = Counter()
@@ -164,7 +166,10 @@ class Loaders:
         if state is not None:
             iterator._gpurun_state = state
             place = state.key.partition("#")[0]  # a loop may build its loader anew for each epoch
-            PREFETCHED.opened(place, iterator, state.training_batches > 0)
+            before = self._last_opened.get(place, state)
+            trained = max(before.training_batches, state.training_batches) > 0
+            PREFETCHED.opened(place, iterator, trained)
+            self._last_opened[place] = state
             state.batches = state.training_batches = 0
             state.passes += 1
             state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)
