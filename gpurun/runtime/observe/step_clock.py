@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpurun.identity_map import IdentityMap
 from gpurun.records.events import CLOCKS, StepRow, StepsEvent
+from gpurun.records.messages.loader_keys import place
 from gpurun.runtime.core.device_clock import OF_THE_PARENT, DeviceClock
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
@@ -71,6 +72,8 @@ class StepClock:
         self.every_loss = False
         self.thread = main_thread().ident
         """The thread that steps: only what it waits for is a part of the step."""
+        self.trained_places: set[str] = set()
+        """Where loaders are built that fed training."""
         self.optimizers: IdentityMap[int] = IdentityMap()
         """Number of each optimizer that is alive, counted from 0 as they are seen."""
         self.device = DeviceClock()
@@ -208,6 +211,8 @@ class StepClock:
             self.batch(*self._of_evaluation)
         if self.pending_loaders:
             for loader in self.pending_loaders:
+                if not loader.training_batches:
+                    self.trained_places.add(place(loader.key))
                 loader.training_batches += 1
                 loader.pending = False
             self.pending_loaders.clear()

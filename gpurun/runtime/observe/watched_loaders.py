@@ -22,7 +22,7 @@ from gpurun.knobs.api import LoaderCall
 from gpurun.knobs.callers import is_ours
 from gpurun.records.events import EpochEvent, LoaderEvent
 from gpurun.records.frames import drop_frame, transparent
-from gpurun.records.messages.loader_keys import feeds_training
+from gpurun.records.messages.loader_keys import feeds_training, place
 from gpurun.runtime.core.batch_size_source import batch_size_expression
 from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
@@ -43,8 +43,6 @@ class Loaders:
     def __init__(self) -> None:
         self.edits: list[Callable[[LoaderCall], None]] = []
         self.training_keys: frozenset[str] = frozenset()
-        self._last_opened: dict[str, LoaderState] = {}
-        """By place, the loader that was opened last."""
         self.on_batch: Callable[[LoaderState, Any, Any], None] | None = None
         self.states: IdentityMap[LoaderState] = IdentityMap()
         self._sites: Counter[str] = Counter()
@@ -102,9 +100,9 @@ class Loaders:
         while frame.f_back is not None and self._foreign(frame):
             frame = frame.f_back
         file, line = frame.f_code.co_filename, frame.f_lineno
-        place = f"{os.path.basename(file)}:{line}"
-        self._sites[place] += 1
-        return f"{place}#{self._sites[place] - 1}", file, line
+        built_at = f"{os.path.basename(file)}:{line}"
+        self._sites[built_at] += 1
+        return f"{built_at}#{self._sites[built_at] - 1}", file, line
 
     def _foreign(self, frame: FrameType) -> bool:
         return frame.f_code.co_filename.startswith(self._library) or is_ours(frame)
@@ -165,11 +163,8 @@ class Loaders:
         state = self.states.get(loader)
         if state is not None:
             iterator._gpurun_state = state
-            place = state.key.partition("#")[0]  # a loop may build its loader anew for each epoch
-            before = self._last_opened.get(place, state)
-            trained = max(before.training_batches, state.training_batches) > 0
-            PREFETCHED.opened(place, iterator, trained)
-            self._last_opened[place] = state
+            built_at = place(state.key)  # a loop may build its loader anew for each epoch
+            PREFETCHED.opened(built_at, iterator, built_at in CLOCK.trained_places)
             state.batches = state.training_batches = 0
             state.passes += 1
             state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)
