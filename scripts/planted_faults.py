@@ -92,7 +92,7 @@ def profiled(path: Path, folder: Path, *flag: str) -> list[dict[str, Any]]:
     """The findings of one profile."""
     document = folder / "profile.json"
     more = (*KERNELS.get(path.stem, ()), *RANKS.get(path.stem, ()))
-    launch("profile", "--stop", "--json", str(document), *more, path=path, flag=flag, cwd=folder)
+    launch(["profile", "--stop", "--json", str(document), *more, str(path), *flag], folder)
     findings: list[dict[str, Any]] = json.loads(document.read_text())["findings"]
     return findings
 
@@ -104,21 +104,19 @@ def pair(path: Path, folder: Path, number: int) -> float:
     for flag in sides if number % 2 else reversed(sides):
         document = folder / "run.json"
         more = (*RANKS.get(path.stem, ()), "--json", str(document))
-        launch(*more, path=path, flag=flag, cwd=folder)
+        launch([*more, str(path), *flag], folder)
         times[flag] = json.loads(document.read_text())["step_time_ms"]["p50"]
     return math.log(times[()] / times["--clean",])
 
 
-def launch(*flags: str, path: Path, flag: tuple[str, ...], cwd: Path) -> None:
+def launch(words: list[str], cwd: Path) -> None:
     cwd.mkdir(parents=True, exist_ok=True)
-    command = flags[:1] if flags[0] == "profile" else ()
-    words = [*command, "--quiet", *flags[len(command) :], str(path), *flag]
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(
         [sys.executable, "-m", "gpurun", *words], cwd=cwd, env=env, capture_output=True, text=True
     )
     if done.returncode:
-        sys.exit(f"{path.stem}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+        sys.exit(f"gpurun {' '.join(words)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
 
 
 if __name__ == "__main__":

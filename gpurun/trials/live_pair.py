@@ -243,17 +243,16 @@ def await_both(
         side.freeze()
 
 
-def has_short_epochs(turns: tuple[Turn | None, Turn | None]) -> tuple[bool, bool]:
+def has_short_epochs(turns: tuple[Turn, Turn]) -> tuple[bool, bool]:
     """Of each side, whether its turns should count whole epochs.
 
-    `turns`: a longer one of each side, None where none is known. A turn has room for some steps of
-    the slower side, so that the epochs of a much faster one may be short beside it.
+    `turns`: a longer one of each side. A turn has room for some steps of the slower side, so that
+    the epochs of a much faster one may be short beside it.
     """
-    known = [turn for turn in turns if turn is not None]
-    longest = max([SHORT_EPOCH_SECONDS, *(LEAST_STEPS * turn.step_seconds for turn in known)])
+    longest = max(SHORT_EPOCH_SECONDS, *(LEAST_STEPS * turn.step_seconds for turn in turns))
 
-    def short(turn: Turn | None) -> bool:
-        if turn is None or turn.epoch_steps == 0:
+    def short(turn: Turn) -> bool:
+        if turn.epoch_steps == 0:
             return False
         return turn.epoch_steps <= SHORT_EPOCH_STEPS or _epoch_seconds(turn) <= longest
 
@@ -263,9 +262,9 @@ def has_short_epochs(turns: tuple[Turn | None, Turn | None]) -> tuple[bool, bool
     return found[0] or _is_countable(turns[0]), found[1] or _is_countable(turns[1])
 
 
-def _is_countable(turn: Turn | None) -> bool:
+def _is_countable(turn: Turn) -> bool:
     """True if its side has epochs of which a turn can count whole ones."""
-    return turn is not None and 0 < _epoch_seconds(turn) <= LONG_EPOCH_SECONDS
+    return 0 < _epoch_seconds(turn) <= LONG_EPOCH_SECONDS
 
 
 def _epoch_seconds(turn: Turn) -> float:
@@ -309,7 +308,6 @@ def _share(found: Sequence[bool]) -> float:
 
 def _handover(took: int, both: Round) -> int:
     """The time of one hand-over; the first step of a turn is neither counted nor a part of it."""
-    turns = (both.first, both.second)
-    counted = sum(turn.nanoseconds for turn in turns)
-    uncounted = sum(turn.nanoseconds // turn.steps for turn in turns)
+    counted = sum(turn.nanoseconds for turn in both.turns)
+    uncounted = sum(turn.nanoseconds // turn.steps for turn in both.turns)
     return max(0, took - counted - uncounted) // 2

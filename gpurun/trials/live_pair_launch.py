@@ -133,7 +133,7 @@ def run_live_pair(
     ratio = turn_ratio(rounds)
     notes = shared_gpu_notes([side.run_dir for side in sides], stretches)
     seconds = time.monotonic() - began
-    both = [] if stretches is None else [stretches, *((r.first, r.second) for r in rounds)]
+    both = [] if stretches is None else [stretches, *(r.turns for r in rounds)]
     shares = peak_shares(([first for first, _ in both], [second for _, second in both]))
     return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, shares, late)
 

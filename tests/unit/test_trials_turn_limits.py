@@ -86,10 +86,11 @@ def test_turns_of_which_each_holds_the_end_of_an_epoch_come_to_an_end(
 def test_an_epoch_of_few_steps_is_counted_whole_however_long() -> None:
     few, many = Turn(5, 5_000_000_000, epoch_steps=8), Turn(5, 50_000_000, epoch_steps=30)
     quick = Turn(5, 25_000_000, epoch_steps=50)
-    assert has_short_epochs((few, None)) == (True, False)
-    assert has_short_epochs((many, None)) == (False, False)
+    unseen = Turn(5, 50_000_000)
+    assert has_short_epochs((few, unseen)) == (True, False)
+    assert has_short_epochs((many, unseen)) == (False, False)
     assert has_short_epochs((many, quick)) == (True, True), "both sides are measured alike"
-    assert has_short_epochs((Turn(5, 50_000_000), None)) == (False, False), "no epoch was seen"
+    assert has_short_epochs((unseen, unseen)) == (False, False), "no epoch was seen"
 
 
 def test_epochs_of_a_side_are_short_beside_a_partner_whose_steps_take_as_long() -> None:

@@ -167,7 +167,6 @@ def test_a_clear_gain_is_not_measured_again_where_no_further_trial_is_compared_w
 
 def test_what_starts_slowly_is_tried_last() -> None:
     """On two cores a compiler took 45 of 120 s, and cheaper changes were not reached."""
-
     asked = []
 
     def launch(request: TrialRequest) -> Trial:
