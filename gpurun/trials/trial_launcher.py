@@ -106,11 +106,12 @@ class TrialLauncher:
         if it cannot be started.
         """
         started = time.monotonic()
-        reference = self._reference if in_turns else None
+        alive = self._reference
+        reference = alive if in_turns else None
         turns: BesideReference | None = None
         with ExitStack() as stack:
             sampler = stack.enter_context(closing(Sampler(request.run_dir)))
-            sampler.look_around(None if reference is None else reference.sampler)
+            sampler.look_around(None if alive is None else alive.sampler)
             stack.callback(self.prestarted.go_on)
             start = self._start(request, self._holds(request), live=reference is not None)
             sandbox = stack.enter_context(start)
@@ -119,7 +120,7 @@ class TrialLauncher:
                 turns = BesideReference(reference, side, sandbox, sampler, draws)
                 stack.enter_context(closing(turns))
             self._start_following(request)
-            beside = () if reference is None else (reference.pid,)
+            beside = () if alive is None else (alive.pid,)
             sampler.beside = (*self.prestarted.pids, *beside)
             supervision = self._supervision(request, ended_elsewhere, turns)
             given_up = supervise(sandbox, request.run_dir, sampler, supervision)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,12 +14,14 @@ import pytest
 
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.available_modes import require
+from gpurun.measure.resource_use import read_samples
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import TrialSpec
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
+from tests.nvml_stand_in import StandIn
 
 TRAINS = """
 import sys, time, torch
@@ -101,6 +104,20 @@ def test_a_launch_that_fails_leaves_the_reference_for_the_next(launches: Launche
     assert failed.failure is not None
     assert "no such class" in failed.failure.text
     assert launches.beside(0.004).ratio is not None
+
+
+def test_a_launch_without_turns_takes_the_reference_for_no_stranger_on_its_gpu(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = StandIn()
+    gpu.pids = []
+    monkeypatch.setitem(sys.modules, "pynvml", gpu)  # type: ignore[arg-type]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert launches.launcher.start_reference(launches.request(0.004)) == ""
+    gpu.pids = [4711]  # the reference, with its process id on the host of the container
+    request = launches.request(0.004)
+    launches.launcher.run(request)
+    assert {sample.foreign_processes for sample in read_samples(request.run_dir).device} == {0}
 
 
 def test_a_reference_that_ends_costs_a_launch_its_ratio_and_nothing_else(
