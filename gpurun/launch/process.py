@@ -11,7 +11,7 @@ import errno
 import os
 import signal
 import sys
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
@@ -29,6 +29,7 @@ FORWARDED = (
 )
 WAITED = frozenset((*FORWARDED, signal.SIGCHLD))
 SI_KERNEL = 0x80
+SI_TKILL = -6  # a thread of this process sent it
 PR_SET_PDEATHSIG = 1
 DRAIN_LIMIT = 64
 
@@ -98,20 +99,38 @@ def _become(
 
 
 def _wait(pid: int, tick: Callable[[int], None] | None, interval: float) -> int:
-    due = time.monotonic() + interval
-    while True:
-        arrived = signal.sigtimedwait(WAITED, max(0.0, due - time.monotonic()))
-        if arrived is not None and arrived.si_signo != signal.SIGCHLD:
-            if arrived.si_code != SI_KERNEL:
-                os.kill(pid, arrived.si_signo)
-            continue
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return exit_code_of(os.waitstatus_to_exitcode(status))
-        if time.monotonic() >= due:
-            if tick is not None:
+    over = threading.Event()
+    waker = threading.Thread(
+        target=_wake, args=(threading.get_ident(), interval, over), daemon=True
+    )
+    if tick is not None:
+        waker.start()
+    try:
+        while True:
+            arrived = signal.sigwaitinfo(WAITED)
+            if arrived.si_signo != signal.SIGCHLD:
+                if arrived.si_code != SI_KERNEL:
+                    os.kill(pid, arrived.si_signo)
+                continue
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return exit_code_of(os.waitstatus_to_exitcode(status))
+            if tick is not None and arrived.si_code == SI_TKILL:
                 tick(pid)
-            due = time.monotonic() + interval
+    finally:
+        over.set()
+        if tick is not None:
+            waker.join()
+
+
+def _wake(waiting: int, interval: float, over: threading.Event) -> None:
+    """Wake the waiting thread every `interval` seconds, until `over`.
+
+    `signal.sigtimedwait` with a timeout is of no use for that: where this process is stopped and
+    continued only after the timeout, it returns a signal that never came (Python 3.10 to 3.13).
+    """
+    while not over.wait(interval):
+        signal.pthread_kill(waiting, signal.SIGCHLD)
 
 
 def _drain() -> None:

@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,28 @@ def test_script_handles_signals_itself(tmp_path: Path, clean_environment: dict[s
     launcher.send_signal(signal.SIGUSR1)
     assert wait_for(lambda: bool(list(tmp_path.glob("SIGUSR1.*.seen"))))
     assert launcher.poll() is None
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=DEADLINE_SECONDS)
+    assert launcher.returncode == 40 + signal.SIGTERM
+
+
+def test_a_launcher_that_was_stopped_and_continued_passes_nothing_on(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    # Ctrl-Z and fg, or a scheduler that suspends the job for a while
+    launcher = start(
+        tmp_path, clean_environment, write(tmp_path, PATIENT), "SIGTERM", "SIGUSR1", "SIGHUP"
+    )
+    pids(tmp_path, 1)
+    launcher.send_signal(signal.SIGUSR1)
+    assert wait_for(lambda: bool(list(tmp_path.glob("SIGUSR1.*.seen"))))
+    for _ in range(3):
+        launcher.send_signal(signal.SIGSTOP)
+        time.sleep(1.0)  # longer than the launcher usually waits at once
+        launcher.send_signal(signal.SIGCONT)
+        time.sleep(0.2)
+    assert launcher.poll() is None
+    assert len(list(tmp_path.glob("*.seen"))) == 1
     launcher.send_signal(signal.SIGTERM)
     launcher.communicate(timeout=DEADLINE_SECONDS)
     assert launcher.returncode == 40 + signal.SIGTERM
