@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
@@ -29,7 +30,6 @@ FORWARDED = (
 )
 WAITED = frozenset((*FORWARDED, signal.SIGCHLD))
 SI_KERNEL = 0x80
-SI_TKILL = -6  # a thread of this process sent it
 PR_SET_PDEATHSIG = 1
 DRAIN_LIMIT = 64
 
@@ -106,6 +106,7 @@ def _wait(pid: int, tick: Callable[[int], None] | None, interval: float) -> int:
     if tick is not None:
         waker.start()
     try:
+        due = time.monotonic() + interval / 2
         while True:
             arrived = signal.sigwaitinfo(WAITED)
             if arrived.si_signo != signal.SIGCHLD:
@@ -115,8 +116,9 @@ def _wait(pid: int, tick: Callable[[int], None] | None, interval: float) -> int:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 return exit_code_of(os.waitstatus_to_exitcode(status))
-            if tick is not None and arrived.si_code == SI_TKILL:
+            if tick is not None and time.monotonic() >= due:
                 tick(pid)
+                due = time.monotonic() + interval / 2  # another child's end is no reason
     finally:
         over.set()
         if tick is not None:

@@ -1,4 +1,4 @@
-"""Train torchvision's ResNet-101 on photographs: float32, JPEG files decoded in the process."""
+"""Train torchvision's ViT-B/16 on photographs: float32, JPEG files decoded in the process."""
 
 import argparse
 import io
@@ -15,7 +15,7 @@ SIDE, RESIZED = 224, 240
 
 
 class Photos(Dataset):
-    """JPEG files of 340x256 pixels, decoded, resized and cropped when they are read."""
+    """JPEG files of 500x375 pixels, decoded, resized and cropped when they are read."""
 
     def __init__(self, count):
         rng = np.random.default_rng(0)
@@ -23,9 +23,9 @@ class Photos(Dataset):
         self.files = [self.photo(rng) for _ in range(256)]
 
     def photo(self, rng):
-        coarse = Image.fromarray(rng.integers(0, 256, (32, 43, 3), dtype=np.uint8))
+        coarse = Image.fromarray(rng.integers(0, 256, (30, 40, 3), dtype=np.uint8))
         file = io.BytesIO()
-        coarse.resize((340, 256), Image.BICUBIC).save(file, "JPEG", quality=90)
+        coarse.resize((500, 375), Image.BICUBIC).save(file, "JPEG", quality=90)
         return file.getvalue()
 
     def __len__(self):
@@ -46,11 +46,11 @@ def main():
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--samples", type=int, default=12800)
-    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--lr", type=float, default=0.01)
     args = parser.parse_args()
     torch.manual_seed(0)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = torchvision.models.resnet101(num_classes=100).to(device)
+    model = torchvision.models.vit_b_16(num_classes=100).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9)
     criterion = nn.CrossEntropyLoss()
     loader = DataLoader(Photos(args.samples), batch_size=args.batch_size, shuffle=True)
