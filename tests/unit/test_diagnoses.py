@@ -340,6 +340,18 @@ def test_python_beside_a_busy_device_is_no_finding() -> None:
     assert found(busy, FindingType.HOST_BOUND) is None
 
 
+def test_without_a_profile_an_idle_device_waits_for_data_first_then_for_python() -> (
+    None
+):
+    split = StepSplit(4.0, None, 0.5, 0.5, 0.1, 4.9)  # as where .item() ends each step
+    for active, share in ((60.0, None), (20.0, 0.4)):
+        devices = (gpu(graphics_activity_percent=active),)
+        evidence = healthy_gpu(ProfileFigures(), result=result(split, devices=devices))
+        finding = found(replace(evidence, timeline=None), FindingType.HOST_BOUND)
+        told = None if finding is None else finding.evidence[0].value
+        assert told == (None if share is None else pytest.approx(share))
+
+
 def test_a_small_batch_leaves_memory_and_multiprocessors_unused() -> None:
     use = gpu(memory_used_bytes=8 << 30, sm_activity_percent=30.0)
     small = healthy_gpu(result=result(devices=(use,), batch_size=4.0))

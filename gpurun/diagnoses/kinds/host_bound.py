@@ -89,11 +89,12 @@ class HostBound(Diagnosis):
         if split is None or split.rest_ms is None or not step or split.forward_ms is None:
             return None
         share = min(split.rest_ms / step, _idle_for_host(evidence))
+        waits = ", waiting for the device" if evidence.on_gpu else ""
         return self.finding(
             evidence,
             evidence.thresholds.severity("unexplained_share", share),
             f"{percent(share)} of the step is neither loader nor model nor optimizer: Python code, "
-            "the loss, logging",
+            f"the loss, logging{waits}",
             [
                 figure("unexplained_share", share, Source.STEPS),
                 figure("rest_ms", split.rest_ms, Source.STEPS),
@@ -152,7 +153,8 @@ def _without_profiling(share: float, evidence: Evidence) -> float:
 def _idle_for_host(evidence: Evidence) -> float:
     """The share of the step in which the device could wait for Python; all of it on the CPU.
 
-    Short pauses between short kernels are the pace of launches: another diagnosis.
+    Short pauses between short kernels are the pace of launches: another diagnosis. Without a
+    timeline the device counts as idle while the training waits for data.
     """
     figures = evidence.figures
     if not evidence.on_gpu:
@@ -164,7 +166,7 @@ def _idle_for_host(evidence: Evidence) -> float:
         launch = 0.0 if short else idle.launch or 0.0
         return idle.total if idle.host is None else idle.host + launch
     active = evidence.least_active_share
-    return 0.0 if active is None else 1 - active
+    return 0.0 if active is None else max(0.0, 1 - active - (evidence.data_wait_share or 0.0))
 
 
 def _writing_share(
