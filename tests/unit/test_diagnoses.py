@@ -340,9 +340,7 @@ def test_python_beside_a_busy_device_is_no_finding() -> None:
     assert found(busy, FindingType.HOST_BOUND) is None
 
 
-def test_without_a_profile_an_idle_device_waits_for_data_first_then_for_python() -> (
-    None
-):
+def test_without_a_profile_an_idle_device_waits_for_data_first_then_for_python() -> None:
     split = StepSplit(4.0, None, 0.5, 0.5, 0.1, 4.9)  # as where .item() ends each step
     for active, share in ((60.0, None), (20.0, 0.4)):
         devices = (gpu(graphics_activity_percent=active),)

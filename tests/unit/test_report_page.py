@@ -289,7 +289,13 @@ def test_a_trial_that_ran_alone_is_preferred_to_one_that_took_turns(tmp_path: Pa
     told["proof"]["live"] = True
     (run / "tuning.json").write_text(json.dumps(told))
     assert [r.folder for r in contents_of(run).recordings] == ["trials/02", "trials/03"]
-    told["trials"] = [t for t in told["trials"] if t["purpose"].startswith("pair ")]
+    trials = told["trials"]
+    alone = next(t for t in trials if t["run_dir"] == "trials/03")
+    alone["knobs"]["channels_last"] = True
+    (run / "tuning.json").write_text(json.dumps(told))
+    with_one_more = contents_of(run).recordings[1].folder
+    assert with_one_more == "trials/03", "that setting was not applied there"
+    told["trials"] = [t for t in trials if t["purpose"].startswith("pair ")]
     (run / "tuning.json").write_text(json.dumps(told))
     paired = contents_of(run)
     assert [r.gauges for r in paired.recordings] == [(), ()]

@@ -53,7 +53,12 @@ margin:.75rem 0;break-inside:avoid}
 .card p{margin:.2rem 0}
 .critical{border-color:var(--bad)}.warning{border-color:var(--warn)}
 .level{font-size:.8rem;text-transform:uppercase;letter-spacing:.04em;color:var(--soft)}
-@media (max-width:40rem){
+@media (max-width:68rem){
+td:not(.r),.wide th:not(.r){min-width:5.6rem}
+.wide th.r{min-width:5.2rem}
+.wide td:first-child:not(.r),.wide td:last-child:not(.r){min-width:8rem}
+}
+@media (max-width:60rem){
 body{padding-top:1rem}
 svg text{font-size:15px}
 table.wide,table.wide tbody,table.wide tr,table.wide td{display:block;width:100%}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -221,7 +221,7 @@ def _trial_of(folder: Path, tuning: TuningReport, side: Candidate) -> TrialRecor
     Trials that ran alone come first; those of live pairs shared their device in turns.
     """
     trials = [t for t in tuning.trials if t.status in ENDED_WELL and _inside(folder, t.run_dir)]
-    of_side = [t for t in trials if t.knobs == side.knobs]
+    of_side = [t for t in trials if _ran_with(folder, t, side.knobs)]
     plain = [t for t in of_side if t.purpose in (TrialPurpose.PROBE, TrialPurpose.SCREEN)]
     paired = [t for t in of_side if t.purpose in PAIR_SIDES]
     live = tuning.proof is not None and tuning.proof.live
@@ -229,6 +229,17 @@ def _trial_of(folder: Path, tuning: TuningReport, side: Candidate) -> TrialRecor
     candidates = list(reversed(alone or paired))
     told = (t for t in candidates if _energy_was_measured(folder / t.run_dir / "result.json"))
     return next(told, candidates[0] if candidates else None)
+
+
+def _ran_with(folder: Path, trial: TrialRecord, knobs: Mapping[str, Any]) -> bool:
+    """True if a trial had these settings; further ones that it had may not have been applied."""
+    if trial.knobs == knobs:
+        return True
+    if not knobs or any(trial.knobs.get(knob) != value for knob, value in knobs.items()):
+        return False
+    result = _Reader().document(folder / trial.run_dir / "result.json", RunResult)
+    applied = {o.knob for o in result.knobs if o.outcome == "applied"} if result else set()
+    return result is not None and applied.isdisjoint(trial.knobs.keys() - knobs.keys())
 
 
 def _energy_was_measured(path: Path) -> bool:
@@ -257,6 +268,7 @@ def _with_means(recording: Recording, side: Candidate) -> Recording:
         step_time_ms=side.step_time_ms,
         peak_memory_bytes=side.peak_memory_bytes,
         gpu_utilization_percent=side.gpu_utilization_percent,
+        gpu_utilization_source=None,  # of the trial shown, which may be another than of the rest
     )
     return replace(recording, result=result)
 

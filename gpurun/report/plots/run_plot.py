@@ -12,7 +12,7 @@ from gpurun.formatting.knob_text import knob_change
 from gpurun.formatting.number_text import count, factor, milliseconds
 from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import LadderRow, TuningReport
-from gpurun.report.ladder import CHOSEN
+from gpurun.report.ladder import CHOSEN, ladder_grid
 from gpurun.report.page.page_blocks import Page, Paragraph
 from gpurun.report.page.recorded_series import Gauge
 from gpurun.report.page.run_contents import Named, RunContents
@@ -77,7 +77,7 @@ def panels_of(runs: Sequence[RunContents]) -> list[Draw]:
     panels: list[Draw] = [
         partial(_gains, name, run.tuning)
         for name, run in zip(names, runs, strict=True)
-        if run.tuning is not None and run.tuning.verdict == "faster" and _told(run.tuning)
+        if run.tuning is not None and run.tuning.verdict == "faster"
     ]
     if parts := step_parts(launches):
         panels.append(partial(_step, parts))
@@ -95,22 +95,23 @@ def panels_of(runs: Sequence[RunContents]) -> list[Draw]:
 
 
 def _told(report: TuningReport) -> list[LadderRow]:
-    """The rows whose gain was measured; that of all together stands in the heading, too."""
+    """The rows whose gain was measured."""
     return [row for row in report.ladder if row.kept and row.speedup is not None]
 
 
 def _gains(name: str, report: TuningReport, axes: Axes) -> None:
     """The factor of throughput of each change that is kept, and of all together."""
     rows = _told(report)
-    names = [knob_change(row.knob, row.value) for row in rows] + [CHOSEN]
-    values = [row.speedup or 1.0 for row in rows] + [report.speedup or 1.0]
-    colors = [plot_style.MEASURED] * len(rows) + [plot_style.BETTER]
+    base = ladder_grid(report).rows[0][0]
+    names = [base, *(knob_change(row.knob, row.value) for row in rows), CHOSEN]
+    values = [1.0, *(row.speedup or 1.0 for row in rows), report.speedup or 1.0]
+    colors = [plot_style.MEASURED] * (1 + len(rows)) + [plot_style.BETTER]
     bars = axes.barh(_short(names), values, color=colors, height=0.6)
     axes.bar_label(bars, [factor(v) for v in values], padding=3, fontsize=plot_style.SMALL)
     axes.axvline(1.0, color=plot_style.FAINT, linestyle="--", linewidth=1)
     axes.grid(visible=False)
     axes.invert_yaxis()
-    _title(axes, f"Gain of each change that is kept{f': {name}' if name else ''}")
+    _title(axes, f"Factor of throughput{f': {name}' if name else ''}")
 
 
 def _step(parts: Sequence[tuple[str, Sequence[float]]], axes: Axes) -> None:
