@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpurun.records.bench.bisection import BisectionReport
 from gpurun.records.codec import from_json
 from tests.conftest import REPOSITORY
@@ -40,6 +42,7 @@ def worktrees(folder: Path) -> int:
     return len(git(folder, "worktree", "list").splitlines())
 
 
+@pytest.mark.slow  # quick twin: unit/test_bench_bisect.py
 def test_a_search_that_was_killed_goes_on_and_names_the_culprit(tmp_path: Path) -> None:
     folder = new_repository(tmp_path / "project")
     fine = WORK.format(number=0, sleep=0.02)

@@ -110,6 +110,7 @@ def test_a_script_that_only_runs_forward_is_not_said_to_train_alike(tmp_path: Pa
     assert "the training was not compared: no loss was seen" in said
 
 
+@pytest.mark.slow  # quick twin: unit/test_bench_results.py
 def test_one_machine_measures_a_commit_and_another_judges_it(tmp_path: Path) -> None:
     folder = project(tmp_path / "project")
     head = commit(folder, {"work.py": WORK.format(rate=0.1, temperature=1.0) + "# again\n"})

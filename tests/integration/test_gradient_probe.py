@@ -121,6 +121,7 @@ def test_what_is_drawn_or_normalised_disturbs_no_measurement(
     assert "something else" not in said
 
 
+@pytest.mark.slow  # quick twin: unit/test_probe_judging.py
 def test_numbers_that_all_ranks_draw_alike_are_told_with_the_line(
     script: Path, gpurun: Gpurun
 ) -> None:
