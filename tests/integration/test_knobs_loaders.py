@@ -223,3 +223,23 @@ def test_settings_apply_in_the_knobs_order_whatever_the_files(run_knobs: RunKnob
         "print([loader.num_workers, loader.prefetch_factor, int(loader.persistent_workers)])\n"
     )
     assert run_knobs(script, settings).printed == [2, 4, 1]
+
+
+ANEW = """
+squares, evens = Squares(), Squares()
+def loader_of(dataset):
+    return DataLoader(dataset, batch_size=16)
+told = []
+for _ in range(3):
+    loader = loader_of(squares)
+    train(loader, epochs=1)
+    told.append([loader.num_workers, loader_of(evens).num_workers])
+print(json.dumps({"told": told}))
+"""
+
+
+def test_a_loader_built_anew_from_the_same_data_set_is_the_trainings(run_knobs: RunKnobs) -> None:
+    """The trials may have been over before the second epoch: they knew the first loader alone."""
+    line = (HEAD + ANEW).splitlines().index("    return DataLoader(dataset, batch_size=16)") + 1
+    run = run_knobs(ANEW, {"loader_workers": 2}, (f"train.py:{line}#0",))
+    assert run.printed["told"] == [[2, 0]] * 3

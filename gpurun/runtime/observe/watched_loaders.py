@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import operator
@@ -45,6 +46,8 @@ class Loaders:
         self.training_keys: frozenset[str] = frozenset()
         self.on_batch: Callable[[LoaderState, Any, Any], None] | None = None
         self.states: IdentityMap[LoaderState] = IdentityMap()
+        self._trained_on: IdentityMap[set[str]] = IdentityMap()
+        """Where loaders that feed training were built, by their data set."""
         self._sites: Counter[str] = Counter()
         self._unopened: dict[int, str] = {}
         """Keys of the loaders that have handed out nothing yet, by number."""
@@ -68,6 +71,22 @@ class Loaders:
         """Where the script builds this loader, as in `LoaderEvent`; "" for one never seen."""
         state = self.states.get(loader)
         return "" if state is None else state.key
+
+    def feeds_training(self, key: str, dataset: object) -> bool:
+        """True for a loader that feeds training, by the training keys or by its data set.
+
+        An earlier launch may have been over before a loop built its loader anew for the next epoch.
+        What is built at the same place from the same data set as one that trains, trains too.
+        """
+        if not feeds_training(key, self.training_keys):
+            return place(key) in (self._trained_on.get(dataset) or ())
+        places = self._trained_on.get(dataset)
+        if places is None:
+            places = set()
+            with contextlib.suppress(TypeError):  # a list, for one, cannot be held weakly
+                self._trained_on[dataset] = places
+        places.add(place(key))
+        return True
 
     # -- construction --------------------------------------------------------------------------
 
@@ -125,7 +144,9 @@ class Loaders:
         call = LoaderCall(
             key=key,
             arguments=dict(arguments),
-            training=feeds_training(key, self.training_keys) if self.training_keys else None,
+            training=self.feeds_training(key, arguments.get("dataset"))
+            if self.training_keys
+            else None,
             iterable=isinstance(arguments.get("dataset"), IterableDataset),
             subclass=type(loader) is not DataLoader,
         )
