@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import NoReturn
 
 from gpurun.errors import GpurunError
@@ -99,13 +100,9 @@ def _become(
 
 
 def _wait(pid: int, tick: Callable[[int], None] | None, interval: float) -> int:
-    over = threading.Event()
-    waker = threading.Thread(
-        target=_wake, args=(threading.get_ident(), interval, over), daemon=True
-    )
-    if tick is not None:
-        waker.start()
-    try:
+    with ExitStack() as stack:
+        if tick is not None:
+            stack.callback(_started_waker(interval))
         due = time.monotonic() + interval / 2
         while True:
             arrived = signal.sigwaitinfo(WAITED)
@@ -117,12 +114,25 @@ def _wait(pid: int, tick: Callable[[int], None] | None, interval: float) -> int:
             if ended:
                 return exit_code_of(os.waitstatus_to_exitcode(status))
             if tick is not None and time.monotonic() >= due:
+                due = time.monotonic() + interval / 2  # the end of another child does not count
                 tick(pid)
-                due = time.monotonic() + interval / 2  # another child's end is no reason
-    finally:
+
+
+def _started_waker(interval: float) -> Callable[[], None]:
+    """Have a thread wake this one every `interval` seconds; ends it, and waits for its end."""
+    over = threading.Event()
+    waiting = threading.get_ident()
+    waker = threading.Thread(target=_wake, args=(waiting, interval, over), daemon=True)
+    try:
+        waker.start()
+    except RuntimeError:  # no more threads are allowed: the script runs, without ticks
+        return lambda: None
+
+    def end() -> None:
         over.set()
-        if tick is not None:
-            waker.join()
+        waker.join()
+
+    return end
 
 
 def _wake(waiting: int, interval: float, over: threading.Event) -> None:

@@ -106,7 +106,7 @@ def test_ranks_train_what_one_process_trains_however_the_loss_reduces(
     assert {path.name for path in script.parent.iterdir()} == {"train.py", ".gpurun"}
 
 
-@pytest.mark.slow  # quick twin: unit/test_probe_judging.py
+@pytest.mark.slow  # quick twin: unit/test_probing_mean_or_sum.py
 @pytest.mark.parametrize(
     ("kind", "how"),
     [("normed", "sum"), ("dropped", "sum"), ("noisy", "sum"), ("mixed up", "mean")],
@@ -121,7 +121,7 @@ def test_what_is_drawn_or_normalised_disturbs_no_measurement(
     assert "something else" not in said
 
 
-@pytest.mark.slow  # quick twin: unit/test_probe_judging.py
+@pytest.mark.slow  # quick twin: unit/test_probe_own_generators.py
 def test_numbers_that_all_ranks_draw_alike_are_told_with_the_line(
     script: Path, gpurun: Gpurun
 ) -> None:
@@ -141,7 +141,7 @@ def test_a_result_is_kept(script: Path, gpurun: Gpurun) -> None:
     assert "(measured before)" in second
 
 
-@pytest.mark.slow  # quick twin: unit/test_probe_judging.py
+@pytest.mark.slow  # quick twin: unit/test_probing_mean_or_sum.py
 def test_a_mean_over_what_differs_between_halves_is_told_with_its_figure(
     script: Path, gpurun: Gpurun
 ) -> None:
@@ -301,7 +301,7 @@ for a, b in DataLoader(TensorDataset(x, y), 16):
 """
 
 
-@pytest.mark.slow  # quick twin: unit/test_probe_judging.py
+@pytest.mark.slow  # quick twin: unit/test_probing_mean_or_sum.py
 def test_a_term_that_begins_at_zero_is_seen(script: Path, gpurun: Gpurun) -> None:
     script.write_text(FROM_THE_START)
     (script.parent / "config.json").write_text('{"reduction": "sum", "penalty": 1.0}')

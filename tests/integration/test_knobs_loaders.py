@@ -226,20 +226,21 @@ def test_settings_apply_in_the_knobs_order_whatever_the_files(run_knobs: RunKnob
 
 
 ANEW = """
-squares, evens = Squares(), Squares()
-def loader_of(dataset):
-    return DataLoader(dataset, batch_size=16)
-told = []
+def loader_of(dataset, batch=16, sampler=None):
+    return DataLoader(dataset, batch_size=batch, sampler=sampler)
+squares, others, told = Squares(), Squares(), []
 for _ in range(3):
     loader = loader_of(squares)
     train(loader, epochs=1)
-    told.append([loader.num_workers, loader_of(evens).num_workers])
+    rest = [loader_of(others), loader_of(squares, 32), loader_of(squares, sampler=range(64))]
+    told.append([each.num_workers for each in (loader, *rest)])
 print(json.dumps({"told": told}))
 """
 
 
-def test_a_loader_built_anew_from_the_same_data_set_is_the_trainings(run_knobs: RunKnobs) -> None:
+def test_a_loader_built_anew_like_the_trainings_has_its_settings(run_knobs: RunKnobs) -> None:
     """The trials may have been over before the second epoch: they knew the first loader alone."""
-    line = (HEAD + ANEW).splitlines().index("    return DataLoader(dataset, batch_size=16)") + 1
+    lines = (HEAD + ANEW).splitlines()
+    line = next(n for n, text in enumerate(lines, 1) if text.startswith("    return DataLoader("))
     run = run_knobs(ANEW, {"loader_workers": 2}, (f"train.py:{line}#0",))
-    assert run.printed["told"] == [[2, 0]] * 3
+    assert run.printed["told"] == [[2, 0, 0, 0]] * 3

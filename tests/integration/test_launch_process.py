@@ -103,7 +103,7 @@ def test_a_launcher_that_was_stopped_and_continued_passes_nothing_on(
     assert wait_for(lambda: bool(list(tmp_path.glob("SIGUSR1.*.seen"))))
     for _ in range(3):
         launcher.send_signal(signal.SIGSTOP)
-        time.sleep(1.0)  # longer than the launcher usually waits at once
+        time.sleep(1.0)  # longer than the launcher goes without a look at the clock
         launcher.send_signal(signal.SIGCONT)
         time.sleep(0.2)
     assert launcher.poll() is None

@@ -291,10 +291,14 @@ def test_a_trial_that_ran_alone_is_preferred_to_one_that_took_turns(tmp_path: Pa
     assert [r.folder for r in contents_of(run).recordings] == ["trials/02", "trials/03"]
     trials = told["trials"]
     alone = next(t for t in trials if t["run_dir"] == "trials/03")
-    alone["knobs"]["channels_last"] = True
-    (run / "tuning.json").write_text(json.dumps(told))
-    with_one_more = contents_of(run).recordings[1].folder
-    assert with_one_more == "trials/03", "that setting was not applied there"
+    path = run / "trials" / "03" / "result.json"
+    result = json.loads(path.read_text())
+    for outcome, folder in (("skipped", "trials/03"), ("applied", "trials/10")):
+        alone["knobs"]["channels_last"] = True  # one more than was chosen
+        (run / "tuning.json").write_text(json.dumps(told))
+        more = {"knob": "channels_last", "outcome": outcome, "detail": ""}
+        path.write_text(json.dumps({**result, "knobs": [*result["knobs"], more]}))
+        assert contents_of(run).recordings[1].folder == folder
     told["trials"] = [t for t in trials if t["purpose"].startswith("pair ")]
     (run / "tuning.json").write_text(json.dumps(told))
     paired = contents_of(run)

@@ -92,9 +92,9 @@ def test_a_loss_of_one_step_is_a_dot_and_one_that_broke_says_so() -> None:
 
 
 def test_panels_of_several_runs_have_their_names(tuned: RunContents) -> None:
-    assert panels(tuned)[0][0] == "Factor of throughput"
+    assert panels(tuned)[0][0] == "Gain of each change that is kept"
     names = [title for title, _ in panels(replace(tuned, name="A" * 40), replace(tuned, name="B"))]
-    assert names[1] == "Factor of throughput: B"
+    assert names[1] == "Gain of each change that is kept: B"
     cut = [title for title in names if title.endswith(("before", "after")) and "A" * 9 in title]
     assert len(set(cut)) == len(cut) > 2, "before and after can be told apart"
 

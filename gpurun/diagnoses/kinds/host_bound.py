@@ -45,7 +45,8 @@ class HostBound(Diagnosis):
     Triggered by Python functions outside the loader, model, loss and optimizer above 10 % of the
     step, as far as the device idles meanwhile. Their own calls of torch count, too. Logging
     and writing to files in each step are named. Without a host profile, only the unexplained rest
-    of the step is known, and 30 % of it is a warning.
+    of the step is known, and 30 % of it is a warning. Of a device's idle time, waits for data are
+    taken away first.
     """
 
     type: ClassVar[FindingType] = FindingType.HOST_BOUND
@@ -89,12 +90,11 @@ class HostBound(Diagnosis):
         if split is None or split.rest_ms is None or not step or split.forward_ms is None:
             return None
         share = min(split.rest_ms / step, _idle_for_host(evidence))
-        waits = ", waiting for the device" if evidence.on_gpu else ""
         return self.finding(
             evidence,
             evidence.thresholds.severity("unexplained_share", share),
             f"{percent(share)} of the step is neither loader nor model nor optimizer: Python code, "
-            f"the loss, logging{waits}",
+            "the loss, logging",
             [
                 figure("unexplained_share", share, Source.STEPS),
                 figure("rest_ms", split.rest_ms, Source.STEPS),

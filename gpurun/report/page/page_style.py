@@ -1,4 +1,4 @@
-"""The style of the page: light and dark, on paper, and on a phone, where tables become lists."""
+"""The style of the page: light and dark, on paper, and on narrow screens: tables become lists."""
 
 STYLE = """
 :root{color-scheme:light dark;--bg:#fff;--ink:#1f2328;--soft:#59636e;--line:#d1d9e0;--card:#f6f8fa;
@@ -58,7 +58,7 @@ td:not(.r),.wide th:not(.r){min-width:5.6rem}
 .wide th.r{min-width:5.2rem}
 .wide td:first-child:not(.r),.wide td:last-child:not(.r){min-width:8rem}
 }
-@media (max-width:60rem){
+@media screen and (max-width:59.9rem){
 body{padding-top:1rem}
 svg text{font-size:15px}
 table.wide,table.wide tbody,table.wide tr,table.wide td{display:block;width:100%}

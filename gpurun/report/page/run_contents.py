@@ -211,7 +211,8 @@ def _tuned(folder: Path, tuning: TuningReport, reader: _Reader) -> list[Recordin
             told = f"{label}: {trial.run_dir} took turns with another launch"
             reader.missing.append(f"{told}; its figures of devices are left out")
             recording = _without_devices(recording)
-        found.append(replace(_with_means(recording, side), folder=trial.run_dir))
+        source = _activity_source(folder, tuning, side)
+        found.append(replace(_with_means(recording, side, source), folder=trial.run_dir))
     return found
 
 
@@ -221,29 +222,28 @@ def _trial_of(folder: Path, tuning: TuningReport, side: Candidate) -> TrialRecor
     Trials that ran alone come first; those of live pairs shared their device in turns.
     """
     trials = [t for t in tuning.trials if t.status in ENDED_WELL and _inside(folder, t.run_dir)]
-    of_side = [t for t in trials if _ran_with(folder, t, side.knobs)]
-    plain = [t for t in of_side if t.purpose in (TrialPurpose.PROBE, TrialPurpose.SCREEN)]
+    of_side = [t for t in trials if t.knobs == side.knobs]
+    searched = [t for t in trials if t.purpose in (TrialPurpose.PROBE, TrialPurpose.SCREEN)]
+    plain = [t for t in of_side if t in searched]
+    plain = plain or [t for t in searched if _did_the_same(folder, t, side.knobs)]
     paired = [t for t in of_side if t.purpose in PAIR_SIDES]
     live = tuning.proof is not None and tuning.proof.live
     alone = plain if live else [*plain, *paired]
     candidates = list(reversed(alone or paired))
-    told = (t for t in candidates if _energy_was_measured(folder / t.run_dir / "result.json"))
+    told = (t for t in candidates if _energy_was_measured(_result(folder, t)))
     return next(told, candidates[0] if candidates else None)
 
 
-def _ran_with(folder: Path, trial: TrialRecord, knobs: Mapping[str, Any]) -> bool:
-    """True if a trial had these settings; further ones that it had may not have been applied."""
-    if trial.knobs == knobs:
-        return True
+def _did_the_same(folder: Path, trial: TrialRecord, knobs: Mapping[str, Any]) -> bool:
+    """True if a trial had these settings, and others that were skipped in it."""
     if not knobs or any(trial.knobs.get(knob) != value for knob, value in knobs.items()):
         return False
-    result = _Reader().document(folder / trial.run_dir / "result.json", RunResult)
-    applied = {o.knob for o in result.knobs if o.outcome == "applied"} if result else set()
-    return result is not None and applied.isdisjoint(trial.knobs.keys() - knobs.keys())
+    result = _result(folder, trial)
+    skipped = {o.knob for o in result.knobs if o.outcome == "skipped"} if result else set()
+    return trial.knobs.keys() - knobs.keys() <= skipped
 
 
-def _energy_was_measured(path: Path) -> bool:
-    result = _Reader().document(path, RunResult)
+def _energy_was_measured(result: RunResult | None) -> bool:
     return result is not None and result.joules_per_sample is not None
 
 
@@ -258,7 +258,20 @@ def _inside(folder: Path, inner: str) -> bool:
     return (folder / inner).resolve().is_relative_to(folder.resolve())
 
 
-def _with_means(recording: Recording, side: Candidate) -> Recording:
+def _activity_source(folder: Path, tuning: TuningReport, side: Candidate) -> str | None:
+    """What told the GPU activity of a side's launches; None where these differ."""
+    launched = [t for t in tuning.trials if t.knobs == side.knobs and _inside(folder, t.run_dir)]
+    results = [_result(folder, trial) for trial in launched]
+    told = {r.gpu_utilization_source for r in results if r is not None}
+    sources = told - {None}
+    return sources.pop() if len(sources) == 1 else None
+
+
+def _result(folder: Path, trial: TrialRecord) -> RunResult | None:
+    return _Reader().document(folder / trial.run_dir / "result.json", RunResult)
+
+
+def _with_means(recording: Recording, side: Candidate, source: str | None) -> Recording:
     """The figures of a side are means over its launches, as the verdict has them."""
     if recording.result is None:
         return recording
@@ -268,7 +281,7 @@ def _with_means(recording: Recording, side: Candidate) -> Recording:
         step_time_ms=side.step_time_ms,
         peak_memory_bytes=side.peak_memory_bytes,
         gpu_utilization_percent=side.gpu_utilization_percent,
-        gpu_utilization_source=None,  # of the trial shown, which may be another than of the rest
+        gpu_utilization_source=source,
     )
     return replace(recording, result=result)
 

@@ -111,7 +111,7 @@ def _gains(name: str, report: TuningReport, axes: Axes) -> None:
     axes.axvline(1.0, color=plot_style.FAINT, linestyle="--", linewidth=1)
     axes.grid(visible=False)
     axes.invert_yaxis()
-    _title(axes, f"Factor of throughput{f': {name}' if name else ''}")
+    _title(axes, f"Gain of each change that is kept{f': {name}' if name else ''}")
 
 
 def _step(parts: Sequence[tuple[str, Sequence[float]]], axes: Axes) -> None:

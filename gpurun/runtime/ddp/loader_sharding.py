@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, get_worker_info
 
 from gpurun.records.frames import drop_frame, transparent
+from gpurun.records.messages.loader_keys import feeds_training
 from gpurun.records.spec import Share
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.ddp.batch_shards import (
@@ -91,7 +92,7 @@ class LoaderSharding:
         if not torch.is_grad_enabled():
             return False
         if LOADERS.training_keys:
-            return LOADERS.feeds_training(LOADERS.key_of(loader), loader.dataset)
+            return feeds_training(LOADERS.key_of(loader), LOADERS.training_keys)
         in_training = _in_training()
         ordered = not self._draws_order(loader)
         known = self._roles.known(loader, ordered, in_training)

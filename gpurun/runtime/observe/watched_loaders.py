@@ -46,8 +46,8 @@ class Loaders:
         self.training_keys: frozenset[str] = frozenset()
         self.on_batch: Callable[[LoaderState, Any, Any], None] | None = None
         self.states: IdentityMap[LoaderState] = IdentityMap()
-        self._trained_on: IdentityMap[set[str]] = IdentityMap()
-        """Where loaders that feed training were built, by their data set."""
+        self._trained_on: IdentityMap[set[tuple[Any, ...]]] = IdentityMap()
+        """By data set: place and form of the loaders that feed training."""
         self._sites: Counter[str] = Counter()
         self._unopened: dict[int, str] = {}
         """Keys of the loaders that have handed out nothing yet, by number."""
@@ -72,20 +72,20 @@ class Loaders:
         state = self.states.get(loader)
         return "" if state is None else state.key
 
-    def feeds_training(self, key: str, dataset: object) -> bool:
-        """True for a loader that feeds training, by the training keys or by its data set.
+    def _feeds_training(self, key: str, arguments: Mapping[str, Any]) -> bool:
+        """True for a loader that feeds training, by the training keys or as one that does.
 
         An earlier launch may have been over before a loop built its loader anew for the next epoch.
-        What is built at the same place from the same data set as one that trains, trains too.
+        A loader of the same place, data set, batch size and order is taken for the training's.
         """
+        dataset = arguments.get("dataset")
+        ordered = arguments.get("sampler") is arguments.get("batch_sampler") is None
+        form = (place(key), arguments.get("batch_size"), bool(arguments.get("shuffle")))
+        forms = self._trained_on.get(dataset) or set()
         if not feeds_training(key, self.training_keys):
-            return place(key) in (self._trained_on.get(dataset) or ())
-        places = self._trained_on.get(dataset)
-        if places is None:
-            places = set()
-            with contextlib.suppress(TypeError):  # a list, for one, cannot be held weakly
-                self._trained_on[dataset] = places
-        places.add(place(key))
+            return ordered and form in forms
+        with contextlib.suppress(TypeError):  # a list, for one, cannot be held weakly
+            self._trained_on[dataset] = forms | {form}
         return True
 
     # -- construction --------------------------------------------------------------------------
@@ -144,9 +144,7 @@ class Loaders:
         call = LoaderCall(
             key=key,
             arguments=dict(arguments),
-            training=self.feeds_training(key, arguments.get("dataset"))
-            if self.training_keys
-            else None,
+            training=self._feeds_training(key, arguments) if self.training_keys else None,
             iterable=isinstance(arguments.get("dataset"), IterableDataset),
             subclass=type(loader) is not DataLoader,
         )
