@@ -2,7 +2,7 @@
 
     python scripts/bench_watching.py [--seconds 240] [--scrapes 200]
 
-One run under `gpurun --live --prometheus 0`. Spans of some seconds alternate, in random order
+One run under `gpurun --live --prometheus 0`. Spans of 1.6 seconds alternate, in random order
 within each round: "frozen" (the launcher is stopped: nothing samples, follows or serves),
 "watched" (it runs, and is scraped once a second) and "scraped" (it answers `--scrapes` requests a
 second). The script notes when each of its steps ended. Printed: the ratio of the median step time
@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from scripts.bench_overhead import interval
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-SPAN_SECONDS, EDGE_SECONDS = 4.0, 0.5
+SPAN_SECONDS, EDGE_SECONDS = 1.6, 0.3
 """Length of a span, and what is left out at its beginning."""
 KINDS = ("frozen", "watched", "scraped")
 TRAIN = """

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from gpurun.diagnoses.evidence import Evidence
 from gpurun.diagnoses.ranked_findings import diagnose
 from gpurun.diagnoses.run_evidence import evidence_of_run
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Knob
 from gpurun.records.finding import WARNING, Finding
-from gpurun.records.tuning import TrialPurpose, TrialRecord
+from gpurun.records.tuning import PAIR_SIDES, TrialPurpose, TrialRecord
 from gpurun.tuner.trial_series import TrialSeries
 
 
@@ -25,20 +27,36 @@ class TrialDiagnoses:
         """The findings of one trial, the most severe first; none if it left no record."""
         folder = self._trials.folder_of(record)
         try:
-            return diagnose(evidence_of_run(folder, self._thresholds))
+            evidence = evidence_of_run(folder, self._thresholds)
         except GpurunError:
             return ()
+        return diagnose(_without_processor(evidence) if _took_turns(record) else evidence)
 
     def under(self, settings: Mapping[str, Any]) -> tuple[Finding, ...]:
         """The findings of the last trial that was measured under these settings.
 
-        Of one that was not frozen for a partner's turns, if there is one: its use of the processor
-        says why it waits for data.
+        Of one that took no turns, if there is one: its use of the processor says why it waits for
+        data.
         """
         trials = self._trials.trials[::-1]
         ran = [t for t in trials if t.knobs == dict(settings) and t.samples_per_second]
-        alone = [t for t in ran if t.purpose is TrialPurpose.SCREEN]
+        alone = [t for t in ran if not _took_turns(t)]
         return self.of((alone or ran)[0]) if ran else ()
+
+
+def _took_turns(trial: TrialRecord) -> bool:
+    """True if a trial was, or may have been, frozen while another had its turns."""
+    paired = (*PAIR_SIDES, TrialPurpose.SHARE)
+    return trial.purpose in paired or trial.gain_over_reference is not None
+
+
+def _without_processor(evidence: Evidence) -> Evidence:
+    """Evidence without the processor's use: a frozen process seems to wait for something."""
+    result = evidence.result
+    if result is None or result.host is None:
+        return evidence
+    host = replace(result.host, cpu_percent=None, steady_cpu_percent=None)
+    return replace(evidence, result=replace(result, host=host))
 
 
 def serious(findings: Sequence[Finding]) -> list[Finding]:

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,10 +14,13 @@ from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Knob
 from gpurun.records.finding import Finding, FindingType
+from gpurun.records.result import HostUse, StepSplit
 from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.report.tuning_verdict import activity_sentences
+from gpurun.tuner import trial_diagnosis
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
 from gpurun.tuner.trial_series import TrialSeries
+from tests.unit.diagnosis_cases import healthy_cpu, loader, result
 from tests.unit.report_records import ladder_lines, tuning_report
 from tests.unit.tuner_trials import trial
 
@@ -63,6 +66,27 @@ def test_what_is_left_is_told_by_a_trial_that_was_not_frozen_in_between(
         series = cast(TrialSeries, SimpleNamespace(trials=trials))
         TrialDiagnoses(series, Thresholds()).under(settings)
     assert looked_at == [alone, of_pair]
+
+
+@pytest.mark.parametrize(
+    ("took_turns", "cause"),
+    [
+        ({"purpose": TrialPurpose.SCREEN}, "storage"),
+        ({"purpose": TrialPurpose.SCREEN, "gain_over_reference": 1.5}, "transforms"),
+        ({"purpose": TrialPurpose.SHARE}, "transforms"),
+    ],
+)
+def test_the_processor_tells_nothing_of_a_trial_that_was_frozen_half_of_the_time(
+    took_turns: dict[str, Any], cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three workers on two cores: computing, where a half of it went to the partner's turns."""
+    use = HostUse(90.0, 2.0, 1 << 30, 4, steady_cpu_percent=90.0)
+    waits = result(StepSplit(3.0, None, 3.0, 3.0, 0.5, 0.5), host=use)
+    evidence = healthy_cpu(result=waits, loaders=(loader(workers=3),))
+    monkeypatch.setattr(trial_diagnosis, "evidence_of_run", lambda *_: evidence)
+    series = cast(TrialSeries, SimpleNamespace(folder_of=lambda record: Path()))
+    found = TrialDiagnoses(series, Thresholds()).of(dataclasses.replace(TRIAL, **took_turns))
+    assert {e.name: e.value for e in found[0].evidence}["cause"] == cause
 
 
 @pytest.mark.parametrize("file", sorted(DIAGNOSES.glob("*.py")), ids=lambda file: file.stem)
