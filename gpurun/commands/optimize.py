@@ -24,6 +24,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.one_line import one_line
 from gpurun.isolation.available_modes import require
 from gpurun.isolation.folder_snapshot import files_open_for_writing, snapshot
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import all_knobs, find
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.nvml import tells_energy
@@ -144,18 +145,21 @@ def _ended(verdict: str, code: int, tuned: TuningOutcome) -> int:
 
 
 def _complain(tuned: TuningOutcome, unwritten: list[str], options: Options) -> None:
-    """Raise if trials changed files, or if a result of `--tune-only` was not written."""
+    """Raise if trials may have changed files, or if a result of `--tune-only` was not written."""
     changes = tuned.changes
     if changes:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         shown = ", ".join(changes[:3]) + more
-        if not options.trials_in_place:
+        if options.trials_in_place:
+            say(f"the trials changed your folder, as you allowed: {shown}")
+        elif tuned.report.isolation == Mode.OVERLAY.value:
+            say(f"changed by you or another program while tuning, trials cannot: {shown}")
+        else:
             raise GpurunError(
                 f"files changed while tuning: {shown}",
                 "if neither you nor another program did that, it is a bug in gpurun: report it",
                 ExitCode.INTERNAL,
             )
-        say(f"the trials changed your folder, as you allowed: {shown}")
     if unwritten and options.tune_only:
         raise GpurunError(unwritten[0], "make room there, or name another place")
     for line in unwritten:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.commands import optimize
-from gpurun.commands.optimize import FolderState
+from gpurun.commands.optimize import FolderState, TuningOutcome
+from gpurun.errors import GpurunError
+from tests.unit.report_records import tuning_report
 
 
 def test_bytecode_of_our_own_modules_is_no_change_of_the_users_folder(
@@ -28,3 +33,15 @@ def test_bytecode_of_our_own_modules_is_no_change_of_the_users_folder(
     assert before.differences(FolderState(options, tmp_path / ".gpurun")) == ()
     (tmp_path / "train.py").write_text("changed")
     assert len(before.differences(FolderState(options, tmp_path / ".gpurun"))) == 1
+
+
+def test_a_file_saved_while_tuning_ends_nothing_where_trials_cannot_have_written_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    options = Options(target=Target(TargetKind.SCRIPT, "train.py", ()))
+    for mode, ends in (("overlay", False), ("landlock", True)):
+        report = tuning_report(isolation=mode)
+        tuned = cast(TuningOutcome, SimpleNamespace(report=report, changes=("new: notes.txt",)))
+        with pytest.raises(GpurunError, match="notes") if ends else nullcontext():
+            optimize._complain(tuned, [], options)
+        assert ("notes.txt" in capfd.readouterr().err) is not ends
