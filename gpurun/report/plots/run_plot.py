@@ -136,7 +136,8 @@ def _step(parts: Sequence[tuple[str, Sequence[float]]], axes: Axes) -> None:
 def _gauge(name: str, gauge: Gauge, axes: Axes) -> None:
     lines = [(series.name, series.points) for series in gauge.series]
     _lines(f"{gauge.title}, {gauge.unit}: {name}", "seconds", lines, axes)
-    axes.set_ylim(bottom=0)
+    highest = max((value for _, points in lines for _, value in points), default=0.0)
+    axes.set_ylim(0.0, 1.06 * highest if highest > 0 else 1.0)
 
 
 def _lines(
