@@ -42,7 +42,8 @@ class Evidence:
     """The evidence about one training.
 
     `figures` and `timeline` are those of rank `rank`; `rank_figures`, `rank_splits` and
-    `rank_functions` hold every rank's, in the order of the ranks. `loaders` feed the training.
+    `rank_functions` hold every rank's, in the order of the ranks; `rank_halves` has the splits of
+    the first half of the measured steps, and of the second. `loaders` feed the training.
     `reads`: lines that hand values of tensors to the host, `read_steps`: the steps in which they
     were looked for; None: nobody looked. `traits`: what the script does by itself, by name.
     `switches`: environment variables that slow it down. `threads`: torch's, inside operators.
@@ -56,6 +57,7 @@ class Evidence:
     rank: int | None = None
     rank_figures: tuple[ProfileFigures, ...] = ()
     rank_splits: tuple[StepSplit, ...] = ()
+    rank_halves: tuple[tuple[StepSplit, ...], ...] = ()
     rank_functions: tuple[Sequence[FunctionSamples], ...] = ()
     device_samples: tuple[DeviceSample, ...] = ()
     loaders: tuple[LoaderEvent, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gpurun.measure.run_events import ProcessLog
@@ -105,6 +105,15 @@ class Window:
         rest = sum(self.durations_ns) / self.measured_steps / MS - parts
         # parts that overlap (a loader read by another thread) add up to more than the step
         return StepSplit(data, copy, forward, backward, optimizer, rest if rest >= 0 else None)
+
+    def halves(self) -> tuple[Window, Window]:
+        """The first half of the measured steps, and the second."""
+        middle = self.measured_steps // 2
+        early, late = self.durations_ns[:middle], self.durations_ns[middle:]
+        return (
+            replace(self, last=self.first + middle, durations_ns=early),
+            replace(self, first=self.first + middle, durations_ns=late),
+        )
 
     def _copy_ms(self) -> float | None:
         """Mean over the steps that were looked at, wherever they lie; None if no copy was seen."""

@@ -456,6 +456,21 @@ def test_ranks_of_a_plain_run_are_compared_by_what_they_do_alone() -> None:
     assert "rank 1" in finding.description
 
 
+def test_a_rank_that_was_slow_for_a_while_is_no_imbalance() -> None:
+    slow, slower = (
+        StepSplit(0.1, None, 4.0, 2.9, 0.5, 0.5),
+        StepSplit(0.1, None, 5.0, 2.9, 0.5, 0.5),
+    )
+    ranks = healthy_cpu(rank_splits=(SPLIT, slow))
+    for halves, told in (
+        (((SPLIT, slow), (SPLIT, slow)), True),
+        (((SPLIT,) * 2, (SPLIT, slower)), False),
+    ):
+        assert (
+            found(replace(ranks, rank_halves=halves), FindingType.LOAD_IMBALANCE) is not None
+        ) is told
+
+
 def test_the_line_of_the_slowest_rank_is_that_of_its_additional_time() -> None:
     slow = StepSplit(0.1, None, 6.0, 2.9, 0.5, 0.5)
     alike, logs = function("main", 0.1, 0.9), function("log", 0.4, line=57)

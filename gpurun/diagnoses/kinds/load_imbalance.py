@@ -22,11 +22,12 @@ ADVICE = (
 class LoadImbalance(Diagnosis):
     """One rank works longer in each step, and the others wait for it.
 
-    Triggered by the slowest rank's work above 1.1 times the fastest's. A rank works until it
-    arrives at a collective: the duration of a collective holds the wait for others and says nothing
-    of the rank. Host profiles of both ranks tell the line in which the slowest one spends most of
-    the time that the fastest does not. `gpurun --scale` has a finding of the same name, which
-    compares the slowest rank with the mean of the ranks.
+    Triggered by the slowest rank's work above 1.1 times the fastest's; without a timeline, in both
+    halves of the measured steps, since a busy machine slows a rank for a while. A rank works until
+    it arrives at a collective: the duration of a collective holds the wait for others and says
+    nothing of the rank. Host profiles of both ranks tell the line in which the slowest one spends
+    most of the time that the fastest does not. `gpurun --scale` has a finding of the same name,
+    which compares the slowest rank with the mean of the ranks.
     """
 
     type: ClassVar[FindingType] = FindingType.LOAD_IMBALANCE
@@ -43,6 +44,9 @@ class LoadImbalance(Diagnosis):
         slowest, mean = max(range(len(work)), key=work.__getitem__), sum(work) / len(work)
         fastest = work.index(min(work))
         ratio = work[slowest] / work[fastest]
+        if source is Source.STEPS:
+            halves = (_works_longer(half, slowest) for half in evidence.rank_halves)
+            ratio = min([ratio, *(longer for longer in halves if longer is not None)])
         functions = evidence.rank_functions
         known = len(functions) == len(work)
         return self.finding(
@@ -97,6 +101,13 @@ def _work_by_steps(evidence: Evidence) -> list[float] | None:
         return None
     work = [_own_ms(split) for split in evidence.rank_splits]
     return None if None in work else [value for value in work if value is not None]
+
+
+def _works_longer(splits: Sequence[StepSplit], rank: int) -> float | None:
+    """How many times as long as the fastest rank this one works; below 1 never."""
+    work = [_own_ms(split) for split in splits]
+    known = [value for value in work if value]
+    return None if len(known) <= rank or len(known) < len(work) else known[rank] / min(known)
 
 
 def _own_ms(split: StepSplit) -> float | None:
