@@ -41,9 +41,9 @@ class Source(enum.Enum):
 class Evidence:
     """The evidence about one training.
 
-    `figures` and `timeline` are those of rank `rank`; `rank_figures`, `rank_splits` and
-    `rank_functions` hold every rank's, in the order of the ranks; `rank_halves` has the splits of
-    the first half of the measured steps, and of the second. `loaders` feed the training.
+    `figures` and `timeline` are those of rank `rank`; `rank_figures`, `rank_functions` and
+    `rank_work_ms` hold every rank's, in the order of the ranks; the work is that of a step outside
+    backward pass and optimizer, in both halves of the run. `loaders` feed the training.
     `reads`: lines that hand values of tensors to the host, `read_steps`: the steps in which they
     were looked for; None: nobody looked. `traits`: what the script does by itself, by name.
     `switches`: environment variables that slow it down. `threads`: torch's, inside operators.
@@ -56,8 +56,7 @@ class Evidence:
     timeline: Timeline | None = None
     rank: int | None = None
     rank_figures: tuple[ProfileFigures, ...] = ()
-    rank_splits: tuple[StepSplit, ...] = ()
-    rank_halves: tuple[tuple[StepSplit, ...], ...] = ()
+    rank_work_ms: tuple[tuple[float, ...], ...] = ()
     rank_functions: tuple[Sequence[FunctionSamples], ...] = ()
     device_samples: tuple[DeviceSample, ...] = ()
     loaders: tuple[LoaderEvent, ...] = ()
@@ -85,7 +84,7 @@ class Evidence:
             Source.KERNELS: bool(self.kernel_metrics),
             Source.TOPOLOGY: result is not None and result.topology is not None,
             Source.OPERATORS: figures is not None and figures.top_operators is not None,
-            Source.RANKS: len(self.rank_figures) > 1 or len(self.rank_splits) > 1,
+            Source.RANKS: len(self.rank_figures) > 1 or len(self.rank_work_ms) > 1,
         }
         return frozenset(source for source, found in there.items() if found)
 

@@ -14,7 +14,7 @@ from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
 from gpurun.records.events import LoaderEvent
 from gpurun.records.messages.profile_events import FunctionSamples
-from gpurun.records.result import RunResult, StepSplit
+from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample
 from gpurun.rundir import read_json
 from gpurun.timeline.figures_of import figures_of
@@ -41,7 +41,6 @@ def evidence_of_run(
     result = read_result(folder, records)
     windows = _training(run.processes, result)
     logs = [window.log for window in windows] or list(run.processes)
-    splits = [window.split() for window in windows]
     waits = next((log.waits for log in logs if log.waits is not None), None)
     seen = evidence_of_timelines(timelines, thresholds)
     return Evidence(
@@ -51,8 +50,7 @@ def evidence_of_run(
         rank=seen.rank,
         rank_figures=seen.rank_figures,
         rank_functions=seen.rank_functions,
-        rank_splits=tuple(split for split in splits if split is not None),
-        rank_halves=_halves(windows),
+        rank_work_ms=tuple(window.own_work_ms() for window in windows),
         device_samples=_samples(records.samples.device, windows),
         loaders=_training_loaders(windows),
         roots=tuple(root for log in logs for root in log.roots),
@@ -64,15 +62,6 @@ def evidence_of_run(
         source_lines=_source_lines(seen.host_functions),
         thresholds=thresholds,
     )
-
-
-def _halves(windows: Sequence[Window]) -> tuple[tuple[StepSplit, ...], ...]:
-    """The parts of the mean step of each rank, in both halves of the measured steps."""
-    halves = [
-        [window.split() for window in half]
-        for half in zip(*(w.halves() for w in windows), strict=True)
-    ]
-    return tuple(tuple(split for split in half if split is not None) for half in halves)
 
 
 def evidence_of_timelines(timelines: Sequence[Timeline], thresholds: Thresholds) -> Evidence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from array import array
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from gpurun.measure.run_events import ProcessLog
@@ -106,14 +106,17 @@ class Window:
         # parts that overlap (a loader read by another thread) add up to more than the step
         return StepSplit(data, copy, forward, backward, optimizer, rest if rest >= 0 else None)
 
-    def halves(self) -> tuple[Window, Window]:
-        """The first half of the measured steps, and the second."""
-        middle = self.measured_steps // 2
-        early, late = self.durations_ns[:middle], self.durations_ns[middle:]
-        return (
-            replace(self, last=self.first + middle, durations_ns=early),
-            replace(self, first=self.first + middle, durations_ns=late),
-        )
+    def own_work_ms(self) -> tuple[float, ...]:
+        """Milliseconds of a step outside backward pass and optimizer: the medians of both halves.
+
+        Empty where too few steps tell. Steps that start or end a profiler do not move medians.
+        """
+        rows = slice(self.first, self.last)
+        columns = (self.clock.steps[c][rows] for c in (StepRow.BACKWARD_NS, StepRow.OPTIMIZER_NS))
+        steps = zip(self.durations_ns, *columns, strict=True)
+        own = [step - b - o for step, b, o in steps if UNKNOWN not in (b, o)]
+        middle = len(own) // 2
+        return (median(own[:middle]) / MS, median(own[middle:]) / MS) if middle else ()
 
     def _copy_ms(self) -> float | None:
         """Mean over the steps that were looked at, wherever they lie; None if no copy was seen."""

@@ -449,33 +449,22 @@ def test_the_slowest_rank_is_named_by_its_arrival() -> None:
     assert found(evidence, FindingType.MULTI_GPU_COMM) is None
 
 
-def test_ranks_of_a_plain_run_are_compared_by_what_they_do_alone() -> None:
-    slow = StepSplit(0.1, None, 6.0, 2.9, 0.5, 0.5)
-    finding = found(healthy_cpu(rank_splits=(SPLIT, slow)), FindingType.LOAD_IMBALANCE)
-    assert finding is not None
-    assert "rank 1" in finding.description
-
-
-def test_a_rank_that_was_slow_for_a_while_is_no_imbalance() -> None:
-    slow, slower = (
-        StepSplit(0.1, None, 4.0, 2.9, 0.5, 0.5),
-        StepSplit(0.1, None, 5.0, 2.9, 0.5, 0.5),
-    )
-    ranks = healthy_cpu(rank_splits=(SPLIT, slow))
-    for halves, told in (
-        (((SPLIT, slow), (SPLIT, slow)), True),
-        (((SPLIT,) * 2, (SPLIT, slower)), False),
-    ):
-        assert (
-            found(replace(ranks, rank_halves=halves), FindingType.LOAD_IMBALANCE) is not None
-        ) is told
+@pytest.mark.parametrize(
+    ("slow", "told"), [((6.0, 6.0), True), ((4.0, 6.0), False), ((), False), ((0.0, 0.0), False)]
+)
+def test_a_rank_of_a_plain_run_is_slower_if_it_is_in_both_halves(
+    slow: tuple[float, ...], told: bool
+) -> None:
+    evidence = healthy_cpu(rank_work_ms=((4.0, 4.0), slow))
+    finding = found(evidence, FindingType.LOAD_IMBALANCE)
+    assert (finding is not None) is told
+    assert finding is None or "rank 1 works 50 % longer" in finding.description
 
 
 def test_the_line_of_the_slowest_rank_is_that_of_its_additional_time() -> None:
-    slow = StepSplit(0.1, None, 6.0, 2.9, 0.5, 0.5)
     alike, logs = function("main", 0.1, 0.9), function("log", 0.4, line=57)
     ranks = ([alike], [alike, logs])
-    evidence = healthy_cpu(rank_splits=(SPLIT, slow), rank_functions=ranks)
+    evidence = healthy_cpu(rank_work_ms=((4.0, 4.0), (6.0, 6.0)), rank_functions=ranks)
     finding = found(evidence, FindingType.LOAD_IMBALANCE)
     assert finding is not None
     assert finding.location == Location("/home/me/train.py", 57, "log")

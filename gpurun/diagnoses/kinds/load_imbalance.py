@@ -11,7 +11,6 @@ from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.loader_cause import innermost
 from gpurun.records.finding import Finding, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
-from gpurun.records.result import StepSplit
 
 ADVICE = (
     "batches of like cost on all ranks: bucket by length, or deal out whole batches in turn",
@@ -45,8 +44,8 @@ class LoadImbalance(Diagnosis):
         fastest = work.index(min(work))
         ratio = work[slowest] / work[fastest]
         if source is Source.STEPS:
-            halves = (_works_longer(half, slowest) for half in evidence.rank_halves)
-            ratio = min([ratio, *(longer for longer in halves if longer is not None)])
+            halves = zip(*evidence.rank_work_ms, strict=True)
+            ratio = min(half[slowest] / min(half) for half in halves)
         functions = evidence.rank_functions
         known = len(functions) == len(work)
         return self.finding(
@@ -97,20 +96,7 @@ def _work_by_timeline(evidence: Evidence) -> list[float] | None:
 
 def _work_by_steps(evidence: Evidence) -> list[float] | None:
     """Milliseconds of the parts of a step in which no gradients are exchanged."""
-    if len(evidence.rank_splits) < 2:
+    ranks = evidence.rank_work_ms
+    if len(ranks) < 2 or not all(len(halves) == 2 and min(halves) > 0 for halves in ranks):
         return None
-    work = [_own_ms(split) for split in evidence.rank_splits]
-    return None if None in work else [value for value in work if value is not None]
-
-
-def _works_longer(splits: Sequence[StepSplit], rank: int) -> float | None:
-    """How many times as long as the fastest rank this one works; below 1 never."""
-    work = [_own_ms(split) for split in splits]
-    known = [value for value in work if value]
-    return None if len(known) <= rank or len(known) < len(work) else known[rank] / min(known)
-
-
-def _own_ms(split: StepSplit) -> float | None:
-    if split.data_wait_ms is None or split.forward_ms is None:
-        return None
-    return split.data_wait_ms + split.forward_ms + (split.rest_ms or 0.0)
+    return [sum(halves) / 2 for halves in ranks]
