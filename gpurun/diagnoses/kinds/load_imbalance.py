@@ -34,7 +34,10 @@ class LoadImbalance(Diagnosis):
     thresholds: ClassVar[tuple[str, ...]] = ("imbalance",)
 
     def find(self, evidence: Evidence) -> Finding | None:
-        """Find the slowest rank; the bound is work shared out evenly."""
+        """Find the slowest rank; the bound is work shared out evenly.
+
+        Without a timeline there is none: the wait for other ranks hides in what the fast ones do.
+        """
         work, source = _work_by_timeline(evidence), Source.TIMELINE
         if work is None:
             work, source = _work_by_steps(evidence), Source.STEPS
@@ -61,7 +64,7 @@ class LoadImbalance(Diagnosis):
             ],
             ADVICE,
             location=_location(functions[slowest], functions[fastest]) if known else None,
-            gain=work[slowest] / mean,
+            gain=work[slowest] / mean if source is Source.TIMELINE else None,
         )
 
 
