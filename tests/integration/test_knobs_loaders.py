@@ -244,3 +244,22 @@ def test_a_loader_built_anew_like_the_trainings_has_its_settings(run_knobs: RunK
     line = next(n for n, text in enumerate(lines, 1) if text.startswith("    return DataLoader("))
     run = run_knobs(ANEW, {"loader_workers": 2}, (f"train.py:{line}#0",))
     assert run.printed["told"] == [[2, 0, 0, 0]] * 3
+
+
+DRAWN = """
+def loader_of(dataset, sampler=None):
+    return DataLoader(dataset, batch_size=16, sampler=sampler)
+squares = Squares()
+first = loader_of(squares, sampler=range(64))
+train(first, epochs=1)
+print(json.dumps({"told": [first.num_workers, loader_of(squares).num_workers]}))
+"""
+
+
+def test_a_training_loader_with_a_sampler_of_its_own_says_nothing_of_others(
+    run_knobs: RunKnobs,
+) -> None:
+    lines = (HEAD + DRAWN).splitlines()
+    line = next(n for n, text in enumerate(lines, 1) if text.startswith("    return DataLoader("))
+    run = run_knobs(DRAWN, {"loader_workers": 2}, (f"train.py:{line}#0",))
+    assert run.printed["told"] == [2, 0]

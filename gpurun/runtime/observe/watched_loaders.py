@@ -76,17 +76,19 @@ class Loaders:
         """True for a loader that feeds training, by the training keys or as one that does.
 
         An earlier launch may have been over before a loop built its loader anew for the next epoch.
-        A loader of the same place, data set, batch size and order is taken for the training's.
+        A loader of the same place, data set, batch size and order is taken for the training's, if
+        neither has a sampler of its own.
         """
+        known = feeds_training(key, self.training_keys)
+        if arguments.get("sampler") is not None or arguments.get("batch_sampler") is not None:
+            return known
         dataset = arguments.get("dataset")
-        ordered = arguments.get("sampler") is arguments.get("batch_sampler") is None
         form = (place(key), arguments.get("batch_size"), bool(arguments.get("shuffle")))
         forms = self._trained_on.get(dataset) or set()
-        if not feeds_training(key, self.training_keys):
-            return ordered and form in forms
-        with contextlib.suppress(TypeError):  # a list, for one, cannot be held weakly
-            self._trained_on[dataset] = forms | {form}
-        return True
+        if known:
+            with contextlib.suppress(TypeError):  # a list, for one, cannot be held weakly
+                self._trained_on[dataset] = forms | {form}
+        return known or form in forms
 
     # -- construction --------------------------------------------------------------------------
 
