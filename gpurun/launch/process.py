@@ -13,8 +13,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from typing import NoReturn
 
 from gpurun.errors import GpurunError
@@ -100,9 +100,7 @@ def _become(
 
 
 def _wait(pid: int, tick: Callable[[int], None] | None, interval: float) -> int:
-    with ExitStack() as stack:
-        if tick is not None:
-            stack.callback(_started_waker(interval))
+    with nullcontext() if tick is None else _woken_every(interval):
         due = time.monotonic() + interval / 2
         while True:
             arrived = signal.sigwaitinfo(WAITED)
@@ -118,21 +116,20 @@ def _wait(pid: int, tick: Callable[[int], None] | None, interval: float) -> int:
                 tick(pid)
 
 
-def _started_waker(interval: float) -> Callable[[], None]:
-    """Have a thread wake this one every `interval` seconds; ends it, and waits for its end."""
+@contextmanager
+def _woken_every(interval: float) -> Iterator[None]:
+    """A thread wakes this one every `interval` seconds meanwhile."""
     over = threading.Event()
     waiting = threading.get_ident()
     waker = threading.Thread(target=_wake, args=(waiting, interval, over), daemon=True)
-    try:
+    with suppress(RuntimeError):  # no more threads are allowed: the script runs, without ticks
         waker.start()
-    except RuntimeError:  # no more threads are allowed: the script runs, without ticks
-        return lambda: None
-
-    def end() -> None:
+    try:
+        yield
+    finally:
         over.set()
-        waker.join()
-
-    return end
+        if waker.ident is not None:
+            waker.join()
 
 
 def _wake(waiting: int, interval: float, over: threading.Event) -> None:

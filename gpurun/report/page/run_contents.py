@@ -224,7 +224,7 @@ def _trial_of(folder: Path, tuning: TuningReport, side: Candidate) -> TrialRecor
     trials = [t for t in tuning.trials if t.status in ENDED_WELL and _inside(folder, t.run_dir)]
     of_side = [t for t in trials if t.knobs == side.knobs]
     searched = [t for t in trials if t.purpose in (TrialPurpose.PROBE, TrialPurpose.SCREEN)]
-    plain = [t for t in of_side if t in searched]
+    plain = [t for t in searched if t.knobs == side.knobs]
     plain = plain or [t for t in searched if _did_the_same(folder, t, side.knobs)]
     paired = [t for t in of_side if t.purpose in PAIR_SIDES]
     live = tuning.proof is not None and tuning.proof.live
@@ -262,8 +262,7 @@ def _activity_source(folder: Path, tuning: TuningReport, side: Candidate) -> str
     """What told the GPU activity of a side's launches; None where these differ."""
     launched = [t for t in tuning.trials if t.knobs == side.knobs and _inside(folder, t.run_dir)]
     results = [_result(folder, trial) for trial in launched]
-    told = {r.gpu_utilization_source for r in results if r is not None}
-    sources = told - {None}
+    sources = {r.gpu_utilization_source for r in results if r is not None} - {None}
     return sources.pop() if len(sources) == 1 else None
 
 
