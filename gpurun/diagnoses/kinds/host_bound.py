@@ -45,8 +45,8 @@ class HostBound(Diagnosis):
     Triggered by Python functions outside the loader, model, loss and optimizer above 10 % of the
     step, as far as the device idles meanwhile. Their own calls of torch count, too. Logging
     and writing to files in each step are named. Without a host profile, only the unexplained rest
-    of the step is known, and 30 % of it is a warning. Of a device's idle time, waits for data are
-    taken away first.
+    of the step is known, and 30 % of it is a warning. Waits for data are first taken away from the
+    device's idle time.
     """
 
     type: ClassVar[FindingType] = FindingType.HOST_BOUND
