@@ -131,6 +131,8 @@ class TrialPurpose(enum.Enum):
 
 PAIR_SIDES = (TrialPurpose.PAIR_BASELINE, TrialPurpose.PAIR_CANDIDATE)
 """The purposes of the trials of the proof."""
+IN_PAIRS = (*PAIR_SIDES, TrialPurpose.SHARE)
+"""The purposes of all trials that are launched in pairs."""
 
 
 @record
@@ -164,6 +166,15 @@ class TrialRecord:
     """GPU memory that its allocator held at most, free blocks included."""
     peak_host_bytes: int | None = None
     """Resident memory of all its processes together, at most."""
+
+    def took_turns(self, live_pairs: bool = True) -> bool:
+        """True if it was frozen while another launch had its turns.
+
+        Its use of the processor, and series of its devices, then say nothing of it. `live_pairs`:
+        whether pairs of this tuning took turns; True also where that is not known.
+        """
+        in_pair = live_pairs and self.purpose in IN_PAIRS
+        return in_pair or self.gain_over_reference is not None
 
 
 @record

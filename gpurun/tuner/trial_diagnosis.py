@@ -13,7 +13,7 @@ from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Knob
 from gpurun.records.finding import WARNING, Finding
-from gpurun.records.tuning import PAIR_SIDES, TrialPurpose, TrialRecord
+from gpurun.records.tuning import TrialRecord
 from gpurun.tuner.trial_series import TrialSeries
 
 
@@ -30,7 +30,7 @@ class TrialDiagnoses:
             evidence = evidence_of_run(folder, self._thresholds)
         except GpurunError:
             return ()
-        return diagnose(_without_processor(evidence) if _took_turns(record) else evidence)
+        return diagnose(_without_processor(evidence) if record.took_turns() else evidence)
 
     def under(self, settings: Mapping[str, Any]) -> tuple[Finding, ...]:
         """The findings of the last trial that was measured under these settings.
@@ -40,14 +40,8 @@ class TrialDiagnoses:
         """
         trials = self._trials.trials[::-1]
         ran = [t for t in trials if t.knobs == dict(settings) and t.samples_per_second]
-        alone = [t for t in ran if not _took_turns(t)]
+        alone = [t for t in ran if not t.took_turns()]
         return self.of((alone or ran)[0]) if ran else ()
-
-
-def _took_turns(trial: TrialRecord) -> bool:
-    """True if a trial was, or may have been, frozen while another had its turns."""
-    paired = (*PAIR_SIDES, TrialPurpose.SHARE)
-    return trial.purpose in paired or trial.gain_over_reference is not None
 
 
 def _without_processor(evidence: Evidence) -> Evidence:

@@ -307,6 +307,22 @@ def test_a_trial_that_ran_alone_is_preferred_to_one_that_took_turns(tmp_path: Pa
     assert len(paired.missing) == 2
 
 
+def test_a_trial_of_the_search_that_took_turns_shows_no_series_of_its_device(
+    tmp_path: Path,
+) -> None:
+    run = unpacked("gpt124m_tuning", tmp_path)
+    told = json.loads((run / "tuning.json").read_text())
+    told["proof"]["live"] = True
+    for found in told["trials"]:
+        if found["run_dir"] == "trials/03":
+            found["gain_over_reference"] = 5.0
+    (run / "tuning.json").write_text(json.dumps(told))
+    before, after = contents_of(run).recordings
+    assert before.gauges
+    assert not after.gauges
+    assert any("took turns with another launch" in line for line in contents_of(run).missing)
+
+
 def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GpurunError, match="holds no record of a run"):
         contents_of(tmp_path)

@@ -207,7 +207,7 @@ def _tuned(folder: Path, tuning: TuningReport, reader: _Reader) -> list[Recordin
             continue
         launch = folder / trial.run_dir
         recording = _recording(launch, label, reader, read_records(launch))
-        if trial.purpose in PAIR_SIDES and tuning.proof is not None and tuning.proof.live:
+        if trial.took_turns(_live(tuning)):
             told = f"{label}: {trial.run_dir} took turns with another launch"
             reader.missing.append(f"{told}; its figures of devices are left out")
             recording = _without_devices(recording)
@@ -219,19 +219,23 @@ def _tuned(folder: Path, tuning: TuningReport, reader: _Reader) -> list[Recordin
 def _trial_of(folder: Path, tuning: TuningReport, side: Candidate) -> TrialRecord | None:
     """The last trial of a side whose energy was measured, else the last one.
 
-    Trials that ran alone come first; those of live pairs shared their device in turns.
+    Trials that ran alone come first; the others shared their device in turns.
     """
     trials = [t for t in tuning.trials if t.status in ENDED_WELL and _inside(folder, t.run_dir)]
     of_side = [t for t in trials if t.knobs == side.knobs]
     searched = [t for t in trials if t.purpose in (TrialPurpose.PROBE, TrialPurpose.SCREEN)]
     plain = [t for t in searched if t.knobs == side.knobs]
     plain = plain or [t for t in searched if _did_the_same(folder, t, side.knobs)]
-    paired = [t for t in of_side if t.purpose in PAIR_SIDES]
-    live = tuning.proof is not None and tuning.proof.live
-    alone = plain if live else [*plain, *paired]
-    candidates = list(reversed(alone or paired))
+    found = [*plain, *(t for t in of_side if t.purpose in PAIR_SIDES)]
+    alone = [t for t in found if not t.took_turns(_live(tuning))]
+    candidates = list(reversed(alone or found))
     told = (t for t in candidates if _energy_was_measured(_result(folder, t)))
     return next(told, candidates[0] if candidates else None)
+
+
+def _live(tuning: TuningReport) -> bool:
+    """True if the pairs of its proof took turns."""
+    return tuning.proof is not None and tuning.proof.live
 
 
 def _did_the_same(folder: Path, trial: TrialRecord, knobs: Mapping[str, Any]) -> bool:
