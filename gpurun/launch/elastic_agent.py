@@ -68,8 +68,9 @@ def run_elastic(
         for name, level in PAGES_OF_TEXT.items():
             logging.getLogger(name).setLevel(level)
         arguments = _arguments(run, torchrun, target)
-        with _log_folder(arguments):
-            return _run(run, arguments, AttemptLog(_run_dir(environment)))
+        folder = _run_dir(environment)
+        with _log_folder(arguments, folder):
+            return _run(run, arguments, AttemptLog(folder))
 
 
 def local_ranks(word: str) -> int:
@@ -224,12 +225,17 @@ def _signal_handlers() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _log_folder(arguments: argparse.Namespace) -> Iterator[None]:
-    """A folder for the while: torch's own would stay in TMPDIR, with nothing in it but errors."""
+def _log_folder(arguments: argparse.Namespace, run_dir: Path | None) -> Iterator[None]:
+    """A folder for the while: torch's own would stay in TMPDIR, with nothing in it but errors.
+
+    It lies in the run's folder, so that what a killed launcher leaves stays below `.gpurun/`.
+    """
     if arguments.log_dir is not None or {arguments.redirects, arguments.tee} != {"0"}:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="gpurun-ranks-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="gpurun-ranks-", dir=run_dir, ignore_cleanup_errors=True
+    ) as folder:
         arguments.log_dir = folder
         yield
 

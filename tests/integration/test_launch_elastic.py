@@ -137,12 +137,15 @@ def test_a_signal_ends_the_ranks_and_is_the_exit_code(
     assert not any(alive(pid) for pid in ranks)
 
 
-def test_killing_the_launcher_kills_the_ranks(
+def test_killing_the_launcher_kills_the_ranks_and_leaves_no_temporary_folder(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     words = ("--nproc-per-node=2", write(tmp_path, PATIENT), "deaf")
-    launcher = start(tmp_path, clean_environment, *words)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    launcher = start(tmp_path, {**clean_environment, "TMPDIR": str(temporary)}, *words)
     assert_nothing_outlives_a_kill(launcher, pids(tmp_path, 2))
+    assert not list(temporary.glob("gpurun-*"))
 
 
 def test_torchrun_s_own_errors_are_two_lines(tmp_path: Path, gpurun: Gpurun) -> None:
