@@ -18,6 +18,7 @@ MODULES = ("__init__.py", "_inductor/compile_fx.py")
 """Files of it whose bytecode is looked for: a run that never compiled has not imported the last."""
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
 ELSEWHERE = "PYTHONPYCACHEPREFIX"
+KERNELS = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def shared_cache_environment(
@@ -25,16 +26,32 @@ def shared_cache_environment(
 ) -> dict[str, str]:
     """`environment` for one of many launches that share the folder `cache` and hash alike.
 
-    Where the user set one of these folders, or the hash, it stays. `program`: what is launched;
-    bytecode is only taken care of where that is this interpreter.
+    Where the user set the hash, or a folder for bytecode, it stays; so does a folder for torch's
+    kernels that holds some. What an isolated launch adds to that one is lost to the next launch,
+    so that an empty one is of no use. `program`: what is launched; bytecode is only taken care of
+    where that is this interpreter.
     """
-    shared = {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "PYTHONHASHSEED": "0"}
-    launched = {**shared, **environment}
+    launched = {"PYTHONHASHSEED": "0", **environment}
+    if not _holds_files(environment.get(KERNELS)):
+        launched[KERNELS] = str(cache / "inductor")
     ours = program == sys.executable and ELSEWHERE not in environment
     if ours and not _never_written() and not _has_bytecode():
         launched[ELSEWHERE] = str(cache / "bytecode")
         launched.pop(NO_BYTECODE, None)
     return launched
+
+
+def _holds_files(folder: str | None) -> bool:
+    """True if the folder has something in it; True also where that cannot be told."""
+    if not folder:
+        return False
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is not None
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
 
 
 def _never_written() -> bool:

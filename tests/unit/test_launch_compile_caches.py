@@ -89,8 +89,9 @@ def test_another_interpreter_s_bytecode_is_its_own_affair(package: Path, tmp_pat
 
 
 def test_what_the_user_set_stays(package: Path, tmp_path: Path) -> None:
+    (tmp_path / "kernels" / "fxgraph").mkdir(parents=True)
     user = {
-        "TORCHINDUCTOR_CACHE_DIR": "/a",
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "kernels"),
         "PYTHONHASHSEED": "7",
         "PYTHONPYCACHEPREFIX": "/b",
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -106,3 +107,15 @@ def test_without_torch_there_is_nothing_to_compile(
         "TORCHINDUCTOR_CACHE_DIR",
         "PYTHONHASHSEED",
     }
+
+
+def test_a_folder_for_kernels_is_shared_unless_the_user_s_own_holds_some(tmp_path: Path) -> None:
+    """A job script often names an empty one; kernels written there by a trial would be lost."""
+    name, own, cache = compile_caches.KERNELS, tmp_path / "own", tmp_path / "cache"
+    shared = str(cache / "inductor")
+    for user in ({}, {name: ""}, {name: str(own)}):
+        assert shared_cache_environment(user, cache)[name] == shared
+    own.mkdir()
+    assert shared_cache_environment({name: str(own)}, cache)[name] == shared
+    (own / "fxgraph").mkdir()
+    assert shared_cache_environment({name: str(own)}, cache)[name] == str(own)
