@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.formatting.number_text import count, milliseconds, number, times
 from gpurun.formatting.one_line import one_line
 from gpurun.records.diagnosis import DiagnosisReport
@@ -20,7 +21,6 @@ HEADINGS = {"critical": "Critical issues", "warning": "Warnings", "note": "Notes
 STYLES = {"critical": "bold red", "warning": "yellow", "note": "cyan"}
 _EVIDENCE_SHOWN = 5
 _LONGEST_SHOWN = 3
-_NAME_WIDTH = 50
 _ADVICE_SHOWN = 2
 
 
@@ -141,7 +141,7 @@ def _longest(figures: ProfileFigures | None) -> Iterator[str]:
     if figures is None:
         return
     kind, ranked = "kernels", figures.top_kernels or ()
-    told = [f"{k.name[:_NAME_WIDTH]} {k.share * 100:.0f} %" for k in ranked[:_LONGEST_SHOWN]]
+    told = [f"{short_kernel_name(k.name)} {k.share * 100:.0f} %" for k in ranked[:_LONGEST_SHOWN]]
     if not told:
         kind, operators = "operators", figures.top_operators or ()
         told = [f"{o.name} {o.share * 100:.0f} %" for o in operators[:_LONGEST_SHOWN]]

@@ -166,6 +166,25 @@ def test_the_document_says_what_was_recorded(ended: tuple[Path, bytes]) -> None:
     assert first["location"]["file"].endswith("train.py")
 
 
+def test_a_warning_that_torch_gives_of_our_profiler_is_not_the_script_s(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    """torch 2.11 warns at each start that events are cleared."""
+    warns = (
+        "if step == 0:\n"
+        "        import warnings\n"
+        "        warnings.simplefilter('error')\n"
+        "        start = torch.profiler.profile.start\n"
+        "        def warn(self): warnings.warn('events are cleared'); start(self)\n"
+        "        torch.profiler.profile.start = warn"
+    )
+    script(tmp_path, warns)
+    done = gpurun("profile", *STEPS, "--stop", "train.py", cwd=tmp_path)
+    assert done.returncode == 0
+    assert b"cleared" not in done.stderr
+    assert recorded(tmp_path).timeline.operators
+
+
 def test_a_script_that_raises_in_the_window_keeps_its_traceback(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

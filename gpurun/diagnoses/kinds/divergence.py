@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import Finding, FindingType
 from gpurun.timeline.weighty_kernels import weighty
 
@@ -38,7 +39,8 @@ class Divergence(Diagnosis):
         return self.finding(
             evidence,
             evidence.thresholds.severity("warp_efficiency", efficiency),
-            f"{percent(efficiency)} of a warp's threads are active: {kernel.name[:60]}",
+            f"{percent(efficiency)} of a warp's threads are active: "
+            f"{short_kernel_name(kernel.name)}",
             [
                 figure("kernel", kernel.name, Source.KERNELS),
                 figure("warp_efficiency", efficiency, Source.KERNELS),

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.records.profile_figures import KernelShare
 
@@ -35,6 +36,7 @@ class KernelEfficiency(Diagnosis):
         if busy is not None and busy < WORTH:
             return None
         activity, top = activity_while_busy(evidence), _longest(evidence)
+        longest = None if top is None else short_kernel_name(top.name)
         rate = evidence.thresholds.severity
         by_kernel = rate("one_kernel_share", None if top is None else top.share)
         if top is not None and top.tensor_core:
@@ -44,7 +46,7 @@ class KernelEfficiency(Diagnosis):
             text = f"SMs are active {percent(activity)} of the time in which kernels run"
         else:
             assert top is not None
-            text = f"one kernel takes {percent(top.share)} of the step: {top.name[:60]}"
+            text = f"one kernel takes {percent(top.share)} of the step: {longest}"
         return self.finding(
             evidence,
             max(by_activity, by_kernel),
@@ -52,7 +54,7 @@ class KernelEfficiency(Diagnosis):
             [
                 figure("sm_activity_while_busy", activity, Source.ACTIVITY),
                 figure("sm_activity", evidence.sm_activity, Source.ACTIVITY),
-                figure("longest_kernel", None if top is None else top.name, Source.TIMELINE),
+                figure("longest_kernel", longest, Source.TIMELINE),
                 figure("longest_kernel_share", None if top is None else top.share, Source.TIMELINE),
             ],
             ADVICE,

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType
 from gpurun.timeline.model import Group, KernelMetrics
 from gpurun.timeline.weighty_kernels import weighty
@@ -49,7 +50,7 @@ class MemoryBandwidth(Diagnosis):
         if share is not None:
             text = f"elementwise kernels, norms and reductions take {percent(share)} of the step"
         elif kernel is not None and by_kernel == severity:
-            text = f"a kernel waits for memory: {kernel.name[:60]}"
+            text = f"a kernel waits for memory: {short_kernel_name(kernel.name)}"
         else:
             text = f"DRAM is active {percent(dram)} of the time"
         return self.finding(

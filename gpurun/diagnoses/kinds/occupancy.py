@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import Finding, FindingType
 from gpurun.timeline.model import KernelMetrics
 from gpurun.timeline.weighty_kernels import weighty
@@ -49,7 +50,7 @@ class Occupancy(Diagnosis):
             evidence,
             severity,
             f"occupancy is {percent((occupancy or 0.0) / 100)}, limited by "
-            f"{cause.replace('_', ' ')}: {kernel.name[:60]}",
+            f"{cause.replace('_', ' ')}: {short_kernel_name(kernel.name)}",
             [
                 figure("kernel", kernel.name, Source.KERNELS),
                 figure("occupancy_percent", occupancy, Source.KERNELS),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,14 @@ now = time.perf_counter_ns
 def keep_quiet() -> None:
     """Before torch is imported: the script's output stays its own."""
     os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    """torch's warnings are of gpurun's profiler: torch 2.11 always gives one at its start."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 class Kineto:
@@ -52,7 +62,8 @@ class Kineto:
             self._watch_others()
             self._ours = True
             profiler = self._torch.profiler.profile(activities=self._activities())
-            profiler.start()
+            with _no_warnings():
+                profiler.start()
             self._profiler = profiler
             for _ in range(MARKS):
                 with self._torch.profiler.record_function(f"{CLOCK_MARK}{now()}"):
@@ -69,9 +80,10 @@ class Kineto:
         self._profiler = None
         if profiler is not None:
             try:
-                profiler.stop()
                 self._trace.parent.mkdir(parents=True, exist_ok=True)
-                profiler.export_chrome_trace(str(self._trace))
+                with _no_warnings():
+                    profiler.stop()
+                    profiler.export_chrome_trace(str(self._trace))
             except Exception as error:
                 self._failure = f"{type(error).__name__}: {error}"
         self._seconds += (now() - began) / 1e9

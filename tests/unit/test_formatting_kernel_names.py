@@ -1,0 +1,47 @@
+"""Kernels are named so that a reader knows them, and not by their C++ signatures."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpurun.formatting.kernel_names import MOST_CHARACTERS, short_kernel_name
+
+
+@pytest.mark.parametrize(
+    ("signature", "name"),
+    [
+        ("ampere_sgemm_128x64_tn", "ampere_sgemm_128x64_tn"),
+        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pageable -> Device)"),
+        (
+            "ncclDevKernel_AllReduce_Sum(ncclDevKernelArgsStorage<4096ul>)",
+            "ncclDevKernel_AllReduce_Sum",
+        ),
+        (
+            "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn>(T1::Params)",
+            "Kernel2<cutlass_80_simt_sgemm_256x128_8x4_tn>",
+        ),
+        (
+            "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::"
+            "(anonymous namespace)::TensorListMetadata<3>, at::native::(anonymous namespace)::"
+            "FusedSgdMathFunctor<float, 3>, double>(at::native::TensorListMetadata<3>, double)",
+            "multi_tensor_apply_kernel<FusedSgdMathFunctor>",
+        ),
+        (
+            "void at::native::elementwise_kernel<(int)128, (int)2, void at::native::"
+            "gpu_kernel_impl_nocast<at::native::CUDAFunctor_add<float>>(at::TensorIteratorBase &)"
+            "::[lambda(int) (instance 1)]>(int, T3)",
+            "elementwise_kernel<CUDAFunctor_add>",
+        ),
+        ("void softmax_warp_forward<float, 5, false>(float*)", "softmax_warp_forward"),
+        ("void torn_off<", "torn_off"),
+        ("", ""),
+    ],
+)
+def test_the_kernel_and_what_it_computes_are_named(signature: str, name: str) -> None:
+    assert short_kernel_name(signature) == name
+
+
+def test_a_long_name_is_cut_off_visibly() -> None:
+    name = short_kernel_name("triton_poi_fused_" + "add_" * 60)
+    assert len(name) == MOST_CHARACTERS
+    assert name.endswith("…")
