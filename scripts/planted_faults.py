@@ -5,8 +5,8 @@
 Printed for each script of `tests/data/planted` (and, with a GPU, `tests/data/planted_gpu`): the
 first finding with its severity and line, the most severe finding of the repaired twin (at most 0.4
 is asked for), and the gain of the repair beside the bound that the finding gives. The gain is the
-ratio of the median step times of plain runs, which take turns; with its 95 % interval (Student's t
-over `--repeats` pairs).
+ratio of the times of a sample, by the median steps of plain runs, which take turns; with its 95 %
+interval (Student's t over `--repeats` pairs).
 """
 
 from __future__ import annotations
@@ -98,14 +98,15 @@ def profiled(path: Path, folder: Path, *flag: str) -> list[dict[str, Any]]:
 
 
 def pair(path: Path, folder: Path, number: int) -> float:
-    """The log of the fault's median step over its twin's."""
+    """The log of the fault's time for a sample, by the median step, over its twin's."""
     sides = [(), ("--clean",)]
     times = {}
     for flag in sides if number % 2 else reversed(sides):
         document = folder / "run.json"
         more = (*RANKS.get(path.stem, ()), "--json", str(document))
         launch([*more, str(path), *flag], folder)
-        times[flag] = json.loads(document.read_text())["step_time_ms"]["p50"]
+        told = json.loads(document.read_text())
+        times[flag] = told["step_time_ms"]["p50"] / (told["batch_size"] or 1)
     return math.log(times[()] / times["--clean",])
 
 
