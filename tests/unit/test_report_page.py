@@ -38,7 +38,7 @@ PRICE = ReportConfig(price_per_hour=2.0)
 class Seen(HTMLParser):
     """Tags, headings and text of a document; every opened element must be closed."""
 
-    VOID = ("meta", "link", "br", "rect", "line", "polyline", "circle")
+    VOID = ("meta", "link", "br", "wbr", "rect", "line", "polyline", "circle")
 
     def __init__(self, document: str) -> None:
         super().__init__()
@@ -128,6 +128,19 @@ def test_two_runs_stand_side_by_side() -> None:
     assert headings(page)[:3] == ["Side by side", "Figures", "Step"]
     assert "two has ×2.50 the throughput of one." in markdown_page(page)
     assert "| samples/s | 100 | 250 |" in markdown_page(page)
+
+
+def test_runs_of_different_scripts_bear_their_names_and_are_not_compared() -> None:
+    fast, slow = (Recording("after", run_result(samples_per_second=x)) for x in (100.0, 2.0))
+    one = RunContents("20261127-035610-30c50d", ("jobs/images.py",), recordings=(fast,))
+    two = RunContents("20261127-035100-144296", ("jobs/words.py", "--big"), recordings=(slow,))
+    shown = markdown_page(page_of(one, two))
+    assert "throughput of" not in shown
+    assert "different scripts" in shown
+    assert "images.py after" in shown
+    again = RunContents("20261127-045100-144296", ("jobs/images.py",), recordings=(slow,))
+    assert "has ×0.02 the throughput of" in markdown_page(page_of(one, again))
+    assert "20261127-045100-144296 after" in markdown_page(page_of(one, again, two))
 
 
 def test_the_loss_of_what_was_kept_is_shown_in_the_range_of_the_baseline() -> None:

@@ -25,6 +25,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """Even if foreign text came through, nothing would run and nothing would be loaded."""
 WIDE = 4
 """Tables of so many columns become lists on a phone."""
+LONG_FIGURE = 20
+"""Characters of a figure that is not broken into lines."""
 
 
 def html_page(page: Page) -> str:
@@ -108,14 +110,21 @@ def _table(grid: Grid) -> str:
 def _row(grid: Grid, row: tuple[str, ...], style: str) -> str:
     kind = f' class="{style}"' if style in ("dim", "bold") else ""
     cells = "".join(
-        f"<td{_side(column)}{_name(column, i)}>{_text(cell)}</td>"
+        f"<td{_side(column, cell)}{_name(column, i)}>{_cell(cell)}</td>"
         for i, (column, cell) in enumerate(zip(grid.columns, row, strict=True))
     )
     return f"<tr{kind}>{cells}</tr>"
 
 
-def _side(column: Column) -> str:
-    return ' class="r"' if column.right else ""
+def _cell(words: str) -> str:
+    """A long name is broken behind an underscore rather than anywhere."""
+    return _text(words).replace("_", "_<wbr>")
+
+
+def _side(column: Column, cell: str = "") -> str:
+    """Figures stand on the right, unbroken unless they are long."""
+    long = " t" if len(cell) > LONG_FIGURE else ""
+    return f' class="r{long}"' if column.right else ""
 
 
 def _name(column: Column, index: int) -> str:

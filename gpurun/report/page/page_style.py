@@ -28,6 +28,7 @@ th{color:var(--soft);font-weight:600}
 td{min-width:5.5rem}
 td.r,th.r{text-align:right;font-variant-numeric:tabular-nums;min-width:0}
 .wide td.r{white-space:nowrap}
+.wide td.t{white-space:normal}
 .wide th{min-width:6rem;font-size:.8rem}
 .wide td:first-child:not(.r){min-width:9rem}
 .wide td:last-child:not(.r){min-width:10rem}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.formatting.number_text import factor
@@ -30,6 +31,7 @@ from gpurun.report.page.step_parts_section import step_section
 from gpurun.report.page.tuning_sections import trials_section, tuning_sections
 
 TITLE_LENGTH = 80
+OF_DIFFERENT_SCRIPTS = "The runs are of different scripts, so their speeds are not compared."
 
 
 def run_page(runs: Sequence[RunContents], config: ReportConfig) -> Page:
@@ -63,20 +65,28 @@ def _part(run: RunContents, config: ReportConfig) -> PagePart:
 def _side_by_side(runs: Sequence[RunContents]) -> PagePart:
     """Figures, step parts and loss curves of all runs together."""
     named: list[Named] = [
-        (f"{run.name} {recording.label}".strip(), recording)
-        for run in runs
+        (f"{name} {recording.label}".strip(), recording)
+        for name, run in zip(_names(runs), runs, strict=True)
         for recording in run.recordings
     ]
     launches = [(name, r.result) for name, r in named if r.result is not None]
     blocks: list[Block] = []
     if launches:
-        blocks = [*_faster(launches), Table(figure_grid(launches))]
+        of_one = len({run.command[:1] for run in runs}) == 1
+        told = _faster(launches) if of_one else [Paragraph(OF_DIFFERENT_SCRIPTS)]
+        blocks = [*told, Table(figure_grid(launches))]
     sections = [
         Section("Figures", tuple(blocks)) if blocks else None,
         step_section(named),
         loss_section(named),
     ]
     return PagePart("Side by side", tuple(section for section in sections if section is not None))
+
+
+def _names(runs: Sequence[RunContents]) -> list[str]:
+    """What tells the runs apart: their scripts if these all differ, else the runs' own names."""
+    scripts = [Path(run.command[0]).name if run.command else "" for run in runs]
+    return scripts if all(scripts) and len({*scripts}) == len(runs) else [run.name for run in runs]
 
 
 def _faster(launches: Sequence[tuple[str, RunResult]]) -> list[Block]:
