@@ -74,7 +74,7 @@ FIGURES: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("mean step", _step),
     ("step p50 / p95 / p99, ms", _spread),
     ("epoch", lambda r: _shown(duration, r.epoch_seconds)),
-    ("batch size", lambda r: _shown("{:,.4g}".format, r.batch_size)),
+    ("batch size", lambda r: _shown("{:,.6g}".format, r.batch_size)),
     ("measured steps", lambda r: f"{r.measured_steps:,}" if r.measured_steps else ""),
     ("ranks", lambda r: str(r.ranks) if r.ranks > 1 else ""),
     ("GPU activity", _activity),

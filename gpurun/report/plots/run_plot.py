@@ -104,9 +104,19 @@ def _gains(name: str, report: TuningReport, axes: Axes) -> None:
     rows = _told(report)
     base = ladder_grid(report).rows[0][0]
     names = [base, *(knob_change(row.knob, row.value) for row in rows), CHOSEN]
-    values = [1.0, *(row.speedup or 1.0 for row in rows), report.speedup or 1.0]
+    chosen = report.speedup or 1.0
+    values = [1.0, *(row.speedup or 1.0 for row in rows), chosen]
     colors = [plot_style.MEASURED] * (1 + len(rows)) + [plot_style.BETTER]
-    bars = axes.barh(_short(names), values, color=colors, height=0.6)
+    low, high = report.speedup_confidence_interval or (chosen, chosen)
+    nothing = [0.0] * (1 + len(rows))
+    bars = axes.barh(
+        _short(names),
+        values,
+        color=colors,
+        height=0.6,
+        xerr=[[*nothing, max(0.0, chosen - low)], [*nothing, max(0.0, high - chosen)]],
+        error_kw={"ecolor": plot_style.LEVEL, "elinewidth": 1.5},
+    )
     axes.bar_label(bars, [factor(v) for v in values], padding=3, fontsize=plot_style.SMALL)
     axes.axvline(1.0, color=plot_style.FAINT, linestyle="--", linewidth=1)
     axes.grid(visible=False)
