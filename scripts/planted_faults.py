@@ -100,13 +100,16 @@ def profiled(path: Path, folder: Path, *flag: str) -> list[dict[str, Any]]:
 def pair(path: Path, folder: Path, number: int) -> float:
     """The log of the fault's time for a sample, by the median step, over its twin's."""
     sides = [(), ("--clean",)]
-    times = {}
+    times, batches = {}, {}
     for flag in sides if number % 2 else reversed(sides):
         document = folder / "run.json"
         more = (*RANKS.get(path.stem, ()), "--json", str(document))
         launch([*more, str(path), *flag], folder)
         told = json.loads(document.read_text())
-        times[flag] = told["step_time_ms"]["p50"] / (told["batch_size"] or 1)
+        times[flag] = told["step_time_ms"]["p50"]
+        batches[flag] = told["batch_size"]
+    if None not in batches.values():
+        times = {flag: time / batches[flag] for flag, time in times.items()}
     return math.log(times[()] / times["--clean",])
 
 

@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import re
 
-MOST_CHARACTERS = 60
-_NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{anonymous\})::")
+MOST_CHARACTERS = 64
+MOST_ARGUMENTS = 2
+_RETURNS = re.compile(r"^(?:std::)?enable_if<[^>]*>::type |^void ")
+_NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{anonymous\}|<unnamed>)::")
 _WORD = re.compile(r"[A-Za-z_]\w{3,}")
-_PLAIN = frozenset(
-    {"void", "bool", "char", "short", "long", "float", "double", "true", "false"}
-    | {"unsigned", "signed", "const", "lambda", "array"}
+_TELLS_NOTHING = frozenset(
+    {"void", "bool", "char", "short", "long", "float", "double", "true", "false", "unsigned"}
+    | {"signed", "const", "lambda", "array", "instance", "operator", "Half", "BFloat16"}
+    | {"TensorIterator", "TensorIteratorBase", "TensorListMetadata", "TensorListScalarListMetadata"}
+    | {"ReduceOp", "func_wrapper_t", "gpu_kernel_impl", "gpu_kernel_impl_nocast"}
+    | {"AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor"}
 )
-"""Words of four letters and more that tell nothing."""
-_TELLING = re.compile(r"functor|op$", re.IGNORECASE)
+"""Types, and wrappers of torch around what is computed."""
 
 
 def short_kernel_name(signature: str) -> str:
-    """The kernel's own name, and of its template arguments the one that says what it computes.
+    """The kernel's own name, and those template arguments that say what it computes.
 
     A name that is no C++ signature stays as it is; all are cut off with "…" after
     `MOST_CHARACTERS`.
     """
-    plain = _NAMESPACE.sub("", signature).removeprefix("void ")
+    plain = _NAMESPACE.sub("", _RETURNS.sub("", signature))
     name = re.match(r"[\w.]*", plain)
     base = name.group() if name else ""
     if not base:
@@ -33,9 +37,9 @@ def short_kernel_name(signature: str) -> str:
     rest = plain[len(base) :]
     if not rest.startswith("<"):
         return _cut(base if rest.startswith("(") else plain)
-    words = [w for w in _WORD.findall(_inside(rest)) if w not in _PLAIN]
-    telling = next((w for w in words if _TELLING.search(w)), words[0] if words else None)
-    return _cut(base if telling is None else f"{base}<{telling}>")
+    words = dict.fromkeys(w for w in _WORD.findall(_inside(rest)) if w not in _TELLS_NOTHING)
+    told = ", ".join([*words][:MOST_ARGUMENTS])
+    return _cut(f"{base}<{told}>" if told else base)
 
 
 def _inside(text: str) -> str:

@@ -17,8 +17,8 @@ class CudnnBenchmark(Knob):
     """`torch.backends.cudnn.benchmark = True`: algorithms are chosen by timing, not by heuristics.
 
     Helps convolutional models whose input shapes do not change: each new shape is timed once. For
-    ResNet-50 in bfloat16 that took 9 s a launch on an H100 and gained nothing, compiled or not, so
-    it is tried by itself, if there is time, and not among the likely changes.
+    ResNet-50 in bfloat16 that took 9 s a launch on an H100, and no gain could be seen. So it is
+    tried by itself, if there is time, and not among the likely changes.
 
     Risks: shapes that change all the time are timed all the time. The chosen algorithm, and with it
     the rounding, may differ from run to run. Scripts that ask for deterministic algorithms, or

@@ -22,17 +22,21 @@ KERNELS = "TORCHINDUCTOR_CACHE_DIR"
 
 
 def shared_cache_environment(
-    environment: Mapping[str, str], cache: Path, program: str = sys.executable
+    environment: Mapping[str, str],
+    cache: Path,
+    program: str = sys.executable,
+    *,
+    isolated: bool = True,
 ) -> dict[str, str]:
     """`environment` for one of many launches that share the folder `cache` and hash alike.
 
-    Where the user set the hash, or a folder for bytecode, it stays; so does a folder for torch's
-    kernels that holds some. What an isolated launch adds to that one is lost to the next launch,
-    so that an empty one is of no use. `program`: what is launched; bytecode is only taken care of
-    where that is this interpreter.
+    What the user set stays. Only a folder for torch's kernels is replaced if it is empty: what an
+    `isolated` launch writes into it is lost to the next. `program`: what is launched; bytecode is
+    only taken care of where that is this interpreter.
     """
     launched = {"PYTHONHASHSEED": "0", **environment}
-    if not _holds_files(environment.get(KERNELS)):
+    own = environment.get(KERNELS)
+    if not own or (isolated and not _holds_files(own)):
         launched[KERNELS] = str(cache / "inductor")
     ours = program == sys.executable and ELSEWHERE not in environment
     if ours and not _never_written() and not _has_bytecode():
@@ -41,10 +45,8 @@ def shared_cache_environment(
     return launched
 
 
-def _holds_files(folder: str | None) -> bool:
+def _holds_files(folder: str) -> bool:
     """True if the folder has something in it; True also where that cannot be told."""
-    if not folder:
-        return False
     try:
         with os.scandir(folder) as entries:
             return next(entries, None) is not None

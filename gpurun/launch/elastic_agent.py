@@ -234,10 +234,19 @@ def _log_folder(arguments: argparse.Namespace, run_dir: Path | None) -> Iterator
         yield
         return
     with tempfile.TemporaryDirectory(
-        prefix="gpurun-ranks-", dir=run_dir, ignore_cleanup_errors=True
+        prefix="gpurun-ranks-", dir=_with_room(run_dir), ignore_cleanup_errors=True
     ) as folder:
         arguments.log_dir = folder
         yield
+
+
+def _with_room(run_dir: Path | None) -> Path | None:
+    """The run's folder; None, which is TMPDIR, if it takes no further folder."""
+    try:
+        with tempfile.TemporaryDirectory(dir=run_dir):
+            return run_dir
+    except OSError:
+        return None
 
 
 @contextlib.contextmanager

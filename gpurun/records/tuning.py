@@ -166,13 +166,16 @@ class TrialRecord:
     """GPU memory that its allocator held at most, free blocks included."""
     peak_host_bytes: int | None = None
     """Resident memory of all its processes together, at most."""
+    in_turns: bool | None = None
+    """Whether it was frozen while another launch had its turns; None in older documents."""
 
     def took_turns(self, live_pairs: bool = True) -> bool:
-        """True if it was frozen while another launch had its turns.
+        """`in_turns`. Series of its devices, and its use of the processor, then say nothing of it.
 
-        Its use of the processor, and series of its devices, then say nothing of it. `live_pairs`:
-        whether pairs of this tuning took turns; True also where that is not known.
+        `live_pairs`: for older documents, whether their pairs took turns.
         """
+        if self.in_turns is not None:
+            return self.in_turns
         in_pair = live_pairs and self.purpose in IN_PAIRS
         return in_pair or self.gain_over_reference is not None
 

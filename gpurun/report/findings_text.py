@@ -21,6 +21,8 @@ HEADINGS = {"critical": "Critical issues", "warning": "Warnings", "note": "Notes
 STYLES = {"critical": "bold red", "warning": "yellow", "note": "cyan"}
 _EVIDENCE_SHOWN = 5
 _LONGEST_SHOWN = 3
+KERNEL_FIGURES = ("kernel", "longest_kernel")
+"""Evidence that names a kernel; documents have its whole signature."""
 _ADVICE_SHOWN = 2
 
 
@@ -82,6 +84,8 @@ def evidence_text(figures: Sequence[EvidenceFigure]) -> str:
     by_source: dict[str, list[str]] = {}
     for figure in figures:
         value = figure.value if isinstance(figure.value, str) else number(figure.value)
+        if figure.name in KERNEL_FIGURES:
+            value = short_kernel_name(value)
         by_source.setdefault(figure.source, []).append(f"{figure.name} {one_line(value, 80)}")
     return "; ".join(f"{source}: {', '.join(told)}" for source, told in by_source.items())
 

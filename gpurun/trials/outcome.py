@@ -30,7 +30,8 @@ class Outcome:
 
     `exit_code` is None where it had to be killed. `logs`: what its processes recorded. `seconds`:
     from start to end; of a side of a live pair half of what the pair took. `ratio`: its step time
-    over the reference's, where it took turns with one.
+    over the reference's, where it took turns with one. `in_turns`: whether it took turns at all,
+    with a reference or as a side of a live pair.
     """
 
     request: LaunchRequest
@@ -40,6 +41,7 @@ class Outcome:
     seconds: float
     failure: Failure | None
     ratio: TurnRatio | None = None
+    in_turns: bool = False
 
     @property
     def run_dir(self) -> Path:

@@ -71,8 +71,8 @@ class Reference:
 class BesideReference:
     """One launch that takes turns with the reference once it has warmed up.
 
-    `ratio`: its step time over the reference's, None where too few turns were taken. `seconds`:
-    what the turns took.
+    `ratio`: its step time over the reference's, None where too few turns were taken. `begun`:
+    whether any were. `seconds`: what they took.
     """
 
     def __init__(
@@ -88,13 +88,13 @@ class BesideReference:
         self._reference = reference
         self._side = live_side(candidate, sandbox, sampler)
         self._draws = draws
-        self._over = False
+        self.begun = False
 
     def look(self) -> Failure | None:
         """Take the turns if it is ready for them; why it must be given up, None if it need not."""
-        if self._over or not self._side.answered:
+        if self.begun or not self._side.answered:
             return None
-        self._over = True
+        self.begun = True
         began = time.monotonic()
         try:
             self.ratio = turn_ratio(self._turns())

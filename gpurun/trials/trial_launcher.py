@@ -130,7 +130,9 @@ class TrialLauncher:
         if reference is not None and reference.lost:
             self.end_reference()
         outcome = self._conclude(request, exit_code, time.monotonic() - started, given_up)
-        return outcome if turns is None else replace(outcome, ratio=turns.ratio)
+        if turns is None:
+            return outcome
+        return replace(outcome, ratio=turns.ratio, in_turns=turns.begun)
 
     def start_reference(self, request: LaunchRequest) -> str:
         """Launch what later launches take turns with; why that cannot be, "" once it waits."""
@@ -187,6 +189,7 @@ class TrialLauncher:
                 zip(requests, end.exit_codes, end.peak_shares, strict=True)
             )
         ]
+        outcomes = [replace(outcome, in_turns=True) for outcome in outcomes]
         pair_failure = _pair_failure(end, outcomes)
         ratio, notes = end.ratio, end.notes
         if ratio is not None and crowd_out([one.result for one in outcomes]):
@@ -274,7 +277,9 @@ class TrialLauncher:
         layer = self._layers.get(request.shared)
         return LaunchSpec(
             argv=argv,
-            env=shared_cache_environment(environment, cache, argv[0]),
+            env=shared_cache_environment(
+                environment, cache, argv[0], isolated=self.mode is not Mode.IN_PLACE
+            ),
             cwd=request.cwd,
             writable=(request.run_dir, cache),
             layers=() if layer is None else (layer,),

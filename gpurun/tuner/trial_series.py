@@ -285,6 +285,7 @@ def trial_of(
         failure=None if outcome.failure is None else outcome.failure.kind,
         peak_reserved_bytes=peaks.reserved or None,
         peak_host_bytes=peaks.host or None,
+        in_turns=outcome.in_turns,
     )
     shown = None if log is None else evidence(log, request.seed_offset, request.rounded)
     return Trial(record, result, log, shown, outcome.exit_code, objective, outcome.failure)

@@ -172,16 +172,19 @@ def test_a_warning_that_torch_gives_of_our_profiler_is_not_the_script_s(
     """torch 2.11 warns at each start that events are cleared."""
     warns = (
         "if step == 0:\n"
-        "        import warnings\n"
-        "        warnings.simplefilter('error')\n"
-        "        start = torch.profiler.profile.start\n"
-        "        def warn(self): warnings.warn('events are cleared'); start(self)\n"
-        "        torch.profiler.profile.start = warn"
+        "        import torch.profiler.profiler as module, warnings\n"
+        "        prepare = torch.profiler.profile.prepare_trace\n"
+        "        def warn(self): module.warn('events are cleared'); prepare(self)\n"
+        "        torch.profiler.profile.prepare_trace = warn\n"
+        "    if step in (2, 60): warnings.warn('of the script')\n"
+        "    if step == 61: module.warn('given again')"
     )
     script(tmp_path, warns)
-    done = gpurun("profile", *STEPS, "--stop", "train.py", cwd=tmp_path)
+    done = gpurun("profile", *STEPS, "train.py", cwd=tmp_path)
     assert done.returncode == 0
     assert b"cleared" not in done.stderr
+    assert done.stderr.count(b"of the script") == 2  # the warning, and its line of the source
+    assert b"given again" in done.stderr
     assert recorded(tmp_path).timeline.operators
 
 

@@ -33,6 +33,18 @@ from gpurun.formatting.kernel_names import MOST_CHARACTERS, short_kernel_name
             "elementwise_kernel<CUDAFunctor_add>",
         ),
         ("void softmax_warp_forward<float, 5, false>(float*)", "softmax_warp_forward"),
+        (
+            "void at::native::reduce_kernel<(int)512, (int)1, at::native::ReduceOp<float, at::"
+            "native::MeanOps<float, float>, unsigned int>>(T3)",
+            "reduce_kernel<MeanOps>",
+        ),
+        (
+            "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::<unnamed>::"
+            "TensorListMetadata<(int)2>, at::native::<unnamed>::UnaryOpFunctor<float, (int)2>, "
+            "at::native::Sqrt<float>>(T1, T2, T3...)",
+            "multi_tensor_apply_kernel<UnaryOpFunctor, Sqrt>",
+        ),
+        ("std::enable_if<!(false), void>::type gemvx::kernel<int, float>(T1)", "kernel"),
         ("void torn_off<", "torn_off"),
         ("", ""),
     ],

@@ -117,5 +117,7 @@ def test_a_folder_for_kernels_is_shared_unless_the_user_s_own_holds_some(tmp_pat
         assert shared_cache_environment(user, cache)[name] == shared
     own.mkdir()
     assert shared_cache_environment({name: str(own)}, cache)[name] == shared
+    in_place = shared_cache_environment({name: str(own)}, cache, isolated=False)
+    assert in_place[name] == str(own)
     (own / "fxgraph").mkdir()
     assert shared_cache_environment({name: str(own)}, cache)[name] == str(own)

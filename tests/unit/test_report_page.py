@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,10 @@ from gpurun.records.scaling import ScalingPoint, ScalingReport
 from gpurun.records.tuning import Ceilings, GuardVerdict, LossCurves, Rejection
 from gpurun.report.page.html_page import html_page
 from gpurun.report.page.markdown_page import markdown_page
-from gpurun.report.page.page_blocks import Page
+from gpurun.report.page.page_blocks import Page, PagePart, Section, Table
 from gpurun.report.page.run_contents import Recording, RunContents, read_contents
 from gpurun.report.page.run_page import run_page
+from gpurun.report.terminal_table import Column, Grid
 from tests.conftest import REPOSITORY
 from tests.recordings import unpacked
 from tests.unit.recorded_runs import row, steps, write_events
@@ -138,9 +140,24 @@ def test_runs_of_different_scripts_bear_their_names_and_are_not_compared() -> No
     assert "throughput of" not in shown
     assert "different scripts" in shown
     assert "images.py after" in shown
-    again = RunContents("20261127-045100-144296", ("jobs/images.py",), recordings=(slow,))
-    assert "has ×0.02 the throughput of" in markdown_page(page_of(one, again))
+    assert "Run 20261127-035610-30c50d (images.py)" in shown
+    again = RunContents("20261127-045100-144296", ("/home/me/images.py",), recordings=(slow,))
+    unknown = RunContents("20261127-055100-144296", recordings=(slow,))
+    for other in (again, unknown):
+        assert "has ×0.02 the throughput of" in markdown_page(page_of(one, other))
     assert "20261127-045100-144296 after" in markdown_page(page_of(one, again, two))
+    modules = (replace(one, command=("-m", name)) for name in ("jobs.train", "jobs.evaluate"))
+    assert "throughput of" not in markdown_page(page_of(*modules))
+
+
+def test_names_and_long_figures_in_cells_may_be_broken_where_they_can_be_read() -> None:
+    device = "1 × NVIDIA H100 80GB HBM3"
+    columns = (Column("knob"), Column("device", right=True), Column(""), Column(""))
+    grid = Grid(columns, (("loader_pin_memory", device, "", ""),))
+    page = Page("page", (PagePart("", (Section("", (Table(grid),)),)),))
+    shown = html_page(page)
+    assert "loader_<wbr>pin_<wbr>memory" in shown
+    assert f'<td class="r t" data-name="device">{device}' in shown
 
 
 def test_the_loss_of_what_was_kept_is_shown_in_the_range_of_the_baseline() -> None:
@@ -328,7 +345,7 @@ def test_a_trial_of_the_search_that_took_turns_shows_no_series_of_its_device(
     told["proof"]["live"] = True
     for found in told["trials"]:
         if found["run_dir"] == "trials/03":
-            found["gain_over_reference"] = 5.0
+            found["in_turns"] = True
     (run / "tuning.json").write_text(json.dumps(told))
     before, after = contents_of(run).recordings
     assert before.gauges

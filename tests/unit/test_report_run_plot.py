@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from PIL import Image
 
 from gpurun import main
@@ -89,6 +90,16 @@ def test_a_loss_of_one_step_is_a_dot_and_one_that_broke_says_so() -> None:
     ((title, axes),) = panels(RunContents("one", recordings=(recording,)))
     assert title == "Loss; the run not finite in 2 steps"
     assert [line.get_marker() for line in axes.get_lines()] == ["o"]
+
+
+def test_the_interval_of_the_proof_stands_on_the_bar_of_what_is_kept(tuned: RunContents) -> None:
+    title, axes = panels(tuned)[0]
+    assert title == "Gain of each change that is kept"
+    assert tuned.tuning is not None
+    (bars,) = [c for c in axes.collections if isinstance(c, LineCollection)]
+    ends = [(segment[0][0], segment[-1][0]) for segment in bars.get_segments()]
+    assert ends[-1] == pytest.approx(tuned.tuning.speedup_confidence_interval)
+    assert all(low == high for low, high in ends[:-1])
 
 
 def test_panels_of_several_runs_have_their_names(tuned: RunContents) -> None:

@@ -73,7 +73,9 @@ def test_what_is_left_is_told_by_a_trial_that_was_not_frozen_in_between(
     [
         ({"purpose": TrialPurpose.SCREEN}, "storage"),
         ({"purpose": TrialPurpose.SCREEN, "gain_over_reference": 1.5}, "transforms"),
+        ({"purpose": TrialPurpose.SCREEN, "in_turns": True}, "transforms"),
         ({"purpose": TrialPurpose.SHARE}, "transforms"),
+        ({"purpose": TrialPurpose.PAIR_BASELINE, "in_turns": False}, "storage"),
     ],
 )
 def test_the_processor_tells_nothing_of_a_trial_that_was_frozen_half_of_the_time(

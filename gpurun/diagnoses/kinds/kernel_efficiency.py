@@ -36,7 +36,6 @@ class KernelEfficiency(Diagnosis):
         if busy is not None and busy < WORTH:
             return None
         activity, top = activity_while_busy(evidence), _longest(evidence)
-        longest = None if top is None else short_kernel_name(top.name)
         rate = evidence.thresholds.severity
         by_kernel = rate("one_kernel_share", None if top is None else top.share)
         if top is not None and top.tensor_core:
@@ -46,7 +45,9 @@ class KernelEfficiency(Diagnosis):
             text = f"SMs are active {percent(activity)} of the time in which kernels run"
         else:
             assert top is not None
-            text = f"one kernel takes {percent(top.share)} of the step: {longest}"
+            text = (
+                f"one kernel takes {percent(top.share)} of the step: {short_kernel_name(top.name)}"
+            )
         return self.finding(
             evidence,
             max(by_activity, by_kernel),
@@ -54,7 +55,7 @@ class KernelEfficiency(Diagnosis):
             [
                 figure("sm_activity_while_busy", activity, Source.ACTIVITY),
                 figure("sm_activity", evidence.sm_activity, Source.ACTIVITY),
-                figure("longest_kernel", longest, Source.TIMELINE),
+                figure("longest_kernel", None if top is None else top.name, Source.TIMELINE),
                 figure("longest_kernel_share", None if top is None else top.share, Source.TIMELINE),
             ],
             ADVICE,

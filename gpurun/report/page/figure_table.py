@@ -35,6 +35,10 @@ def _status(result: RunResult) -> str:
     return "end not known" if result.status == "crashed" else result.status
 
 
+def _whole_or_not(value: float) -> str:
+    return f"{value:,.0f}" if float(value).is_integer() else number(value)
+
+
 def _shown(show: Callable[[float], str], value: float | None) -> str:
     return "" if value is None else show(value)
 
@@ -74,7 +78,7 @@ FIGURES: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("mean step", _step),
     ("step p50 / p95 / p99, ms", _spread),
     ("epoch", lambda r: _shown(duration, r.epoch_seconds)),
-    ("batch size", lambda r: _shown("{:,.6g}".format, r.batch_size)),
+    ("batch size", lambda r: _shown(_whole_or_not, r.batch_size)),
     ("measured steps", lambda r: f"{r.measured_steps:,}" if r.measured_steps else ""),
     ("ranks", lambda r: str(r.ranks) if r.ranks > 1 else ""),
     ("GPU activity", _activity),

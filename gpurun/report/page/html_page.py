@@ -26,7 +26,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 WIDE = 4
 """Tables of so many columns become lists on a phone."""
 LONG_FIGURE = 20
-"""Characters of a figure that is not broken into lines."""
+"""A figure with more characters may be broken into lines."""
 
 
 def html_page(page: Page) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -69,6 +69,18 @@ class RunContents:
     recordings: tuple[Recording, ...] = ()
     trials: tuple[TrialRecord, ...] = ()
     missing: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> str | None:
+        """The name of its script's file, or of its module; None where that is not known."""
+        words = self.command[1:] if self.command[:1] == ("-m",) else self.command
+        return Path(words[0]).name if words else None
+
+
+def names_of(runs: Sequence[RunContents]) -> list[str]:
+    """What tells runs apart: their scripts if these all differ, else the runs' own names."""
+    scripts = [run.script for run in runs if run.script]
+    return scripts if len({*scripts}) == len(runs) else [run.name for run in runs]
 
 
 @dataclass
@@ -234,8 +246,8 @@ def _trial_of(folder: Path, tuning: TuningReport, side: Candidate) -> TrialRecor
 
 
 def _live(tuning: TuningReport) -> bool:
-    """True if the pairs of its proof took turns."""
-    return tuning.proof is not None and tuning.proof.live
+    """True if the pairs of an older document took turns, or may have."""
+    return tuning.proof is None or tuning.proof.live
 
 
 def _did_the_same(folder: Path, trial: TrialRecord, knobs: Mapping[str, Any]) -> bool:

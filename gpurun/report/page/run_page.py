@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.formatting.number_text import factor
@@ -25,7 +24,7 @@ from gpurun.report.page.headline_section import headline_section
 from gpurun.report.page.history_section import history_section
 from gpurun.report.page.loss_section import loss_section
 from gpurun.report.page.page_blocks import Block, Bullets, Page, PagePart, Paragraph, Section, Table
-from gpurun.report.page.run_contents import Named, RunContents
+from gpurun.report.page.run_contents import Named, RunContents, names_of
 from gpurun.report.page.scaling_section import scaling_section
 from gpurun.report.page.step_parts_section import step_section
 from gpurun.report.page.tuning_sections import trials_section, tuning_sections
@@ -59,21 +58,22 @@ def _part(run: RunContents, config: ReportConfig) -> PagePart:
     sections += [gauges_section(launches), loss_section(launches)]
     sections += [cost_section(run, config), trials_section(run)]
     kept = tuple(section for section in sections if section is not None and section.blocks)
-    return PagePart(f"Run {run.name}", kept, run.missing)
+    of = f" ({one_line(run.script, TITLE_LENGTH)})" if run.script else ""
+    return PagePart(f"Run {run.name}{of}", kept, run.missing)
 
 
 def _side_by_side(runs: Sequence[RunContents]) -> PagePart:
     """Figures, step parts and loss curves of all runs together."""
     named: list[Named] = [
         (f"{name} {recording.label}".strip(), recording)
-        for name, run in zip(_names(runs), runs, strict=True)
+        for name, run in zip(names_of(runs), runs, strict=True)
         for recording in run.recordings
     ]
     launches = [(name, r.result) for name, r in named if r.result is not None]
     blocks: list[Block] = []
     if launches:
-        of_one = len({run.command[:1] for run in runs}) == 1
-        told = _faster(launches) if of_one else [Paragraph(OF_DIFFERENT_SCRIPTS)]
+        scripts = {run.script for run in runs} - {None}
+        told = _faster(launches) if len(scripts) < 2 else [Paragraph(OF_DIFFERENT_SCRIPTS)]
         blocks = [*told, Table(figure_grid(launches))]
     sections = [
         Section("Figures", tuple(blocks)) if blocks else None,
@@ -81,12 +81,6 @@ def _side_by_side(runs: Sequence[RunContents]) -> PagePart:
         loss_section(named),
     ]
     return PagePart("Side by side", tuple(section for section in sections if section is not None))
-
-
-def _names(runs: Sequence[RunContents]) -> list[str]:
-    """What tells the runs apart: their scripts if these all differ, else the runs' own names."""
-    scripts = [Path(run.command[0]).name if run.command else "" for run in runs]
-    return scripts if all(scripts) and len({*scripts}) == len(runs) else [run.name for run in runs]
 
 
 def _faster(launches: Sequence[tuple[str, RunResult]]) -> list[Block]:

@@ -15,7 +15,7 @@ from gpurun.records.tuning import LadderRow, TuningReport
 from gpurun.report.ladder import CHOSEN, ladder_grid
 from gpurun.report.page.page_blocks import Page, Paragraph
 from gpurun.report.page.recorded_series import Gauge
-from gpurun.report.page.run_contents import Named, RunContents
+from gpurun.report.page.run_contents import Named, RunContents, names_of
 from gpurun.report.page.step_parts_section import PARTS, step_parts
 from gpurun.report.plots import plot_style
 
@@ -68,7 +68,7 @@ def _headline(page: Page) -> str:
 def panels_of(runs: Sequence[RunContents]) -> list[Draw]:
     """A function for each panel that the runs have data for; the outcome comes first."""
     several = len(runs) > 1
-    names = [one_line(run.name, RUN_LENGTH) if several else "" for run in runs]
+    names = [one_line(name, RUN_LENGTH) if several else "" for name in names_of(runs)]
     launches: list[Named] = [
         (f"{name} {recording.label}".strip() or "the run", recording)
         for name, run in zip(names, runs, strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,8 @@ from gpurun.records.messages.profile_events import CLOCK_MARK, ProfilerState
 from gpurun.runtime.core.patching import replace
 
 MARKS = 5
+WARNERS = ("_warn_once", "warn")
+"""Functions by which `torch.profiler.profiler` warns."""
 QUIET = "99"
 """Kineto's own log lines of a start and a stop are left out of the script's output."""
 
@@ -27,11 +28,19 @@ def keep_quiet() -> None:
 
 
 @contextmanager
-def _no_warnings() -> Iterator[None]:
-    """torch's warnings are of gpurun's profiler: torch 2.11 always gives one at its start."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+def _without_warnings(module: Any) -> Iterator[None]:
+    """torch 2.11 warns at each start of a profiler that events are cleared: of ours it is no use.
+
+    Python's own filters would also hide warnings of other threads, and repeat the script's own.
+    """
+    kept = {name: getattr(module, name) for name in WARNERS if hasattr(module, name)}
+    try:
+        for name in kept:
+            setattr(module, name, lambda *_, **__: None)
         yield
+    finally:
+        for name, function in kept.items():
+            setattr(module, name, function)
 
 
 class Kineto:
@@ -62,7 +71,7 @@ class Kineto:
             self._watch_others()
             self._ours = True
             profiler = self._torch.profiler.profile(activities=self._activities())
-            with _no_warnings():
+            with _without_warnings(self._torch.profiler.profiler):
                 profiler.start()
             self._profiler = profiler
             for _ in range(MARKS):
@@ -80,10 +89,9 @@ class Kineto:
         self._profiler = None
         if profiler is not None:
             try:
+                profiler.stop()
                 self._trace.parent.mkdir(parents=True, exist_ok=True)
-                with _no_warnings():
-                    profiler.stop()
-                    profiler.export_chrome_trace(str(self._trace))
+                profiler.export_chrome_trace(str(self._trace))
             except Exception as error:
                 self._failure = f"{type(error).__name__}: {error}"
         self._seconds += (now() - began) / 1e9
