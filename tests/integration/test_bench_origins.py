@@ -56,6 +56,7 @@ def packages(python: Path) -> Path:
     return next((python.parent.parent / "lib").glob("python*/site-packages"))
 
 
+@pytest.mark.slow
 def test_an_editable_install_is_caught_and_setup_cures_it(folder: Path) -> None:
     files = {"pyproject.toml": PYPROJECT, "scripts/train.py": SCRIPT}
     two_commits(folder, {**files, "pkg/__init__.py": "", "pkg/work.py": ""})

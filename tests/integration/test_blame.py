@@ -64,6 +64,7 @@ def blamed(folder: Path, gpurun: Gpurun, *flags: str) -> tuple[int, dict[str, An
     return done.returncode, report, lines
 
 
+@pytest.mark.slow
 def test_the_setting_that_crashes_is_named_with_the_way_out(tmp_path: Path, gpurun: Gpurun) -> None:
     prepare(tmp_path, '"c" in on', 'raise ValueError("boom")')
     flags = ("--steps", "20", "--without", "a", "--allow", "pipeline", "--out", "k")

@@ -166,6 +166,7 @@ def test_a_full_disk_is_one_line_and_hides_nothing(
     assert lines[-1].startswith("verdict=failed exit=1")
 
 
+@pytest.mark.slow
 def test_one_of_several_ranks_saves(tmp_path: Path, gpurun: Gpurun) -> None:
     script(tmp_path, 'raise ValueError("boom")', own=False)
     done = gpurun("--nproc-per-node", "2", "--emergency-checkpoint", "train.py")

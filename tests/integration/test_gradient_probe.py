@@ -184,6 +184,7 @@ def test_what_the_user_says_settles_it(script: Path, gpurun: Gpurun) -> None:
     assert b"over samples" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_by_itself_fails_as_its_own(script: Path, gpurun: Gpurun) -> None:
     done = gpurun(*RANKS, "train.py", "broken")
     said = done.stderr.decode()

@@ -247,6 +247,7 @@ print(*map(int, exchanged), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_gradients_that_are_accumulated_are_exchanged_once_a_step(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

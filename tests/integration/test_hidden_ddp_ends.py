@@ -174,6 +174,7 @@ optimizer = """
 """A model whose 12th call fails, when it is wrapped."""
 
 
+@pytest.mark.slow
 def test_the_traceback_of_a_model_has_no_frame_of_its_wrapper(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

@@ -118,6 +118,7 @@ def empty_within(folder: Path, seconds: float) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_files_of_a_killed_launcher_and_supervisor_go_with_the_next_trial(open_path: Path) -> None:
     cwd, scratch = open_path / "project", open_path / "scratch"
     cwd.mkdir()

@@ -231,6 +231,7 @@ def close(run: KnobRun, tolerance: float) -> None:
     assert run.printed["kept"] == [1, 2, 9, 9]
 
 
+@pytest.mark.slow
 def test_each_form_is_replaced_exactly_where_it_can_be(tmp_path: Path, gpurun: Gpurun) -> None:
     run = run_under(gpurun, tmp_path, FORMS, {"attention": "sdpa"})
     close(run, 1e-4)
@@ -378,6 +379,7 @@ for step in range(8):
 """
 
 
+@pytest.mark.slow
 def test_an_error_inside_of_a_captured_module_is_told_as_python_tells_it(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

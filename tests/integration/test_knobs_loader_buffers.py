@@ -432,6 +432,7 @@ tell(errors=errors)
     ]
 
 
+@pytest.mark.slow
 def test_a_process_forked_meanwhile_reads_what_it_has_and_lends_nothing(run: Run) -> None:
     script = """
 class Forking(Rows):

@@ -147,6 +147,7 @@ def same_to_the_script(tuned: Any, bare: Any) -> None:
 
 
 @NATIVE_BF16
+@pytest.mark.slow
 def test_autocast_and_fused_leave_the_script_as_it_was(
     train: Train, bare: Any, tmp_path: Path
 ) -> None:

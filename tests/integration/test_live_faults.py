@@ -126,6 +126,7 @@ def test_a_side_that_waits_for_what_its_frozen_partner_holds_is_reported(
         take_turns((holder, waiter), random.Random(0), lambda rounds: len(rounds) == 50)
 
 
+@pytest.mark.slow
 def test_one_long_step_is_not_taken_for_a_wait(
     sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

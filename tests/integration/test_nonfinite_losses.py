@@ -133,6 +133,7 @@ def test_the_first_step_counts_once(tmp_path: Path, gpurun: Gpurun) -> None:
     assert (seen["step"], seen["steps"], seen["skipped_steps"]) == (1, 1, 1)
 
 
+@pytest.mark.slow
 def test_ranks_of_the_scripts_own_leave_out_no_step(tmp_path: Path, gpurun: Gpurun) -> None:
     (tmp_path / "train.py").write_text(SPAWNED)
     done = gpurun("--on-nonfinite", "skip", "train.py")

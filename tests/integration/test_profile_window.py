@@ -304,6 +304,7 @@ def test_ranks_that_exchange_gradients_begin_and_end_at_the_same_step(
     assert windows[0][1] == 10
 
 
+@pytest.mark.slow
 def test_a_long_training_is_profiled_again_and_again(tmp_path: Path, gpurun: Gpurun) -> None:
     """The last window is shown: what made the steps slow came after the first."""
     (tmp_path / "train.py").write_text(SLOWER_LATER)

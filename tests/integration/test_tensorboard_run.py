@@ -103,6 +103,7 @@ def test_the_writer_ends_with_a_killed_launcher(
     assert wait_for(lambda: not any(alive(pid) for pid in processes), 60)
 
 
+@pytest.mark.slow
 def test_ranks_have_folders_of_their_own(tmp_path: Path, gpurun: Gpurun) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     words = ("--nproc-per-node=2", "--tensorboard=tb", "train.py")
