@@ -114,7 +114,10 @@ def metrics_url(terminal: int) -> str:
     """The address that the launcher prints."""
     text = ""
     while not (found := re.search(r"http://\S+/metrics", text)):
-        text += os.read(terminal, 1 << 12).decode(errors="replace")
+        try:
+            text += os.read(terminal, 1 << 12).decode(errors="replace")
+        except OSError:  # it has ended
+            sys.exit(f"gpurun printed no address of metrics:\n{text[-3000:]}")
     return found[0]
 
 
