@@ -62,12 +62,15 @@ class Outcome:
         """The process that trains; None where none recorded anything."""
         return main_log(self.logs)
 
-    def with_memory_of(self, share: float) -> Outcome:
-        """The same with this part of its peak memory; what it wrote is left as it is."""
-        peak = self.result.peak_memory_bytes
-        if peak is None:
-            return self
-        return replace(self, result=replace(self.result, peak_memory_bytes=round(share * peak)))
+    def as_side(self, memory_share: float) -> Outcome:
+        """The same as a side of a live pair, with this part of its peak memory.
+
+        What it wrote is left as it is.
+        """
+        peak, result = self.result.peak_memory_bytes, self.result
+        if peak is not None:
+            result = replace(result, peak_memory_bytes=round(memory_share * peak))
+        return replace(self, result=result, in_turns=True)
 
 
 Side = TypeVar("Side")

@@ -182,14 +182,11 @@ class TrialLauncher:
         finally:
             self.prestarted.go_on()
         outcomes = [
-            self._conclude(request, code, end.seconds / 2, _given_up(end, side)).with_memory_of(
-                share
-            )
+            self._conclude(request, code, end.seconds / 2, _given_up(end, side)).as_side(share)
             for side, (request, code, share) in enumerate(
                 zip(requests, end.exit_codes, end.peak_shares, strict=True)
             )
         ]
-        outcomes = [replace(outcome, in_turns=True) for outcome in outcomes]
         pair_failure = _pair_failure(end, outcomes)
         ratio, notes = end.ratio, end.notes
         if ratio is not None and crowd_out([one.result for one in outcomes]):

@@ -94,7 +94,9 @@ def test_launches_one_after_another_are_compared_with_the_same_live_one(
     assert slower.result.measured_steps > 0, "it has figures of its own as well"
     assert launches.launcher.has_reference
     launches.launcher.end_reference()
-    assert launches.beside(0.004).ratio is None, "it runs alone now"
+    alone = launches.beside(0.004)
+    assert alone.ratio is None, "it runs alone now"
+    assert [one.in_turns for one in (slower, as_fast, alone)] == [True, True, False]
 
 
 @pytest.mark.slow  # quick twin: the reference that ends, below

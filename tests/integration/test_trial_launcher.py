@@ -185,6 +185,8 @@ def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, launcher: TrialLa
     assert pair.first is not None
     assert pair.second is not None
     assert [pair.first.status, pair.second.status] == ["stopped", "stopped"]
+    assert pair.first.in_turns
+    assert pair.second.in_turns
     assert pair.first.run_dir == first.run_dir
 
 
