@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from gpurun.formatting.one_line import one_line
+
 MOST_CHARACTERS = 64
 MOST_ARGUMENTS = 2
 _RETURNS = re.compile(r"^(?:std::)?enable_if<[^>]*>::type |^void ")
@@ -33,13 +35,13 @@ def short_kernel_name(signature: str) -> str:
     name = re.match(r"[\w.]*", plain)
     base = name.group() if name else ""
     if not base:
-        return _cut(signature)
+        return one_line(signature, MOST_CHARACTERS)
     rest = plain[len(base) :]
     if not rest.startswith("<"):
-        return _cut(base if rest.startswith("(") else plain)
+        return one_line(base if rest.startswith("(") else plain, MOST_CHARACTERS)
     words = dict.fromkeys(w for w in _WORD.findall(_inside(rest)) if w not in _TELLS_NOTHING)
     told = ", ".join([*words][:MOST_ARGUMENTS])
-    return _cut(f"{base}<{told}>" if told else base)
+    return one_line(f"{base}<{told}>" if told else base, MOST_CHARACTERS)
 
 
 def _inside(text: str) -> str:
@@ -50,7 +52,3 @@ def _inside(text: str) -> str:
         if depth == 0:
             return text[1:place]
     return text[1:]
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -233,20 +234,14 @@ def _log_folder(arguments: argparse.Namespace, run_dir: Path | None) -> Iterator
     if arguments.log_dir is not None or {arguments.redirects, arguments.tee} != {"0"}:
         yield
         return
-    with tempfile.TemporaryDirectory(
-        prefix="gpurun-ranks-", dir=_with_room(run_dir), ignore_cleanup_errors=True
-    ) as folder:
+    make = partial(tempfile.TemporaryDirectory, prefix="gpurun-ranks-", ignore_cleanup_errors=True)
+    try:
+        made = make(dir=run_dir)
+    except OSError:  # it takes no further folder
+        made = make()
+    with made as folder:
         arguments.log_dir = folder
         yield
-
-
-def _with_room(run_dir: Path | None) -> Path | None:
-    """The run's folder; None, which is TMPDIR, if it takes no further folder."""
-    try:
-        with tempfile.TemporaryDirectory(dir=run_dir):
-            return run_dir
-    except OSError:
-        return None
 
 
 @contextlib.contextmanager
