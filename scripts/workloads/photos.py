@@ -15,7 +15,7 @@ SIDE, RESIZED = 224, 240
 
 
 class Photos(Dataset):
-    """JPEG files of 500x375 pixels, decoded, resized and cropped when they are read."""
+    """JPEG files of 400x300 pixels, decoded, resized and cropped when they are read."""
 
     def __init__(self, count):
         rng = np.random.default_rng(0)
@@ -25,7 +25,7 @@ class Photos(Dataset):
     def photo(self, rng):
         coarse = Image.fromarray(rng.integers(0, 256, (30, 40, 3), dtype=np.uint8))
         file = io.BytesIO()
-        coarse.resize((500, 375), Image.BICUBIC).save(file, "JPEG", quality=90)
+        coarse.resize((400, 300), Image.BICUBIC).save(file, "JPEG", quality=90)
         return file.getvalue()
 
     def __len__(self):
@@ -43,9 +43,9 @@ class Photos(Dataset):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--samples", type=int, default=12800)
+    parser.add_argument("--samples", type=int, default=25600)
     parser.add_argument("--lr", type=float, default=0.01)
     args = parser.parse_args()
     torch.manual_seed(0)
