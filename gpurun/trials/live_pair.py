@@ -55,10 +55,14 @@ class PairFailed(Exception):
 
 
 class SideEnded(PairFailed):
-    """A side came to its end or answered no more. `exit_code` is None where it was silent."""
+    """A side came to its end or answered no more. `exit_code` is None where it was silent.
+
+    `rounds`: those that were whole by then.
+    """
 
     def __init__(self, name: str, exit_code: int | None) -> None:
         self.name, self.exit_code = name, exit_code
+        self.rounds: list[Round] = []
         how = "gave no sign of life" if exit_code is None else f"ended with exit code {exit_code}"
         super().__init__(f"{name} {how} before the pair was measured")
 
@@ -281,6 +285,7 @@ def take_turns(
 
     Both get equal time, not equal steps, unless they count whole epochs. Turns are as long as the
     usual hand-over asks for. `whole_epochs`: of each side, whether it counts them from the first.
+    Errors are those of `Side.take`; `SideEnded` has the rounds so far.
     """
     rounds: list[Round] = []
     handovers: list[int] = []
@@ -289,7 +294,11 @@ def take_turns(
         began = time.perf_counter_ns()
         turns: dict[int, Turn] = {}
         for number in draws.sample((0, 1), 2):
-            turns[number] = sides[number].take(nanoseconds, sides[1 - number], whole[number])
+            try:
+                turns[number] = sides[number].take(nanoseconds, sides[1 - number], whole[number])
+            except SideEnded as ended:
+                ended.rounds = rounds
+                raise
         took = time.perf_counter_ns() - began
         rounds.append(Round(turns[0], turns[1]))
         if _share([r.at_epoch_end for r in rounds]) >= MOST_ENDS and len(rounds) >= FIRST_ROUNDS:

@@ -22,11 +22,10 @@ from gpurun.trials.live_pair import (
     SideLate,
     await_both,
     has_short_epochs,
-    take_turns,
 )
 from gpurun.trials.pair_memory import peak_shares
 from gpurun.trials.shared_gpu import shared_gpu_notes
-from gpurun.trials.turn_limits import TurnLimits
+from gpurun.trials.turn_limits import TurnLimits, measured_rounds
 from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
 STRETCH_SECONDS = 2.0
@@ -123,7 +122,7 @@ def run_live_pair(
             nanoseconds = int(1e9 * (STRETCH_SECONDS if gpus else STRETCH_SECONDS_WITHOUT_GPU))
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
             enough = TurnLimits().enough(deadline)
-            rounds = take_turns(pair, draws, enough, has_short_epochs(stretches))
+            rounds = measured_rounds(pair, draws, enough, has_short_epochs(stretches))
             for side_of_pair in pair:
                 side_of_pair.end()
             codes = [_exit_code(sandbox) for sandbox in sandboxes]

@@ -15,9 +15,9 @@ from gpurun.isolation.sandbox import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.messages.turns import Turn
-from gpurun.trials.live_pair import PairFailed, Round, SideEnded, has_short_epochs, take_turns
+from gpurun.trials.live_pair import PairFailed, Round, SideEnded, has_short_epochs
 from gpurun.trials.live_pair_launch import PairSide, live_side
-from gpurun.trials.turn_limits import MOST_TURN_SECONDS, TurnLimits
+from gpurun.trials.turn_limits import MOST_TURN_SECONDS, TurnLimits, measured_rounds
 from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
 LIMITS = TurnLimits(seconds=4.0, most_seconds=4.0, epoch_seconds=8.0, error=0.01)
@@ -124,7 +124,8 @@ class BesideReference:
             known = self._reference.last or partner.take(nanoseconds, side)
             deadline = time.monotonic() + MOST_TURN_SECONDS
             short = has_short_epochs((known, stretch))
-            rounds = take_turns((partner, side), self._draws, LIMITS.enough(deadline), short)
+            enough = LIMITS.enough(deadline)
+            rounds = measured_rounds((partner, side), self._draws, enough, short)
             self._reference.last = rounds[-1].first
             return rounds
         except PairFailed as failed:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpurun.stats.descriptive import median
-from gpurun.trials.live_pair import Round
+from gpurun.trials.live_pair import Round, Side, SideEnded, take_turns
 from gpurun.trials.turn_ratio import LEAST_EPOCHS, LEAST_ROUNDS, TurnRatio, turn_ratio
 
 TURN_SECONDS = 5.0
@@ -55,6 +56,22 @@ class TurnLimits:
             return taken > most or ratio.error < self.error
 
         return enough
+
+
+def measured_rounds(
+    sides: tuple[Side, Side],
+    draws: random.Random,
+    enough: Callable[[Sequence[Round]], bool],
+    whole_epochs: tuple[bool, bool],
+) -> list[Round]:
+    """The rounds of `take_turns`; fewer if a training comes to its proper end, and they give a
+    ratio. Errors are those of `take_turns`."""
+    try:
+        return take_turns(sides, draws, enough, whole_epochs)
+    except SideEnded as ended:
+        if ended.exit_code != 0 or turn_ratio(ended.rounds) is None:
+            raise
+        return ended.rounds
 
 
 def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:

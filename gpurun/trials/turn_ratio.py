@@ -43,6 +43,9 @@ LEAST_ROUNDS = 6
 LEAST_LONG_ROUNDS = 4
 """Enough where turns take half a second. Six rounds take a minute where a step takes a second. The
 median of four is off by more than twice its error no more often than the median of six."""
+LEAST_MADE = 0.25
+"""If less than this part of the batches of a side were made in its turns, they say little of its
+workers."""
 LEAST_EPOCHS = 2
 """With fewer epoch starts of each side, nothing is said of them."""
 SIGNS = (-1, 1)
@@ -81,7 +84,10 @@ class _EpochCost:
 
 
 def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
-    """The ratio and its error from the medians of blocks; None for too few rounds."""
+    """The ratio and its error from the medians of blocks.
+
+    None for too few rounds, and where most batches of a side had been made before them.
+    """
     whole = tuple(_counts_whole_epochs(rounds, number) for number in (0, 1))
     steady = [r for r in rounds if _is_steady(r, whole)]
     if _too_few(steady):
@@ -99,7 +105,9 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     for number in (0, 1):
         if not whole[number]:
             turns = [r.turns[number] for r in rounds]
-            log -= SIGNS[number] * math.log(_made_meanwhile(turns))
+            if (made := _made_meanwhile(turns)) < LEAST_MADE:
+                return None
+            log -= SIGNS[number] * math.log(made)
             costs[number] = _epoch_cost(turns)
     starts = min((cost.starts for cost in costs.values()), default=0)
     if starts < LEAST_EPOCHS:

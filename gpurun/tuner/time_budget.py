@@ -216,13 +216,26 @@ class TimeBudget:
         return SCREEN_SHARE * self.budget
 
 
+AHEAD_SHARE = 0.02
+"""A training that waits for data for less of its step finds its batches ready."""
+
+
 def _side(trial: Trial, launch: float, epoch_steps: int, imports: float) -> SideSeconds:
     """A side of a live pair, less than its launch by what the trial took after its start."""
     after = trial.record.seconds - _start(trial)
     step = _step(trial)
-    workers = 0 if trial.log is None else max((x.workers for x in trial.log.loaders), default=0)
     start = max(0.0, launch - after)
+    workers = _workers_waited_for(trial)
     return SideSeconds(start, step, epoch_steps * step, 2 * workers, min(imports, start))
+
+
+def _workers_waited_for(trial: Trial) -> int:
+    """Its loader workers; 0 where they were always ahead of the training."""
+    step, split = _step(trial), None if trial.result is None else trial.result.split
+    wait = None if split is None else split.data_wait_ms
+    if trial.log is None or (wait is not None and wait / 1000 <= AHEAD_SHARE * step):
+        return 0
+    return max((loader.workers for loader in trial.log.loaders), default=0)
 
 
 def _step(trial: Trial) -> float:

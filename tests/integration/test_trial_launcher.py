@@ -204,6 +204,23 @@ def test_sides_start_together_and_warm_up_one_after_the_other_without_a_gpu(
     assert float(times[0][ready]) < float(times[1]["2"])
 
 
+def test_a_training_that_ends_between_its_turns_is_still_compared(
+    make: Make, launcher: TrialLauncher
+) -> None:
+    if launcher.mode is Mode.IN_PLACE:
+        pytest.skip("trials work on the real files")
+    unsteady = (
+        "import random\n" + TRAINS + "for _ in range(350): step(random.choice((0.002, 0.01)))"
+    )
+    first = make("first", FOR_LONG.replace("SECONDS", "0.006"))
+    pair = launcher.run_pair(first, make("second", unsteady))
+    assert pair.failure is None
+    assert pair.ratio is not None
+    assert pair.first is not None
+    assert pair.second is not None
+    assert [pair.first.status, pair.second.status] == ["stopped", "completed"]
+
+
 @pytest.mark.slow  # quick twin: test_live_faults.py
 def test_a_side_that_fails_names_its_cause_and_ends_the_other(
     make: Make, launcher: TrialLauncher

@@ -13,9 +13,16 @@ import pytest
 
 from gpurun.records.messages.turns import Turn
 from gpurun.trials import turn_limits
-from gpurun.trials.live_pair import FIRST_ROUNDS, Round, Side, has_short_epochs, take_turns
+from gpurun.trials.live_pair import (
+    FIRST_ROUNDS,
+    Round,
+    Side,
+    SideEnded,
+    has_short_epochs,
+    take_turns,
+)
 from gpurun.trials.reference import BesideReference, Reference
-from gpurun.trials.turn_limits import TurnLimits
+from gpurun.trials.turn_limits import TurnLimits, measured_rounds
 from gpurun.trials.turn_ratio import turn_ratio
 
 MILLISECOND = 1_000_000
@@ -110,6 +117,32 @@ class PlayedSide:
     def take(self, nanoseconds: int, partner: object, whole_epochs: bool = False) -> Turn:
         ends = self.ends and not whole_epochs
         return Turn(20, nanoseconds, whole_epochs=whole_epochs, at_epoch_end=ends)
+
+
+class Short(PlayedSide):
+    """A side whose training is over after so many turns."""
+
+    def __init__(self, turns: int, exit_code: int) -> None:
+        super().__init__(ends=False)
+        self.left, self.exit_code = turns, exit_code
+
+    def take(self, nanoseconds: int, partner: object, whole_epochs: bool = False) -> Turn:
+        self.left -= 1
+        if self.left < 0:
+            raise SideEnded("short", self.exit_code)
+        return super().take(nanoseconds, partner, whole_epochs)
+
+
+@pytest.mark.parametrize(("turns", "exit_code"), [(3, 0), (9, 1)])
+def test_a_side_that_ends_too_soon_or_fails_is_an_error(turns: int, exit_code: int) -> None:
+    sides = cast(tuple[Side, Side], (PlayedSide(ends=False), Short(turns, exit_code)))
+    with pytest.raises(SideEnded):
+        measured_rounds(sides, random.Random(0), lambda _: False, (False, False))
+
+
+def test_a_training_that_ends_between_its_turns_is_measured_by_those_it_took() -> None:
+    sides = cast(tuple[Side, Side], (PlayedSide(ends=False), Short(9, exit_code=0)))
+    assert len(measured_rounds(sides, random.Random(0), lambda _: False, (False, False))) == 9
 
 
 def test_where_most_rounds_hold_an_end_the_few_others_are_not_waited_for() -> None:

@@ -7,9 +7,10 @@ pays for caches which the other side has filled.
 
 Loader workers would go on until they are frozen, and what they wait for (a disk) goes on even then.
 So they are stopped at once. A turn begins to count when the batches that were made meanwhile are
-used up. It ends with as many ready batches as it began with, if a few steps more lead there. The
-stock goes from turn to turn, so that over all turns as many batches are made as are used. A turn
-that is to count whole epochs goes on to the same step of a later one.
+used up. It ends with as many ready batches as it began with, if a few steps more lead there. Where
+the workers are ahead by more than they deliver at once it may end anywhere. The stock goes from
+turn to turn, so that over all turns as many batches are made as are used. A turn that is to count
+whole epochs goes on to the same step of a later one.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import os
 import resource
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
-from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, send
+from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, PrefetchLevel, send
 
 now = time.perf_counter_ns
 
@@ -95,6 +97,9 @@ class Turns:
             self._used_up = True
             self._steps = -surplus
             return
+        left = self._left_level
+        if _is_ahead(left) and _is_ahead(level):  # so that what it varies by does not add up
+            level = replace(level, ready=left.ready) if self._used_up else left
         self._began_level, self._began_in_epoch = level, self._in_epoch
         self._epoch_starts = 0
         self._began_event, self._began_ns = self._mark(), now()
@@ -108,8 +113,11 @@ class Turns:
         began = self._began_level
         if not began.workers:
             return True
+        level = self._prefetched.level()
+        if _is_ahead(began) and _is_ahead(level):
+            return True
         # workers that deliver at once: whole deliveries
-        return self._prefetched.level().ready == began.ready or longer >= 2 * began.workers
+        return level.ready == began.ready or longer >= 2 * began.workers
 
     def _counts_whole_epochs(self) -> bool:
         return self._epoch_starts > 0 and self._in_epoch == self._began_in_epoch
@@ -172,6 +180,11 @@ class Turns:
         while not line.endswith(b"\n"):
             line += os.read(self._orders, 1)
         return line
+
+
+def _is_ahead(level: PrefetchLevel) -> bool:
+    """True if more batches are ready than the workers deliver at once: nothing waits for them."""
+    return level.ready > level.workers
 
 
 def _gpus_in_use() -> list[int]:
