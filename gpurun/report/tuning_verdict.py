@@ -268,6 +268,10 @@ def nonfinite_sentence(report: TuningReport) -> str | None:
     )
 
 
+CROWDED_SHARE = 0.5
+"""Where others use this part of the cores, the threads of one operator wait for one another."""
+
+
 def load_sentence(report: TuningReport) -> str | None:
     """A sentence if other programs disturbed the trials; None if not, or if unknown."""
     load = report.other_load
@@ -277,7 +281,12 @@ def load_sentence(report: TuningReport) -> str | None:
         return None
     used = f"{load.cpu_percent / 100:.1f} of {count(load.cores, 'core')}"
     cost = "widen intervals" if report.proof is not None else "hide small gains"
-    return f"other programs used {used} during the trials, which can {cost}"
+    said = f"other programs used {used} during the trials, which can {cost}"
+    if load.cpu_percent < 100 * CROWDED_SHARE * load.cores:
+        return said
+    return (
+        f"{said}; give each program its own cores (taskset): threads wait for one another"
+    )
 
 
 def others_on_gpu_sentence(report: TuningReport) -> str | None:

@@ -225,6 +225,9 @@ class TestCpuThreads:
         assert "cores to spare" in skipped("cpu_threads", gpu_facts(threads=16))
         crowded = replace(result(), host=HostUse(1590.0, 16.0, GIB, 9))
         assert proposed("cpu_threads", gpu_facts(threads=16, result=crowded)) == [4]
+        by_others = HostUse(590.0, 16.0, GIB, 9, others_cpu_percent=1000.0)
+        shared = replace(result(), host=by_others)
+        assert proposed("cpu_threads", gpu_facts(threads=16, result=shared)) == [4]
 
     def test_openmp_reads_its_variable_before_python_starts(self) -> None:
         environment = find("cpu_threads").environment(6)
