@@ -253,7 +253,7 @@ class TuningRun:
         coming = (self._first_set(as_it_is),) * MOST
         request = TrialRequest(TrialPurpose.SCREEN, base, self._rule, following=coming)
         trial = self._launch(request)
-        if trial.throughput is None and self._trials.layered:
+        if trial.throughput is None and self._trials.layered and not trial.was_slow:
             self._decide(
                 "it fails on top of the first trial's files: each starts from the original folder"
             )

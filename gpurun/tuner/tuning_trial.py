@@ -93,6 +93,12 @@ class Trial:
         mean = self.result.step_time_ms
         return None if mean is None else 1000.0 / mean.mean
 
+    @property
+    def was_slow(self) -> bool:
+        """True if its time was over while it trained: no file that it found is the cause."""
+        timed_out = self.record.status == "timeout"
+        return timed_out and self.result is not None and self.result.steps > 0
+
 
 MUCH_SLOWER = 1.7
 """A second launch of the same settings whose usual step takes so many times as long as the first

@@ -409,6 +409,29 @@ def test_only_what_took_all_its_time_is_late(took: float, late: bool) -> None:
     assert tuning._launch_in_search(TrialRequest(TrialPurpose.SCREEN, {"a": 1}, PROBE)).late is late
 
 
+@pytest.mark.parametrize(("steps", "launches"), [(4, 1), (0, 2)])
+def test_a_slow_training_is_not_launched_again_without_the_first_ones_files(
+    monkeypatch: pytest.MonkeyPatch, steps: int, launches: int
+) -> None:
+    """Seen on a crowded host: 30 s more, and a line that its files made it fail."""
+    late = 0
+
+    def layered(stand_in: StandIn, request: TrialRequest) -> Trial:
+        nonlocal late
+        late += 1
+        stand_in.layered = True
+        found = once(stand_in, request)
+        record = replace(found.record, status="timeout")
+        return replace(found, record=record, result=run_result(steps=steps)) if late > 1 else found
+
+    once = StandIn.run
+    monkeypatch.setattr(StandIn, "run", layered)
+    monkeypatch.setattr(StandIn, "drop_layer", lambda _: None, raising=False)
+    with pytest.raises(TuningEnded):
+        with_baseline(monkeypatch, steady())
+    assert late == 1 + launches
+
+
 def test_a_much_larger_budget_searches_again_and_counts_pairs_of_the_same_finalist(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
