@@ -177,11 +177,11 @@ def test_a_warning_that_torch_gives_of_our_profiler_is_not_the_script_s(
         "        def warn(self): module.warn('events are cleared'); prepare(self)\n"
         "        torch.profiler.profile.prepare_trace = warn\n"
         "    if step in (2, 60): warnings.warn('of the script')\n"
-        "    if step == 61: module.warn('given again')"
+        "    if step == 61: module.warn('given again'); sys.exit(4)"
     )
     script(tmp_path, warns)
     done = gpurun("profile", *STEPS, "train.py", cwd=tmp_path)
-    assert done.returncode == 0
+    assert done.returncode == 4, done.stderr
     assert b"cleared" not in done.stderr
     assert done.stderr.count(b"of the script") == 2  # the warning, and its line of the source
     assert b"given again" in done.stderr
