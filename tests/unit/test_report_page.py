@@ -20,6 +20,7 @@ from gpurun.records.finding import Finding, FindingType, Location
 from gpurun.records.result import RunResult
 from gpurun.records.scaling import ScalingPoint, ScalingReport
 from gpurun.records.tuning import Ceilings, GuardVerdict, LossCurves, Rejection
+from gpurun.report.page.figure_table import figure_grid
 from gpurun.report.page.html_page import html_page
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.page.page_blocks import Page, PagePart, Section, Table
@@ -166,6 +167,22 @@ def test_the_loss_of_what_was_kept_is_shown_in_the_range_of_the_baseline() -> No
     told = markdown_page(page_of(tuned(guard=guard)))
     assert "highest of all baseline trials ends at 1.70" in told
     assert "candidate ends at 1.60" in told
+
+
+def test_losses_are_compared_over_the_steps_of_both() -> None:
+    """A faster side trains on in its turns, and a later step says nothing of the other side."""
+    curves = LossCurves((2.0, 1.5), (2.0, 1.6, 0.9, 0.4), (1.9, 1.4), (2.1, 1.7))
+    guard = GuardVerdict(True, 0.01, 0.02, (), curves, compared=("losses",))
+    told = markdown_page(page_of(tuned(guard=guard)))
+    assert "Of the 2 steps of both: " in told
+    assert "candidate ends at 1.60" in told
+
+
+def test_figures_of_whole_runs_are_not_told_of_trials() -> None:
+    launches = [("before", run_result(final_loss=4.6, wall_seconds=20.0))]
+    whole = {"whole run", "last loss"}
+    assert whole <= {row[0] for row in figure_grid(launches).rows}
+    assert not whole & {row[0] for row in figure_grid(launches, trials=True).rows}
 
 
 def test_a_rejected_change_shows_both_curves() -> None:

@@ -17,12 +17,17 @@ from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.report.run_summary_text import UTILIZATION_SOURCES
 from gpurun.report.terminal_table import Column, Grid
 
+OF_WHOLE_RUNS = ("whole run", "last loss")
+"""Trials end after some steps, not all after the same: these figures say nothing of them."""
 
-def figure_grid(launches: Sequence[tuple[str, RunResult]]) -> Grid:
-    """Figures that at least one of the launches has."""
+
+def figure_grid(launches: Sequence[tuple[str, RunResult]], *, trials: bool = False) -> Grid:
+    """Figures that at least one of the launches has. `trials`: they are trials of a tuning."""
     columns = (Column(""), *(Column(name, right=True) for name, _ in launches))
     rows = []
     for name, figure in FIGURES:
+        if trials and name in OF_WHOLE_RUNS:
+            continue
         cells = [figure(result) for _, result in launches]
         if any(cells):
             rows.append((name, *cells))

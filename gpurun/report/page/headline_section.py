@@ -33,7 +33,7 @@ def headline_section(contents: RunContents) -> Section:
         blocks += _of_run(contents.recordings[-1].result)
     launches = [(r.label or "the run", r.result) for r in contents.recordings if r.result]
     if launches:
-        blocks.append(Table(figure_grid([(name, result) for name, result in launches])))
+        blocks.append(Table(figure_grid(launches, trials=contents.tuning is not None)))
     if contents.tuning is not None and any(r.folder for r in contents.recordings):
         trials = ", ".join(f"{r.label}: {r.folder}" for r in contents.recordings if r.folder)
         means = "Speed, step, memory and GPU activity are means over all launches of a side."

@@ -133,4 +133,5 @@ def _name(column: Column, index: int) -> str:
 
 
 def _text(words: str) -> str:
-    return escape(one_line(words), quote=True).replace(" %", "\N{NO-BREAK SPACE}%")
+    kept = one_line(words).replace(" %", "\N{NO-BREAK SPACE}%").replace("< ", "<\N{NO-BREAK SPACE}")
+    return escape(kept, quote=True)

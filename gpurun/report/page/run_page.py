@@ -74,7 +74,8 @@ def _side_by_side(runs: Sequence[RunContents]) -> PagePart:
     if launches:
         scripts = {run.script for run in runs} - {None}
         told = _faster(launches) if len(scripts) < 2 else [Paragraph(OF_DIFFERENT_SCRIPTS)]
-        blocks = [*told, Table(figure_grid(launches))]
+        trials = any(run.tuning is not None for run in runs)
+        blocks = [*told, Table(figure_grid(launches, trials=trials))]
     sections = [
         Section("Figures", tuple(blocks)) if blocks else None,
         step_section(named),

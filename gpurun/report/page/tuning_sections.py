@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpurun.formatting.knob_text import knob_change, knobs_text
 from gpurun.formatting.number_text import (
     byte_size,
+    count,
     duration,
     factor,
     interval,
@@ -158,8 +159,9 @@ def _guard(report: TuningReport) -> list[Block]:
 def _curves(curves: LossCurves | None, title: str) -> list[Block]:
     if curves is None:
         return []
+    compared = min(len(curves.baseline), len(curves.candidate))
     told = {
-        name: series_of(name, [(float(n), v) for n, v in enumerate(values, 1) if v is not None])
+        name: series_of(name, _points(values[:compared]))
         for name, values in (
             ("baseline", curves.baseline),
             ("candidate", curves.candidate),
@@ -172,4 +174,10 @@ def _curves(curves: LossCurves | None, title: str) -> list[Block]:
         return []
     lines = [Line(one.name, one.points, dashed=one.name in (_LOWEST, _HIGHEST)) for one in series]
     ends = "; ".join(f"{one.name} ends at {number(one.points[-1][1])}" for one in series)
-    return [Picture(line_chart(title, lines, "step", from_zero=False), f"{ends}.")]
+    told_ends = f"Of the {count(compared, 'step')} of both: {ends}."
+    return [Picture(line_chart(title, lines, "step", from_zero=False), told_ends)]
+
+
+def _points(values: Sequence[float | None]) -> list[tuple[float, float]]:
+    """The steps, counted from 1, whose loss is known, with it."""
+    return [(float(n), value) for n, value in enumerate(values, 1) if value is not None]
