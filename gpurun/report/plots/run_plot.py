@@ -143,16 +143,16 @@ def _step(parts: Sequence[tuple[str, Sequence[float]]], axes: Axes) -> None:
     _title(axes, "Parts of the mean step")
 
 
-LEGEND_ROOM = 1.25
-"""The height of a picture with several lines over its highest value: their names stand above."""
+LEGEND_ROOM = 0.22
+"""The part of its height that a picture with several lines has above them, for their names."""
 
 
 def _gauge(name: str, gauge: Gauge, axes: Axes) -> None:
     lines = [(series.name, series.points) for series in gauge.series]
     _lines(f"{gauge.title}, {gauge.unit}: {name}", "seconds", lines, axes)
     highest = max((value for _, points in lines for _, value in points), default=0.0)
-    room = 1.06 if len(lines) == 1 else LEGEND_ROOM
-    axes.set_ylim(0.0, room * highest if highest > 0 else 1.0)
+    room = 0.06 if len(lines) == 1 else LEGEND_ROOM
+    axes.set_ylim(0.0, (1.0 + room) * highest if highest > 0 else 1.0)
 
 
 def _lines(
@@ -166,6 +166,8 @@ def _lines(
         axes.plot(*zip(*points, strict=True), color=color, linewidth=width, marker=dot, label=label)
     axes.set_xlabel(x, fontsize=plot_style.SMALL)
     if len(lines) > 1:
+        lowest, highest = axes.get_ylim()
+        axes.set_ylim(lowest, highest + LEGEND_ROOM * (highest - lowest))
         axes.legend(fontsize=plot_style.SMALL, frameon=False, ncols=3, loc="upper right")
     _title(axes, title)
 
