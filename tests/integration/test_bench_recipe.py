@@ -15,7 +15,7 @@ from gpurun.arguments.bench_flags import parse_bench
 from tests.conftest import REPOSITORY
 from tests.repositories import commit, git, new_repository
 
-INSTALL = "pip install gpurun-torch\n"
+INSTALL = "pip install FOLDER   # a clone of gpurun; it is on no package index yet\n"
 
 # Plain gradient descent: torch's optimizers take seconds to import.
 TRAINING = """
