@@ -284,7 +284,7 @@ def load_sentence(report: TuningReport) -> str | None:
     said = f"other programs used {used} during the trials, which can {cost}"
     if load.cpu_percent < 100 * CROWDED_SHARE * load.cores:
         return said
-    return f"{said}; give each program its own cores (taskset): threads wait for one another"
+    return f"{said}; give each its own cores (taskset): threads may wait for one another"
 
 
 def others_on_gpu_sentence(report: TuningReport) -> str | None:

@@ -54,6 +54,11 @@ class Reference:
         """The first process of its sandbox."""
         return self._sandbox.pid
 
+    @property
+    def ended(self) -> bool:
+        """True if its process is over."""
+        return self._sandbox.poll() is not None
+
     def await_ready(self, deadline: float) -> None:
         """Wait until it has warmed up, and freeze it; `lost` says why it never did, or did not by
         `deadline` (monotonic clock)."""
@@ -126,6 +131,8 @@ class BesideReference:
             short = has_short_epochs((known, stretch))
             enough = LIMITS.enough(deadline)
             rounds = measured_rounds((partner, side), self._draws, enough, short)
+            if self._reference.ended:
+                self._reference.lost = f"{NAME} came to its end"
             self._reference.last = rounds[-1].first
             return rounds
         except PairFailed as failed:

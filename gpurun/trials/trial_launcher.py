@@ -426,5 +426,6 @@ def _pair_failure(end: PairEnd, outcomes: list[Outcome]) -> Failure | None:
         kind = own[0].kind if own else FailureKind.TOO_FEW_STEPS
         return Failure(kind, end.failure)
     if end.ratio is None:
-        return Failure(FailureKind.TOO_FEW_STEPS, "both sides took too few turns to compare them")
+        too_few = "the turns of both sides were too few, or batches that were ready lasted for them"
+        return Failure(FailureKind.TOO_FEW_STEPS, too_few)
     return None

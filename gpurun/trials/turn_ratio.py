@@ -86,7 +86,7 @@ class _EpochCost:
 def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     """The ratio and its error from the medians of blocks.
 
-    None for too few rounds, and where most batches of a side had been made before them.
+    None for too few rounds, and where too many batches of a side had been made before them.
     """
     whole = tuple(_counts_whole_epochs(rounds, number) for number in (0, 1))
     steady = [r for r in rounds if _is_steady(r, whole)]

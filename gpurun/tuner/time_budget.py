@@ -217,7 +217,8 @@ class TimeBudget:
 
 
 AHEAD_SHARE = 0.02
-"""A training that waits for data for less of its step finds its batches ready."""
+"""If a training waits for data for less than this part of its step, its batches are usually ready.
+"""
 
 
 def _side(trial: Trial, launch: float, epoch_steps: int, imports: float) -> SideSeconds:
@@ -230,7 +231,7 @@ def _side(trial: Trial, launch: float, epoch_steps: int, imports: float) -> Side
 
 
 def _workers_waited_for(trial: Trial) -> int:
-    """Its loader workers; 0 where they were always ahead of the training."""
+    """Its loader workers; 0 where the training hardly waited for them."""
     step, split = _step(trial), None if trial.result is None else trial.result.split
     wait = None if split is None else split.data_wait_ms
     if trial.log is None or (wait is not None and wait / 1000 <= AHEAD_SHARE * step):

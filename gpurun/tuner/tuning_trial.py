@@ -12,7 +12,7 @@ from gpurun.arguments.options import Objective
 from gpurun.measure.measured_window import USUAL_AMONG
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
-from gpurun.records.failure import Failure
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialPurpose, TrialRecord
@@ -96,8 +96,8 @@ class Trial:
     @property
     def was_slow(self) -> bool:
         """True if its time was over while it trained: no file that it found is the cause."""
-        timed_out = self.record.status == "timeout"
-        return timed_out and self.result is not None and self.result.steps > 0
+        late = self.record.failure is FailureKind.OUT_OF_TIME
+        return late and self.result is not None and self.result.steps > 0
 
 
 MUCH_SLOWER = 1.7

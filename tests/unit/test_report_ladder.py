@@ -336,7 +336,7 @@ def test_the_load_of_other_programs_is_told_where_it_disturbs() -> None:
     said = "other programs used 1.3 of 2 cores during the trials, which can widen intervals"
     loaded = tuning_report(other_load=OtherLoad(cpu_percent=130.0, cores=2))
     assert said in text(loaded)
-    assert "its own cores (taskset)" in text(loaded)
+    assert "each its own cores (taskset)" in text(loaded)
     assert "taskset" not in text(tuning_report(other_load=OtherLoad(90.0, 2)))
     unproven = text(tuning_report(verdict="no_gain", proof=None, other_load=OtherLoad(130.0, 2)))
     assert "can hide small gains" in unproven

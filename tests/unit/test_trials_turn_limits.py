@@ -140,7 +140,7 @@ def test_a_side_that_ends_too_soon_or_fails_is_an_error(turns: int, exit_code: i
         measured_rounds(sides, random.Random(0), lambda _: False, (False, False))
 
 
-def test_a_training_that_ends_between_its_turns_is_measured_by_those_it_took() -> None:
+def test_a_training_that_ends_in_a_turn_is_measured_by_those_before() -> None:
     sides = cast(tuple[Side, Side], (PlayedSide(ends=False), Short(9, exit_code=0)))
     assert len(measured_rounds(sides, random.Random(0), lambda _: False, (False, False))) == 9
 
@@ -188,9 +188,26 @@ def test_a_search_knows_the_pace_of_its_reference_before_the_first_candidate() -
     found = object.__new__(BesideReference)
     found._side = Paced("candidate", 2_000_000)
     slow = Paced("reference", 30_000_000)
-    found._reference = cast(Reference, SimpleNamespace(last=None, side=slow, lost=""))
+    found._reference = cast(Reference, SimpleNamespace(last=None, side=slow, lost="", ended=False))
     found._draws = random.Random(0)
     rounds = found._turns()
     assert turn_ratio(rounds) is not None
     assert any(wholes["candidate"])
     assert not any(wholes["reference"])
+
+
+def test_the_last_turns_of_a_reference_that_ends_still_count() -> None:
+    class Ready(Short):
+        name = "candidate"
+
+        def await_ready(self, deadline: float = math.inf) -> None: ...
+
+        def freeze(self) -> None: ...
+
+    reference = SimpleNamespace(last=None, side=Ready(10, exit_code=0), lost="", ended=True)
+    found = object.__new__(BesideReference)
+    found._side = cast(Side, Ready(1000, exit_code=0))
+    found._reference = cast(Reference, reference)
+    found._draws = random.Random(0)
+    assert turn_ratio(found._turns()) is not None
+    assert reference.lost == "the reference came to its end"

@@ -152,6 +152,11 @@ def test_steps_that_took_their_batches_out_of_stock_count_for_less() -> None:
     assert math.exp(ratio.log) == pytest.approx(10 / 8)
 
 
+def test_batches_that_were_nearly_all_ready_before_give_no_ratio() -> None:
+    from_stock = Turn(10, 10_000_000, batches=10, stocked=-10)
+    assert turn_ratio([Round(Turn(10, 10_000_000), from_stock)] * 20) is None
+
+
 def test_workers_that_deliver_at_once_do_not_move_the_ratio() -> None:
     """Three batches every 30 ms; turns of 5 steps wait for two deliveries, or for one."""
     waits = [0.03 if step % 3 == 0 else 0.0 for step in range(300)]

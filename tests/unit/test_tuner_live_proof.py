@@ -92,6 +92,8 @@ def test_a_script_that_is_soon_over_is_not_started_for_a_live_pair() -> None:
     over = replace(with_peak(1, {}), status="completed")
     said = proof(StandIn(with_peak(1, {}), over)).obstacle(on_gpu(80), [{"a": 1}])
     assert said == "the script is over before a live pair could be measured"
+    in_turns = replace(over, in_turns=True)  # turns beside another gave it its figures
+    assert proof(StandIn(with_peak(1, {}), in_turns)).obstacle(on_gpu(80), [{"a": 1}]) == ""
 
 
 def test_what_the_launcher_cannot_do_live_is_the_reason() -> None:

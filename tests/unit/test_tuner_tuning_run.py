@@ -18,6 +18,7 @@ from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import ProcessEvent
 from gpurun.records.facts import BatchFlag, Facts
+from gpurun.records.failure import FailureKind
 from gpurun.records.result import StepTime
 from gpurun.records.tuning import (
     PAIR_SIDES,
@@ -409,9 +410,16 @@ def test_only_what_took_all_its_time_is_late(took: float, late: bool) -> None:
     assert tuning._launch_in_search(TrialRequest(TrialPurpose.SCREEN, {"a": 1}, PROBE)).late is late
 
 
-@pytest.mark.parametrize(("steps", "launches"), [(4, 1), (0, 2)])
+@pytest.mark.parametrize(
+    ("kind", "steps", "launches"),
+    [
+        (FailureKind.OUT_OF_TIME, 4, 1),
+        (FailureKind.OUT_OF_TIME, 0, 2),
+        (FailureKind.HUNG, 4, 2),  # a lock that the first one left?
+    ],
+)
 def test_a_slow_training_is_not_launched_again_without_the_first_ones_files(
-    monkeypatch: pytest.MonkeyPatch, steps: int, launches: int
+    monkeypatch: pytest.MonkeyPatch, kind: FailureKind, steps: int, launches: int
 ) -> None:
     """Seen on a crowded host: 30 s more, and a line that its files made it fail."""
     late = 0
@@ -421,7 +429,7 @@ def test_a_slow_training_is_not_launched_again_without_the_first_ones_files(
         late += 1
         stand_in.layered = True
         found = once(stand_in, request)
-        record = replace(found.record, status="timeout")
+        record = replace(found.record, status="timeout", failure=kind)
         return replace(found, record=record, result=run_result(steps=steps)) if late > 1 else found
 
     once = StandIn.run

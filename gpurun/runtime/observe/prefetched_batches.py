@@ -21,13 +21,15 @@ class PrefetchLevel:
     """The ready batches at one moment, of all loaders with workers.
 
     `taken`: batches handed out in this pass. `ready`: those made and not handed out. `ending`: a
-    loader nears the end of its pass and asks its workers for less.
+    loader nears the end of its pass and asks its workers for less. `ahead`: each loader has more of
+    them ready than its workers deliver at once.
     """
 
     taken: int
     ready: int
     workers: int
     ending: bool
+    ahead: bool = False
 
 
 EMPTY = PrefetchLevel(0, 0, 0, False)
@@ -61,6 +63,7 @@ class PrefetchedBatches:
             sum(level.ready for level in levels),
             sum(level.workers for level in levels),
             any(level.ending for level in levels),
+            bool(levels) and all(level.ahead for level in levels),
         )
 
     def stop_workers(self) -> list[int]:
@@ -93,7 +96,8 @@ def _level(iterator: WorkersIterator) -> PrefetchLevel:
         return EMPTY
     if not under_way:  # its pass is over
         return EMPTY
-    return PrefetchLevel(iterator._rcvd_idx, ready, workers, len(under_way) < capacity)
+    ending = len(under_way) < capacity
+    return PrefetchLevel(iterator._rcvd_idx, ready, workers, ending, ready > workers)
 
 
 PREFETCHED = PrefetchedBatches()

@@ -7,10 +7,11 @@ pays for caches which the other side has filled.
 
 Loader workers would go on until they are frozen, and what they wait for (a disk) goes on even then.
 So they are stopped at once. A turn begins to count when the batches that were made meanwhile are
-used up. It ends with as many ready batches as it began with, if a few steps more lead there. Where
-the workers are ahead by more than they deliver at once it may end anywhere. The stock goes from
-turn to turn, so that over all turns as many batches are made as are used. A turn that is to count
-whole epochs goes on to the same step of a later one.
+used up. It ends with as many ready batches as it began with, if a few steps more lead there. The
+stock goes from turn to turn, so that over all turns as many batches are made as are used. The first
+turn lets the stock settle. Where it then stays above what the workers deliver at once, nothing
+waits for them, and a turn may end anywhere. A turn that is to count whole epochs goes on to the
+same step of a later one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import os
 import resource
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,6 +28,8 @@ from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, PrefetchLevel, send
 
 now = time.perf_counter_ns
+LEVEL_VARIES = 1
+"""A stock that keeps its level is this many batches below it at times."""
 
 
 class Turns:
@@ -53,6 +55,9 @@ class Turns:
         self._ordered_steps = 0
         """Steps of this turn when it had lasted as long as was ordered; 0 before."""
         self._used_up = False
+        self._settled: PrefetchLevel | None = None
+        """The stock at the end of the first turn."""
+        self._ends_ahead = False
         self._stopped: list[int] = []
         self._passes = 0
         self._in_epoch = self._began_in_epoch = 0
@@ -97,9 +102,6 @@ class Turns:
             self._used_up = True
             self._steps = -surplus
             return
-        left = self._left_level
-        if _is_ahead(left) and _is_ahead(level):  # so that what it varies by does not add up
-            level = replace(level, ready=left.ready) if self._used_up else left
         self._began_level, self._began_in_epoch = level, self._in_epoch
         self._epoch_starts = 0
         self._began_event, self._began_ns = self._mark(), now()
@@ -114,10 +116,18 @@ class Turns:
         if not began.workers:
             return True
         level = self._prefetched.level()
-        if _is_ahead(began) and _is_ahead(level):
+        self._ends_ahead = self._is_ahead(level)
+        if self._ends_ahead:
             return True
         # workers that deliver at once: whole deliveries
         return level.ready == began.ready or longer >= 2 * began.workers
+
+    def _is_ahead(self, level: PrefetchLevel) -> bool:
+        """True if the workers kept their lead, since the first turn and in this one."""
+        began, settled = self._began_level, self._settled
+        if settled is None or not (settled.ahead and began.ahead and level.ahead):
+            return False
+        return level.ready >= settled.ready - LEVEL_VARIES
 
     def _counts_whole_epochs(self) -> bool:
         return self._epoch_starts > 0 and self._in_epoch == self._began_in_epoch
@@ -127,6 +137,7 @@ class Turns:
         level = self._prefetched.level()
         self._stop_workers()
         self.first_turn = self.first_turn or (self._began_ns, ended_ns)
+        self._settled = self._settled or level
         elapsed = ended_ns - self._began_ns
         assert self._order is not None
         whole = self._order.whole_epochs and self._counts_whole_epochs()
@@ -140,7 +151,7 @@ class Turns:
             steps=self._steps,
             nanoseconds=elapsed,
             batches=max(0, batches),
-            stocked=level.ready - self._began_level.ready,
+            stocked=0 if self._ends_ahead else level.ready - self._began_level.ready,
             whole_epochs=whole,
             at_epoch_end=not whole and (self._epoch_starts > 0 or ending),
             epoch_starts=self._epoch_starts,
@@ -172,7 +183,8 @@ class Turns:
         os.write(self._answers, turn.line())
         order = TurnOrder.read(self._read_line())
         send(self._stopped, signal.SIGCONT)
-        self._order, self._steps, self._ordered_steps, self._used_up = order, -1, 0, False
+        self._order, self._steps, self._ordered_steps = order, -1, 0
+        self._used_up = self._ends_ahead = False
         return order.ends
 
     def _read_line(self) -> bytes:
@@ -180,11 +192,6 @@ class Turns:
         while not line.endswith(b"\n"):
             line += os.read(self._orders, 1)
         return line
-
-
-def _is_ahead(level: PrefetchLevel) -> bool:
-    """True if more batches are ready than the workers deliver at once: nothing waits for them."""
-    return level.ready > level.workers
 
 
 def _gpus_in_use() -> list[int]:

@@ -43,7 +43,8 @@ class LiveProof:
             return self.series.in_turn_only
         if self.objective is Objective.ENERGY:
             return "turns are too short for a GPU's counter of joules"
-        if any(trial.status == "completed" for trial in self.series.trials):
+        alone = [trial for trial in self.series.trials if not trial.in_turns]
+        if any(trial.status == "completed" for trial in alone):
             return "the script is over before a live pair could be measured"
         of_finalists = [self._peaks(settings) for settings in finalists]
         largest = MemoryPeaks(

@@ -19,10 +19,9 @@ from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from gpurun.tuner.tuning_view import TuningView
 
-LEAST_PAIR_SECONDS = 60.0
-LONGER = 2
-"""A live pair may run this long, and this many times as long as expected, whatever is left of the
-budget: nothing can be said of it before it has had its fewest rounds."""
+LATE_SECONDS = 60.0
+"""A live pair may run this much longer than expected, whatever is left of the budget: nothing can
+be said of it before it has had its fewest rounds."""
 
 Companions = Callable[[LadderRow], Sequence[str]]
 
@@ -139,7 +138,7 @@ class ProofLaunches:
         self, purpose: TrialPurpose, settings: Mapping[str, Any], number: int
     ) -> TrialRequest:
         """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
-        limit = max(LEAST_PAIR_SECONDS, self.timetable.left, LONGER * self._round_seconds)
+        limit = max(self.timetable.left, self._round_seconds + LATE_SECONDS)
         return TrialRequest(
             purpose,
             settings,
