@@ -6,8 +6,9 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 from types import SimpleNamespace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, PrefetchLevel, send
+from gpurun.runtime.observe.torch_loader_internals import LoaderIterator
 from gpurun.runtime.trial import live_pair_side as turns_module
 from gpurun.runtime.trial.live_pair_side import Turns
 from gpurun.trials.live_pair import make_fifos
@@ -199,6 +201,24 @@ def test_a_stock_that_is_used_up_is_told(tmp_path: Path, clock: SimpleNamespace)
 
     first = train(tmp_path, clock, step, turns=1)[0]
     assert first.stocked == -first.batches < 0
+
+
+@pytest.mark.parametrize(("next_one", "ahead"), [((0, "batch"), True), ((0,), False)])
+def test_workers_are_not_ahead_while_the_next_batch_is_the_late_one(
+    next_one: tuple[object, ...], ahead: bool
+) -> None:
+    others = {number: (number % 2, "batch") for number in (5, 6, 7)}
+
+    class Iterator(SimpleNamespace):
+        """Other than its base it can be referred to weakly."""
+
+    iterator = Iterator(
+        _task_info={4: next_one, **others}, _data_queue=Queue(), _worker_result_queue=Queue(),
+        _rcvd_idx=4, _num_workers=2, _prefetch_factor=2, _workers=(),
+    )  # fmt: skip
+    stock = PrefetchedBatches()
+    stock.opened("train.py:1", cast(LoaderIterator, iterator), trained=False)
+    assert stock.level().ahead is ahead
 
 
 def test_the_stock_of_a_real_loader_is_seen_and_its_workers_stop() -> None:

@@ -97,7 +97,9 @@ def _level(iterator: WorkersIterator) -> PrefetchLevel:
     if not under_way:  # its pass is over
         return EMPTY
     ending = len(under_way) < capacity
-    return PrefetchLevel(iterator._rcvd_idx, ready, workers, ending, ready > workers)
+    late = fetched > 0 and len(under_way.get(iterator._rcvd_idx, ())) == 1  # later ones came first
+    ahead = ready > workers and not late
+    return PrefetchLevel(iterator._rcvd_idx, ready, workers, ending, ahead)
 
 
 PREFETCHED = PrefetchedBatches()
