@@ -65,7 +65,8 @@ class PairEnd:
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
     `notes`: what disturbed the GPU meanwhile, a clause each. `peak_shares`: the parts of their peak
-    memory that the sides had at the same number of steps. `late`: it failed because the time was
+    memory that the sides had at the same number of steps; None where a training came to its end:
+    what follows its last turn (an evaluation) may need more. `late`: it failed because the time was
     over before both sides had warmed up.
     """
 
@@ -74,7 +75,7 @@ class PairEnd:
     seconds: float
     failure: str
     notes: tuple[str, ...] = ()
-    peak_shares: tuple[float, float] = (1.0, 1.0)
+    peak_shares: tuple[float, float] | None = (1.0, 1.0)
     late: bool = False
 
 
@@ -100,7 +101,7 @@ def run_live_pair(
     began = time.monotonic()
     rounds: list[Round] = []
     stretches: tuple[Turn, Turn] | None = None
-    failure, late = "", False
+    failure, late, over = "", False, False
     with ExitStack() as stack:
         sandboxes: list[Sandbox] = []
         live: list[Side] = []
@@ -123,6 +124,7 @@ def run_live_pair(
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
             enough = TurnLimits().enough(deadline)
             rounds = measured_rounds(pair, draws, enough, has_short_epochs(stretches))
+            over = any(sandbox.poll() is not None for sandbox in sandboxes)
             for side_of_pair in pair:
                 side_of_pair.end()
             codes = [_exit_code(sandbox) for sandbox in sandboxes]
@@ -134,7 +136,8 @@ def run_live_pair(
     seconds = time.monotonic() - began
     both = [] if stretches is None else [stretches, *(r.turns for r in rounds)]
     shares = peak_shares(([first for first, _ in both], [second for _, second in both]))
-    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, shares, late)
+    known = None if over else shares
+    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, known, late)
 
 
 def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:

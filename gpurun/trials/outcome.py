@@ -62,14 +62,15 @@ class Outcome:
         """The process that trains; None where none recorded anything."""
         return main_log(self.logs)
 
-    def as_side(self, memory_share: float) -> Outcome:
-        """The same as a side of a live pair, with this part of its peak memory.
+    def as_side(self, memory_share: float | None) -> Outcome:
+        """The same as a side of a live pair, with this part of its peak memory; None: not known.
 
         What it wrote is left as it is.
         """
         peak, result = self.result.peak_memory_bytes, self.result
         if peak is not None:
-            result = replace(result, peak_memory_bytes=round(memory_share * peak))
+            part = None if memory_share is None else round(memory_share * peak)
+            result = replace(result, peak_memory_bytes=part)
         return replace(self, result=result, in_turns=True)
 
 

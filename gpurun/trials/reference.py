@@ -140,3 +140,5 @@ class BesideReference:
                 raise
             self._reference.lost = str(failed)
             return []
+        finally:
+            partner.freeze()  # it was thawed if it seemed to hold the other up
