@@ -32,6 +32,8 @@ from gpurun.stats.intervals import says_nothing
 
 OTHERS_SHARE = 0.1
 """The share of the cores that other programs may use without a remark."""
+CROWDED_SHARE = 0.5
+"""Where others use this part of the cores, the threads of one operator wait for one another."""
 BUSY_PERCENT = 85
 """GPU activity that a well-fed training reaches."""
 MOST_LEFT = 2
@@ -266,10 +268,6 @@ def nonfinite_sentence(report: TuningReport) -> str | None:
         f"the script's own loss is not finite from step {report.loss_nonfinite_from} on: "
         "gpurun cannot compare the training; `gpurun --locate-nonfinite` finds the cause"
     )
-
-
-CROWDED_SHARE = 0.5
-"""Where others use this part of the cores, the threads of one operator wait for one another."""
 
 
 def load_sentence(report: TuningReport) -> str | None:

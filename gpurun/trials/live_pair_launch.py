@@ -75,7 +75,7 @@ class PairEnd:
     seconds: float
     failure: str
     notes: tuple[str, ...] = ()
-    peak_shares: tuple[float, float] | None = (1.0, 1.0)
+    peak_shares: tuple[float | None, float | None] = (1.0, 1.0)
     late: bool = False
 
 
@@ -135,9 +135,10 @@ def run_live_pair(
     notes = shared_gpu_notes([side.run_dir for side in sides], stretches)
     seconds = time.monotonic() - began
     both = [] if stretches is None else [stretches, *(r.turns for r in rounds)]
-    shares = peak_shares(([first for first, _ in both], [second for _, second in both]))
-    known = None if over else shares
-    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, known, late)
+    shares: tuple[float | None, float | None] = (None, None)
+    if not over:
+        shares = peak_shares(([first for first, _ in both], [second for _, second in both]))
+    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, shares, late)
 
 
 def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:

@@ -184,7 +184,7 @@ class TrialLauncher:
         outcomes = [
             self._conclude(request, code, end.seconds / 2, _given_up(end, side)).as_side(share)
             for side, (request, code, share) in enumerate(
-                zip(requests, end.exit_codes, end.peak_shares or (None, None), strict=True)
+                zip(requests, end.exit_codes, end.peak_shares, strict=True)
             )
         ]
         pair_failure = _pair_failure(end, outcomes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from gpurun.knobs.loading.loader_need import NOTICEABLE
 from gpurun.trials.live_pair_seconds import CORES_FOR_TWO, SideSeconds, live_pair_seconds
 from gpurun.trials.prestart import CORES_EACH
 from gpurun.tuner.proof.time_for_proof import LEAST_PROOF_ROUNDS, kept_for_proof, least_for_proof
@@ -216,11 +217,6 @@ class TimeBudget:
         return SCREEN_SHARE * self.budget
 
 
-AHEAD_SHARE = 0.02
-"""If a training waits for data for less than this part of its step, its batches are usually ready.
-"""
-
-
 def _side(trial: Trial, launch: float, epoch_steps: int, imports: float) -> SideSeconds:
     """A side of a live pair, less than its launch by what the trial took after its start."""
     after = trial.record.seconds - _start(trial)
@@ -234,7 +230,7 @@ def _workers_waited_for(trial: Trial) -> int:
     """Its loader workers; 0 where the training hardly waited for them."""
     step, split = _step(trial), None if trial.result is None else trial.result.split
     wait = None if split is None else split.data_wait_ms
-    if trial.log is None or (wait is not None and wait / 1000 <= AHEAD_SHARE * step):
+    if trial.log is None or (wait is not None and wait / 1000 <= NOTICEABLE * step):
         return 0
     return max((loader.workers for loader in trial.log.loaders), default=0)
 

@@ -71,6 +71,14 @@ def launcher(tmp_path: Path) -> Iterator[TrialLauncher]:
     launcher.close()
 
 
+@pytest.fixture
+def isolated(launcher: TrialLauncher) -> TrialLauncher:
+    """One whose trials can be live pairs."""
+    if launcher.mode is Mode.IN_PLACE:
+        pytest.skip("trials work on the real files")
+    return launcher
+
+
 def kind(outcome: Outcome) -> FailureKind | None:
     return None if outcome.failure is None else outcome.failure.kind
 
@@ -173,12 +181,10 @@ def test_what_a_launch_wrote_before_its_first_step_is_there_for_those_that_share
 
 
 @pytest.mark.slow  # quick twin: test_bench_live.py
-def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, launcher: TrialLauncher) -> None:
-    if launcher.mode is Mode.IN_PLACE:
-        pytest.skip("trials work on the real files")
+def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, isolated: TrialLauncher) -> None:
     first = make("first", FOR_LONG.replace("SECONDS", "0.004"))
     second = make("second", FOR_LONG.replace("SECONDS", "0.012"))
-    pair = launcher.run_pair(first, second)
+    pair = isolated.run_pair(first, second)
     assert pair.failure is None
     assert pair.ratio is not None
     assert 1.5 < math.exp(pair.ratio.log) < 4.0
@@ -191,12 +197,10 @@ def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, launcher: TrialLa
 
 
 def test_sides_start_together_and_warm_up_one_after_the_other_without_a_gpu(
-    make: Make, launcher: TrialLauncher
+    make: Make, isolated: TrialLauncher
 ) -> None:
-    if launcher.mode is Mode.IN_PLACE:
-        pytest.skip("trials work on the real files")
     first, second = make("first", TELLS_TIMES), make("second", TELLS_TIMES)
-    assert launcher.run_pair(first, second).ratio is not None
+    assert isolated.run_pair(first, second).ratio is not None
     logs = [(side.run_dir / "output.log").read_text() for side in (first, second)]
     times = [dict(line.split() for line in log.splitlines()) for log in logs]
     ready = str(WARMUP_STEPS - 1)  # it is parked at the end of its next step, before it prints
@@ -205,13 +209,11 @@ def test_sides_start_together_and_warm_up_one_after_the_other_without_a_gpu(
 
 
 def test_a_training_that_ends_in_its_turns_is_still_compared(
-    make: Make, launcher: TrialLauncher
+    make: Make, isolated: TrialLauncher
 ) -> None:
-    if launcher.mode is Mode.IN_PLACE:
-        pytest.skip("trials work on the real files")
     unsteady = TRAINS + "for done in range(350): step(0.002 if done // 8 % 3 else 0.014)"
     first = make("first", FOR_LONG.replace("SECONDS", "0.006"))
-    pair = launcher.run_pair(first, make("second", unsteady))
+    pair = isolated.run_pair(first, make("second", unsteady))
     assert pair.failure is None
     assert pair.ratio is not None
     assert pair.first is not None
@@ -222,12 +224,10 @@ def test_a_training_that_ends_in_its_turns_is_still_compared(
 
 @pytest.mark.slow  # quick twin: test_live_faults.py
 def test_a_side_that_fails_names_its_cause_and_ends_the_other(
-    make: Make, launcher: TrialLauncher
+    make: Make, isolated: TrialLauncher
 ) -> None:
-    if launcher.mode is Mode.IN_PLACE:
-        pytest.skip("trials work on the real files")
     first = make("first", FOR_LONG.replace("SECONDS", "0.004"))
-    pair = launcher.run_pair(first, make("second", TRAINS + "step(); raise KeyError('lr')"))
+    pair = isolated.run_pair(first, make("second", TRAINS + "step(); raise KeyError('lr')"))
     assert pair.ratio is None
     assert pair.failure is not None
     assert pair.failure.kind is FailureKind.EXCEPTION

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 WIDTH, PANEL, EDGE = 11.0, 2.6, 0.9
 """Inches: of the picture, of the height of a row of panels, and of what is above them."""
+LEGEND_ROOM = 0.22
+"""The part of its height that a picture with several lines has above them, for their names."""
 MOST_PANELS = 12
 TITLE_LENGTH, NAME_LENGTH, RUN_LENGTH = 100, 30, 22
 
@@ -141,10 +143,6 @@ def _step(parts: Sequence[tuple[str, Sequence[float]]], axes: Axes) -> None:
     axes.margins(y=0.35)
     axes.legend(fontsize=plot_style.SMALL, frameon=False, ncols=3, loc="lower left")
     _title(axes, "Parts of the mean step")
-
-
-LEGEND_ROOM = 0.22
-"""The part of its height that a picture with several lines has above them, for their names."""
 
 
 def _gauge(name: str, gauge: Gauge, axes: Axes) -> None:

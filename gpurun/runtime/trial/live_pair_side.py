@@ -57,7 +57,6 @@ class Turns:
         self._used_up = False
         self._settled: PrefetchLevel | None = None
         """The stock at the end of the first turn."""
-        self._ends_ahead = False
         self._stopped: list[int] = []
         self._passes = 0
         self._in_epoch = self._began_in_epoch = 0
@@ -116,8 +115,7 @@ class Turns:
         if not began.workers:
             return True
         level = self._prefetched.level()
-        self._ends_ahead = self._is_ahead(level)
-        if self._ends_ahead:
+        if self._is_ahead(level):
             return True
         # workers that deliver at once: whole deliveries
         return level.ready == began.ready or longer >= 2 * began.workers
@@ -137,10 +135,11 @@ class Turns:
         level = self._prefetched.level()
         self._stop_workers()
         self.first_turn = self.first_turn or (self._began_ns, ended_ns)
-        self._settled = self._settled or level
         elapsed = ended_ns - self._began_ns
         assert self._order is not None
         whole = self._order.whole_epochs and self._counts_whole_epochs()
+        stocked = 0 if self._is_ahead(level) else level.ready - self._began_level.ready
+        self._settled = self._settled or level
         began = self._began_event
         if began is not None and ended_event is not None and began.device == ended_event.device:
             _synchronize()
@@ -151,7 +150,7 @@ class Turns:
             steps=self._steps,
             nanoseconds=elapsed,
             batches=max(0, batches),
-            stocked=0 if self._ends_ahead else level.ready - self._began_level.ready,
+            stocked=stocked,
             whole_epochs=whole,
             at_epoch_end=not whole and (self._epoch_starts > 0 or ending),
             epoch_starts=self._epoch_starts,
@@ -183,8 +182,7 @@ class Turns:
         os.write(self._answers, turn.line())
         order = TurnOrder.read(self._read_line())
         send(self._stopped, signal.SIGCONT)
-        self._order, self._steps, self._ordered_steps = order, -1, 0
-        self._used_up = self._ends_ahead = False
+        self._order, self._steps, self._ordered_steps, self._used_up = order, -1, 0, False
         return order.ends
 
     def _read_line(self) -> bytes:
