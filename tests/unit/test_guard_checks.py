@@ -287,6 +287,16 @@ def test_steps_made_of_rounding_alone_are_not_compared() -> None:
     assert not accepted(**{"0.norm": 0.0})
 
 
+def test_an_update_that_rounding_may_swallow_is_not_missed() -> None:
+    """In a warm-up from next to nothing a residual branch that begins at zero hardly moves."""
+    moved = {"0.weight": 0.1, "0.bias": 0.05, "0.branch": 2e-7}
+    norms = {"0.weight": 1.0, "0.bias": 0.5, "0.branch": 4e-4}
+    plain = trial(**audits(gradient_norms=norms, update_norms=moved))
+    for update in (0.0, 2e-7):
+        other = trial(**audits(gradient_norms=norms, update_norms={**moved, "0.branch": update}))
+        assert judge_training([plain, plain], [other], Effect.PIPELINE).accepted
+
+
 def test_steps_of_a_gradient_that_rounding_turns_about_are_not_compared_by_themselves() -> None:
     """A script in half precision leaves more of it than one in float32."""
     moved = {"0.weight": 0.1, "0.bias": 0.02}

@@ -280,7 +280,8 @@ def _pair(
             seen = ", ".join(f"×{rate / base:.3g}" for base, rate in finalist.pairs)
             report(f"{finalist.name}: not settled: {seen} in {len(finalist.pairs)} pairs")
             continue
-        state = "settled" if look.settled else "not settled"
+        proven = "proven, not precise yet" if look.significant else "not settled"
+        state = "settled" if look.settled else proven
         report(
             f"{finalist.name}: ×{look.speedup:.3g} ({low:.3g}–{high:.3g}) "
             f"after {count(look.pairs_used, 'pair')}, {state}"

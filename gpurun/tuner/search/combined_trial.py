@@ -114,7 +114,11 @@ class CombinedTrial:
             effect = strongest_effect(m.knob.effect for m in group)
             reason, guard = self._screening.objection(effect, trial, state)
             if reason is None:
-                return self._adopt(group, trial, guard, state)
+                if self._adopt(group, trial, guard, state):
+                    return True
+                slower = gain_over(trial, state.best) < 1 / LEAST_GAIN
+                group = _safe(group) if slower else []
+                continue
             if not trial.late:
                 self._screening.note(f"not all at once: {reason}")
             group = self._safer(group, trial, state)
@@ -153,8 +157,7 @@ class CombinedTrial:
             if trial.late:
                 self._drop(slow, trial, trial.record.reason, state)
             return [m for m in group if m is not slow]
-        safe = [m for m in group if m.knob.effect is Effect.PIPELINE]
-        return safe if len(safe) < len(group) else []
+        return _safe(group)
 
     def leave_one_out(self, state: SearchState) -> None:
         """Drop the changes by which the set gains nothing, the last first.
@@ -203,7 +206,7 @@ class CombinedTrial:
         if not gains(trial, state.best):
             seen = compared(trial, state.best)
             kind = "uncertain" if seems_to_gain(trial, state.best) else "no gain"
-            self._screening.note(f"all at once: {kind}: {seen}: trying them one by one")
+            self._screening.note(f"all at once: {kind}: {seen}")
             if gain_over(trial, state.best) < 1 / LEAST_GAIN:
                 self.slower |= {member.knob.name for member in group}
             keep = partial(self._keep, group, trial, guard, state)
@@ -283,6 +286,12 @@ class CombinedTrial:
                 state.ladder[number] = replace(row, kept=False)
         self._screening.note(f"{member.knob.name}: dropped from the set: {seen}")
         state.move(rest, without)
+
+
+def _safe(group: Sequence[CombinedChange]) -> list[CombinedChange]:
+    """Those that only feed the model: they seldom cost time. None if that is all of them."""
+    safe = [m for m in group if m.knob.effect is Effect.PIPELINE]
+    return safe if len(safe) < len(group) else []
 
 
 def _culprit(group: Sequence[CombinedChange], trial: Trial) -> CombinedChange | None:

@@ -62,7 +62,7 @@ class KnobSearch:
         self._numerics: set[str] = set()
         self._said: set[str] = set()
         self.untried: list[str] = []
-        """Knobs that were not tried because the time or the trials were used up."""
+        """Knobs and values that were not tried because the time or the trials were used up."""
         self._screening = Screening(launch, note, rule, limits)
 
     @property
@@ -94,7 +94,8 @@ class KnobSearch:
                 open_knobs.append(knob)
         combined = CombinedTrial(self._screening, open_knobs, state)
         while True:
-            likely = [k for k in open_knobs if k.name not in combined.settled]
+            known = combined.settled.keys() | combined.slower
+            likely = [k for k in open_knobs if k.name not in known]
             members = likely_changes(likely, state)
             if len(members) < 2 or not combined.try_set(members, state):
                 break
@@ -106,7 +107,7 @@ class KnobSearch:
             before = dict(state.settings)
             if not self._one_by_one(open_knobs, combined, state) or state.settings == before:
                 break
-        if self.untried:
+        if self.untried and self._screening.end(state) is not None:
             lack = "time" if self.out_of_time else "trials"
             self._note(f"not tried for lack of {lack}: {', '.join(self.untried)}")
         combined.leave_one_out(state)
@@ -126,8 +127,9 @@ class KnobSearch:
             values = self._open_values(knob, combined, state)
             if values and not self.try_knob(knob, values, state):
                 known = self._seen.keys() | self._screening.given_up
-                rest = [k for k in knobs[number:] if k.name not in known]
-                self.untried = [k.name for k in rest if self._open_values(k, combined, state)]
+                for rest in (k for k in knobs[number:] if k.name not in known):
+                    if self._open_values(rest, combined, state):
+                        self._lack_time(rest.name)
                 return False
         return True
 
@@ -166,9 +168,14 @@ class KnobSearch:
         why = self._screening.too_slow(knob, state)
         if why is not None:
             self._note(f"{knob.name}: not tried: {why}")
+            self._lack_time(knob.name)
             return True
         self._note(f"{knob.name}: trying {', '.join(map(str, values))}")
         return self.climb(knob, values, state)
+
+    def _lack_time(self, what: str) -> None:
+        if what not in self.untried:
+            self.untried.append(what)
 
     def climb(self, knob: Knob, values: list[Any], state: SearchState) -> bool:
         """Try the values of one knob and refine the best; False when there is no more room."""
@@ -184,6 +191,8 @@ class KnobSearch:
             if self._screening.exhausted(state):
                 break
             why = self._screening.too_slow(knob, state)
+            if why is not None:
+                self._lack_time(f"{knob.name} {value}")
             if knob.name in self._screening.given_up:
                 why = "an earlier trial of it was given up"
             if why is not None:
@@ -191,6 +200,7 @@ class KnobSearch:
                 self._seen.setdefault(knob.name, []).extend([value, *queue])
                 break
             tried.append(value)
+            self.untried = [x for x in self.untried if x not in (knob.name, f"{knob.name} {value}")]
             self._seen.setdefault(knob.name, []).append(value)
             try:
                 companions = knob_calls.companions(knob, start_facts, value)
