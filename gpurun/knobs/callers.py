@@ -20,8 +20,11 @@ def is_ours(frame: FrameType) -> bool:
 
 def is_users(frame: FrameType) -> bool:
     """True if the user's own source calls: not an installed package's, python's or ours."""
-    file = frame.f_code.co_filename
+    return is_users_file(frame.f_code.co_filename) and not is_ours(frame)
+
+
+def is_users_file(file: str) -> bool:
+    """True of a file that neither python nor a package brought; it may still be one of ours."""
     folders = file.split(os.sep)
     installed = "site-packages" in folders or "dist-packages" in folders
-    standard = file.startswith((STANDARD, "<frozen"))
-    return not (installed or standard or is_ours(frame))
+    return not (installed or file.startswith((STANDARD, "<frozen")))

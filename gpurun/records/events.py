@@ -293,8 +293,9 @@ class TraitEvent:
 
     `trait`: "autocast", "compile", "grad_scaler", "ddp", "data_parallel", "process_group",
     "cuda_batches", "scheduler_total_steps", "synchronize", "no_guard", "no_root",
-    "manual_attention"; `detail` says where. gpurun itself writes "hidden_ddp" (this rank exchanges
-    the gradients of the module in `detail`) and "parallel_refused" (it cannot).
+    "manual_attention", "double_backward"; `detail` says where. gpurun itself writes "hidden_ddp"
+    (this rank exchanges the gradients of the module in `detail`) and "parallel_refused" (it
+    cannot).
     """
 
     kind: ClassVar[str] = "trait"

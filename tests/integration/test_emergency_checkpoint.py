@@ -97,6 +97,41 @@ def test_a_script_that_ends_by_itself_leaves_none(tmp_path: Path, gpurun: Gpurun
     assert checkpoints(tmp_path) == []
 
 
+def test_a_run_that_stops_at_a_loss_that_is_not_finite_is_saved(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    script(tmp_path, "torch.nn.init.constant_(model.weight, float('nan'))", own=False)
+    done = gpurun("--emergency-checkpoint", "--on-nonfinite", "stop", "train.py")
+    assert done.returncode == 1, done.stderr.decode()
+    contents = saved(tmp_path)
+    assert contents["cause"] == "the loss is nan at step 6"
+    assert contents["optimizer_steps"][0] >= 6
+    assert contents["inside_optimizer_step"] is False
+    assert len(contents["modules"]) == len(contents["optimizers"]) == 1
+
+
+def test_a_run_that_is_killed_while_it_saves_leaves_no_half_of_a_checkpoint(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    handler = "class Bomb:\n    __reduce__ = lambda self: os.kill(os.getpid(), 9)"
+    script(tmp_path, 'optimizer.param_groups[0]["bomb"] = Bomb(); raise ValueError', handler)
+    assert gpurun("--emergency-checkpoint", "train.py").returncode == 128 + signal.SIGKILL
+    assert checkpoints(tmp_path) == []
+
+
+def test_the_next_run_removes_what_a_killed_launcher_left_half_written(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    killed = tmp_path / ".gpurun" / "runs" / "20260101-000000-abcdef"
+    killed.mkdir(parents=True)
+    for name in ("emergency.pt.new", ".result.json.77.abcdef", "events-77.jsonl"):
+        (killed / name).touch()
+        os.utime(killed / name, (0, 0))
+    (tmp_path / "train.py").touch()
+    assert gpurun("train.py").returncode == 0
+    assert [path.name for path in killed.iterdir()] == ["events-77.jsonl"]
+
+
 def test_without_the_flag_there_is_none(tmp_path: Path, gpurun: Gpurun) -> None:
     script(tmp_path, 'raise ValueError("boom")')
     assert gpurun("train.py").returncode == 1

@@ -39,3 +39,132 @@ def test_a_container_of_torchs_own_is_compiled_and_its_graph_may_be_retained(
     run = run_under(gpurun, tmp_path, SCRIPT, {"compile": "default"})
     assert run.knobs == [("compile", "applied", "Sequential: default")]
     assert run.printed == pytest.approx(bare(tmp_path, SCRIPT), rel=1e-5)
+
+
+TRACED = """
+import json, warnings
+import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.tensorboard import SummaryWriter
+
+warnings.simplefilter("ignore")
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
+    def forward(self, x):
+        return self.body(x).exp()
+
+class Outer(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+    def forward(self, x):
+        return self.inner(x)
+
+def train():
+    loss = model(x).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+
+def directional():
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, x)
+        return torch.autograd.forward_ad.unpack_dual(model(dual)).tangent
+
+model, x, losses = Net(), torch.randn(16, 8), []
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(4):
+    train()
+torch.jit._get_trace_graph(model, (x,))  # as torch.onnx.export(dynamo=False) does
+writer = SummaryWriter("events")
+writer.add_graph(model, x)
+writer.close()
+traces = [torch.jit.trace(model, x), make_fx(model)(x), torch.fx.symbolic_trace(Outer(model)),
+          torch.export.export(model, (x,)).module(),
+          torch.export.export(model, (x,), strict=True).module()]
+expected = model.body(x).exp()
+for trace in traces:
+    torch.testing.assert_close(trace(x), expected)
+slopes = torch.func.jvp(model, (x,), (x,))[1]
+torch.testing.assert_close(directional(), slopes)
+curvature = torch.autograd.functional.hessian(lambda x: model(x).sum(), x)
+for step in range(2):
+    train()
+print(json.dumps([*losses, slopes.sum().item(), curvature.sum().item()]))
+"""
+
+
+def test_a_compiled_model_is_traced_and_differentiated_otherwise_by_its_own_code(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    run = run_under(gpurun, tmp_path, TRACED, {"compile": "default"})
+    assert run.knobs == [("compile", "applied", "Net: default")]
+    assert run.printed == pytest.approx(bare(tmp_path, TRACED), rel=1e-5)
+
+
+PENALTY = """
+import torch
+
+def penalty(model, x, {parameter}):
+    x = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(model(x).sum(), x, {argument})
+    return slope.square().sum()
+"""
+PENALIZED = """
+import json, sys
+import torch
+from torch import nn
+
+sys.path.insert(0, FOLDER)
+from regularization import penalty
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for step in range(10):
+    x = torch.randn(16, 8)
+    loss = model(x).square().mean()
+    if step % 4 == 3:
+        loss = loss + penalty(model, x)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(json.dumps(losses))
+"""
+NOT_TWICE = "create_graph=True: torch.compile supports no double backward"
+
+
+@pytest.mark.parametrize(
+    ("folder", "parameter", "argument", "outcome"),
+    [
+        ("own", "*_", "create_graph=True", ("skipped", f"regularization.py:6: {NOT_TWICE}")),
+        ("own", "twice=True", "create_graph=twice", ("applied", "Sequential: default")),
+        ("site-packages", "*_", "create_graph=True", ("applied", "Sequential: default")),
+    ],
+)
+def test_a_gradient_penalty_that_comes_late_never_meets_compiled_code(
+    tmp_path: Path,
+    gpurun: Gpurun,
+    folder: str,
+    parameter: str,
+    argument: str,
+    outcome: tuple[str, str],
+) -> None:
+    """The script's own source shows it beforehand; a library's shows in its input alone."""
+    (tmp_path / folder).mkdir()
+    source = PENALTY.format(parameter=parameter, argument=argument)
+    (tmp_path / folder / "regularization.py").write_text(source)
+    script = PENALIZED.replace("FOLDER", repr(folder))
+    run = run_under(gpurun, tmp_path, script, {"compile": "default"})
+    assert run.knobs == [("compile", *outcome)]
+    assert run.printed == pytest.approx(bare(tmp_path, script), rel=1e-5)

@@ -317,3 +317,43 @@ def test_attention_written_by_hand_is_noticed_in_a_trial(
     stop = StopRule(min_steps=9, min_seconds=9, max_steps=9, warmup_steps=0, audit_steps=0)
     assert run(tmp_path, trial=TrialSpec(stop)).returncode == 0
     assert [trait for trait, _ in traits(tmp_path) if trait != "no_guard"] == seen
+
+
+TWICE = """
+import torch
+x = torch.ones(2, 1, requires_grad=True)
+net = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+y = net(x).pow(3).sum()
+graph = True
+ASKS
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("asks", "seen"),
+    [
+        ("y.backward(create_graph=graph)", ["double_backward"]),
+        ("torch.autograd.backward([y], None, None, graph)", ["double_backward"]),
+        ("torch.autograd.grad(y, x, create_graph=graph)", ["double_backward"]),
+        ("torch.autograd.grad(y, x, None, True, graph)", ["double_backward"]),
+        ("torch.autograd.functional.jacobian(net, x, create_graph=graph)", ["double_backward"]),
+        ("y.backward(retain_graph=graph)", []),
+    ],
+)
+def test_gradients_that_can_be_differentiated_are_noticed(
+    tmp_path: Path, asks: str, seen: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(TWICE.replace("ASKS", asks))
+    done = run(tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert traits(tmp_path) == [(trait, "train.py:8") for trait in seen]
+
+
+def test_a_trial_reads_of_a_double_backward_that_it_does_not_reach(tmp_path: Path) -> None:
+    later = "if not graph: y.backward(create_graph = True)"
+    (tmp_path / "train.py").write_text(TWICE.replace("ASKS", f"{later}\ny.backward()"))
+    stop = StopRule(min_steps=9, min_seconds=9, max_steps=9, warmup_steps=0, audit_steps=0)
+    assert run(tmp_path, trial=TrialSpec(stop)).returncode == 0
+    assert traits(tmp_path) == [("double_backward", "train.py:8")]

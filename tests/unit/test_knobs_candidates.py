@@ -374,6 +374,10 @@ class TestNumericsKnobs:
         assert "by itself" in skipped("compile", facts(traits={"compile": "train.py:7"}))
         assert "by itself" in skipped("compile", facts(roots=(replace(ROOT, compiled=True),)))
 
+    def test_a_script_that_differentiates_gradients_is_not_compiled(self) -> None:
+        said = skipped("compile", facts(traits={"double_backward": "train.py:7"}))
+        assert said.startswith("train.py:7: create_graph=True")
+
     def test_attention_is_replaced_where_it_was_seen_written_by_hand(self) -> None:
         seen = {"manual_attention": "in the backward graph of a root"}
         assert proposed("attention", facts(traits=seen)) == ["sdpa"]

@@ -30,9 +30,12 @@ def is_checkpointed() -> bool:
 
 
 def is_traced() -> bool:
-    """True if the script traces its model, or differentiates it with `torch.func`."""
-    return torch._C._get_tracing_state() is not None or (
-        torch._C._functorch.peek_interpreter_stack() is not None
+    """True if the script traces its model, or differentiates it with `torch.func` or forwards."""
+    return (
+        torch._C._get_tracing_state() is not None
+        or torch.fx._symbolic_trace._is_fx_tracing_flag
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd.forward_ad._current_level >= 0
     )
 
 

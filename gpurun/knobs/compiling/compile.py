@@ -21,6 +21,8 @@ FEW_CORES, ON_FEW_CORES = 4, 2.0
 
 BY_ITSELF = "the script compiles by itself"
 COPIES_MODEL = "DataParallel calls copies of the model, which do not stay compiled"
+TWICE = "double_backward"
+CANNOT_TWICE = "create_graph=True: torch.compile supports no double backward"
 
 
 class Compile(Knob):
@@ -32,8 +34,12 @@ class Compile(Knob):
 
     Risks: compiling takes seconds to minutes at the first step and again when shapes change (a
     partial last batch, evaluation). CUDA graphs overwrite their outputs at the next step, so the
-    root's outputs are cloned. CUDA graphs fail under gradient accumulation: there the model runs
-    eager instead. Double backward and `jit.trace` do not work. Scripts that compile are left alone.
+    root's outputs are cloned. CUDA graphs fail under gradient accumulation, and in a model that
+    keeps a tensor of a step: there it is compiled by "default". Scripts that compile are left
+    alone, and so are those with `create_graph=True` (double backward). A call runs the model's own
+    code while it is traced (`jit.trace`), and where an input is a leaf that requires a gradient: a
+    gradient penalty differentiates it twice. Other double backward passes raise an error if only an
+    installed library asks for them, and no trial has seen one.
     """
 
     name: ClassVar[str] = "compile"
@@ -56,6 +62,8 @@ class Compile(Knob):
             return Skip(BY_ITSELF)
         if "data_parallel" in facts.traits:
             return Skip(COPIES_MODEL)
+        if TWICE in facts.traits:
+            return Skip(f"{facts.traits[TWICE]}: {CANNOT_TWICE}")
         if not facts.roots:
             return Skip("no module is called while training")
         missing = missing_tool(facts.device, facts.machine.compute_capability)

@@ -56,6 +56,7 @@ def install(spec: RunSpec, changed_variables: tuple[str, ...]) -> None:
         ("roots", ROOTS.install),
         ("saves", SAVES.install),
         ("new roots", lambda: OPTIMIZERS.noticed.append(guarded("root search", ROOTS.search))),
+        ("source", lambda: _read_source(spec)),
         ("knobs", lambda: apply_settings(spec.settings, spec.knob_paths)),
         ("FLOPs of a step", lambda: _count_flops(spec)),
         ("copies to the device", lambda: _time_copies(spec)),
@@ -108,6 +109,12 @@ def _change_exchange(spec: RunSpec) -> None:
         exchange_options.install(spec.exchange)
 
 
+def _read_source(spec: RunSpec) -> None:
+    """Only where a knob is to know of it: before each of them receives a root."""
+    if spec.trial is not None or spec.settings:
+        ROOTS.on_root.append(guarded("source", TRAITS.look_at_source))
+
+
 def _count_flops(spec: RunSpec) -> None:
     if spec.probe is None:
         from gpurun.runtime.observe.step_flops import StepFlops
@@ -140,11 +147,14 @@ def _install_safety(spec: RunSpec) -> None:
     if spec.safety is not None:
         from gpurun.runtime.safety.nonfinite_losses import NonfiniteLosses
 
-        NonfiniteLosses(spec.safety, Path(spec.run_dir)).install()
+        losses = NonfiniteLosses(spec.safety, Path(spec.run_dir))
+        losses.install()
         if spec.safety.emergency_checkpoint:
             from gpurun.runtime.safety.emergency_checkpoint import EmergencyCheckpoint
 
-            EmergencyCheckpoint(Path(spec.run_dir), spec.safety.quiet).install()
+            checkpoint = EmergencyCheckpoint(Path(spec.run_dir), spec.safety.quiet)
+            checkpoint.install()
+            losses.before_stop.append(checkpoint.save_now)
 
 
 def _take_turns(control: Path, after_steps: int) -> None:

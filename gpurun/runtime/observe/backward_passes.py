@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.patching import guarded, replace, switched_off
+from gpurun.runtime.observe.script_traits import TRAITS, TWICE
 from gpurun.runtime.observe.step_clock import CLOCK
 
 ARGUMENTS = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -33,6 +35,7 @@ class Backward:
         self._inside: Callable[[], int] = lambda: -1
         self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
         self._loss = guarded("loss", self._differentiated)
+        self._note_twice = guarded("double backward", TRAITS.note_call)
 
     def install(self) -> None:
         """Watch `torch.autograd.backward`, and `grad` for scripts that step parameters by hand."""
@@ -50,6 +53,8 @@ class Backward:
             nonlocal report
             if compiling():
                 return original(tensors, *args, **kwargs)
+            if kwargs.get("create_graph") or (len(args) > 2 and args[2]):
+                self._note_twice(TWICE, sys._getframe(1))
             began = now()
             loss: Tensors = tensors
             ended = None
@@ -94,13 +99,16 @@ class Backward:
         def grad(outputs: Tensors, *args: object, **kwargs: object) -> Any:
             if compiling():
                 return original(outputs, *args, **kwargs)
+            twice = kwargs.get("create_graph") or (len(args) > 3 and args[3])
+            if twice:
+                self._note_twice(TWICE, sys._getframe(1))
             began = now()
             try:
                 result = original(outputs, *args, **kwargs)
             except BaseException as error:
                 drop_frame(error)
                 raise
-            if not len(CLOCK.optimizers) and not kwargs.get("create_graph") and inside() == -1:
+            if not len(CLOCK.optimizers) and not twice and inside() == -1:
                 report(now() - began, outputs)
             return result
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import contextlib
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
 import torch
 
-from gpurun.knobs.callers import is_ours
+from gpurun.knobs.callers import OURS, is_ours, is_users_file
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.messages.loader_keys import joined, keys_in
@@ -33,6 +35,9 @@ OWN_ENDS = (
 """Parts of torch that use autocast and the like on their own, not for the script."""
 STANDS_IN_CALLS = "gpurun.runtime.observe.root_modules"
 """The module whose frames lie between a model's call and its forward, and ask for nothing."""
+TWICE = "double_backward"
+ASKS_TWICE = re.compile(rb"\bcreate_graph\s*=\s*True\b")
+"""Source that differentiates gradients, perhaps only after many steps: a regularization."""
 MOST_KEYS = 64
 """The most loaders in a record: a script may build a loader anew in each epoch."""
 
@@ -43,7 +48,7 @@ class Traits:
     def __init__(self) -> None:
         self.seen: dict[str, str] = {}
         self._library = ""
-        self._main_seen = False
+        self._main_seen = self._source_seen = False
 
     def install(self) -> None:
         """Watch the places where a script would show one of them."""
@@ -66,6 +71,23 @@ class Traits:
             main = sys.modules.get("__main__")
             if main is not None and lacks_main_guard(main):
                 self.note("no_guard", os.path.basename(str(main.__file__)))
+
+    def look_at_source(self, _: object) -> None:
+        """Look once whether the files of the script that are loaded ask for a double backward."""
+        if not self._source_seen:
+            self._source_seen = True
+            for file in _files_of_script():
+                source = file.read_bytes() if file.is_file() else b""
+                asks = ASKS_TWICE.search(source)
+                if asks is not None:
+                    line = source.count(b"\n", 0, asks.start()) + 1
+                    self.note(TWICE, f"{file.name}:{line}")
+
+    def note_call(self, trait: str, caller: FrameType) -> None:
+        """Record a trait, once, of which a call of the script tells."""
+        site = None if trait in self.seen else self._site(caller)
+        if site is not None:
+            self.note(trait, site)
 
     def note(self, trait: str, detail: str) -> None:
         """Record a trait, once."""
@@ -134,6 +156,13 @@ def _stands_in_calls(frame: FrameType) -> bool:
     if frame.f_code is CallContexts.call.__code__:
         return True
     return bool(frame.f_globals.get("__name__") == STANDS_IN_CALLS)
+
+
+def _files_of_script() -> Iterator[Path]:
+    for name, module in list(sys.modules.items()):
+        file = str(getattr(module, "__file__", None))
+        if file.endswith(".py") and is_users_file(file) and not f"{name}.".startswith(OURS):
+            yield Path(file)
 
 
 TRAITS = Traits()

@@ -1,4 +1,5 @@
-"""Saves root modules and optimizers when the process dies by an exception or a SIGTERM.
+"""Saves root modules and optimizers when the process dies by an exception or a SIGTERM, or when
+`--on-nonfinite stop` ends it.
 
 Python runs exit hooks after it has shown the script's traceback, and the traceback keeps alive what
 the script trained. A SIGTERM reaches a handler of the script's own instead, if there is one. Of
@@ -8,6 +9,7 @@ several ranks, whose copies are alike, the first saves.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import signal
 import sys
@@ -52,6 +54,11 @@ class EmergencyCheckpoint:
         if at_home and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._terminated)
             register_optimizer_step_post_hook(unless_compiling(self._stepped))
+
+    def save_now(self, cause: str) -> None:
+        """Save between two steps: the process is about to end by `sys.exit`."""
+        if os.getpid() == self._owner:
+            self._save(cause, inside_step=False)
 
     def _at_exit(self) -> None:
         error = getattr(sys, "last_value", None)
@@ -141,6 +148,8 @@ def _written(contents: dict[str, Any], path: Path) -> bool:
         return False
     try:
         with os.fdopen(number, "wb") as file:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)  # no other run takes it for a killed one's
             if path.exists():
                 return False
             torch.save(contents, file)

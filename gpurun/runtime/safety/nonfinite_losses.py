@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,8 @@ class NonfiniteLosses:
 
     def __init__(self, spec: SafetySpec, run_dir: Path) -> None:
         self._action, self._quiet, self._run_dir = spec.on_nonfinite, spec.quiet, run_dir
+        self.before_stop: list[Callable[[str], None]] = []
+        """Called with the cause before `stop` ends the script."""
         self._origin = NonfiniteOrigin() if spec.locate_nonfinite else None
         self._start()
 
@@ -130,6 +133,8 @@ class NonfiniteLosses:
         """End the script at a step, as `sys.exit` would: its own clean-up runs."""
         if self._first is None:
             return
+        for call in self.before_stop:
+            call(f"the loss is {self._first[1]} at step {self._first[0]}")
         if threading.current_thread() is threading.main_thread():
             sys.exit(ENDED)
         os.kill(os.getpid(), signal.SIGTERM)  # a thread's SystemExit would end only the thread

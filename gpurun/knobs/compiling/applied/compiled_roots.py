@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
 from gpurun.knobs.api import Hooks
+from gpurun.knobs.applied.autograd_state import is_traced
 from gpurun.knobs.applied.root_outputs import COPIED_LATER
 from gpurun.knobs.applied.tensor_trees import map_tensors
 from gpurun.knobs.compiling.applied.compilations import Compilations
 from gpurun.knobs.compiling.applied.graph_rewrites import compile_in_place
-from gpurun.knobs.compiling.compile import BY_ITSELF, COPIES_MODEL
+from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
+from gpurun.knobs.compiling.compile import BY_ITSELF, CANNOT_TWICE, COPIES_MODEL, TWICE
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_on
 from gpurun.knobs.loss.applied.padded_logits import copy_of
 
@@ -21,7 +23,7 @@ from gpurun.knobs.loss.applied.padded_logits import copy_of
 def compile_roots(mode: str, hooks: Hooks) -> None:
     """Compile each root in `mode` of torch.compile when it is found."""
     report = _CompileReport(hooks)
-    graphs = _GraphSteps(report.give_up) if mode in GRAPH_MODES else None
+    graphs = _GraphSteps(report.without_graphs) if mode in GRAPH_MODES else None
 
     def compile_root(module: Module) -> None:
         device = next(module.parameters()).device
@@ -32,13 +34,13 @@ def compile_roots(mode: str, hooks: Hooks) -> None:
         report.begin(f"{type(module).__name__}: {mode}")
         compile_in_place(module, mode)
         if graphs is not None and device.type == "cuda":
-            graphs.modules.append(module)
+            graphs.add(module)
 
     hooks.on_root(compile_root)
-    hooks.on_step(report.step_done)
     if graphs is not None:
         hooks.on_step(graphs.step_done)
         hooks.around_root_call(lambda: graphs, graphs.output)
+    hooks.on_step(report.step_done)
 
 
 class _CompileReport:
@@ -67,7 +69,13 @@ class _CompileReport:
                 self._hooks.applied(root)
             self._waiting.clear()
         elif step == 1:
-            self._hooks.skipped("torch finds nothing in the model's forward that it can compile")
+            nothing = "torch finds nothing in the model's forward that it can compile"
+            self._hooks.skipped(_twice(self._hooks) or nothing)
+
+    def without_graphs(self, modules: Sequence[Module], why: str) -> None:
+        """These are compiled anew, by the default mode."""
+        if not self._over:
+            self._waiting = [f"{type(module).__name__}: default, for {why}" for module in modules]
 
     def give_up(self, reason: str) -> None:
         """A part of the model runs without being compiled: nothing counts as applied any more."""
@@ -77,18 +85,25 @@ class _CompileReport:
 
 
 class _GraphSteps:
-    """Tells CUDA graphs where a step begins, and gives them up under gradient accumulation.
+    """Tells CUDA graphs where a step begins, and compiles anew without them where they would
+    overwrite results: under gradient accumulation, and in models that keep a tensor of a step.
 
     It is the context of each root call.
     """
 
-    def __init__(self, give_up: Callable[[str], None]) -> None:
+    def __init__(self, report: Callable[[Sequence[Module], str], None]) -> None:
         self.modules: list[Module] = []
-        self._report = give_up
+        self._kept: list[KeptTensors] = []
+        self._report = report
         self._training_calls = 0
 
+    def add(self, module: Module) -> None:
+        """Take care of a root that is about to be called for the first time."""
+        self.modules.append(module)
+        self._kept.append(KeptTensors(module))
+
     def __enter__(self) -> None:
-        if not self.modules:
+        if not self.modules or is_traced():
             return
         if self._training_calls == 0:
             # also before evaluation calls, or their outputs pile up in one endless step
@@ -96,7 +111,7 @@ class _GraphSteps:
         if torch.is_grad_enabled():
             self._training_calls += 1
             if self._training_calls > len(self.modules):
-                self._give_up()
+                self._give_up("graphs would overwrite the first of several forward passes a step")
 
     def __exit__(self, *_: object) -> None:
         return None
@@ -104,16 +119,20 @@ class _GraphSteps:
     def step_done(self, step: int) -> None:
         """The next root call begins a step."""
         self._training_calls = 0
+        kept, self._kept = self._kept, []
+        name = next(filter(None, (tensors.name_of_new() for tensors in kept)), None)
+        if name is not None:
+            self._give_up(f"graphs would overwrite {name}, which the model keeps")
 
     def output(self, value: object) -> object:
         """A copy of the root's output, which the next step does not overwrite."""
-        return map_tensors(value, _clone) if self.modules else value
+        return map_tensors(value, _clone) if self.modules and not is_traced() else value
 
-    def _give_up(self) -> None:
-        for module in self.modules:
-            module._compiled_call_impl = None
-        self.modules.clear()
-        self._report("several forward passes a step: CUDA graphs would overwrite the first")
+    def _give_up(self, why: str) -> None:
+        modules, self.modules = self.modules, []
+        for module in modules:
+            compile_in_place(module, "default")
+        self._report(modules, why)
 
 
 def _unfit(module: Module, device: torch.device, hooks: Hooks) -> str | None:
@@ -123,7 +142,12 @@ def _unfit(module: Module, device: torch.device, hooks: Hooks) -> str | None:
         return BY_ITSELF
     if hooks.has_trait("data_parallel") is not None:
         return COPIES_MODEL
-    return missing_on(device)
+    return _twice(hooks) or missing_on(device)
+
+
+def _twice(hooks: Hooks) -> str | None:
+    where = hooks.has_trait(TWICE)
+    return None if where is None else f"{where}: {CANNOT_TWICE}"
 
 
 def _clone(tensor: Tensor) -> Tensor:

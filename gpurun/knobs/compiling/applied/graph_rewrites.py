@@ -13,6 +13,8 @@ import torch
 from torch.fx import GraphModule
 from torch.nn import Module
 
+from gpurun.knobs.compiling.applied.plain_calls import or_plain
+
 Finish = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 Rewrite = Callable[[GraphModule, Sequence[Any], Finish], Callable[..., Any]]
 
@@ -23,10 +25,11 @@ REWRITES: list[Rewrite] = []
 def compile_in_place(module: Module, mode: str) -> None:
     """`module.compile(mode=mode)`, of graphs that were rewritten first.
 
-    Two things differ from what torch does. A container of torch's own as the root, such as
+    Three things differ from what torch does. A container of torch's own as the root, such as
     `nn.Sequential`, is compiled too: `Module.compile` skips all of torch's own frames there, and
     compiles nothing. No buffer that the graph saves is reused in its backward pass. Otherwise the
-    second backward pass of a script that sometimes retains its graph would raise.
+    second backward pass of a script that sometimes retains its graph would raise. Calls that
+    compiled code cannot answer run the module's own code (`or_plain`).
     """
     config = torch._functorch.config
     if hasattr(config, "donated_buffer"):
@@ -35,11 +38,8 @@ def compile_in_place(module: Module, mode: str) -> None:
     how: dict[str, Any] = {"mode": mode}
     if REWRITES and inductor is not None:
         how = {"backend": rewriting(inductor(mode, None, None))}
-    call = _inlined(module)
-    if call is None:
-        module.compile(**how)
-    else:
-        module._compiled_call_impl = torch.compile(call, **how)
+    call = _inlined(module) or module._call_impl
+    module._compiled_call_impl = or_plain(module, torch.compile(call, **how))
 
 
 def _inlined(module: Module) -> Callable[..., Any] | None:

@@ -1,0 +1,50 @@
+"""Calls that a compiled module answers with its own code: torch.compile raises an error in them.
+
+Compiled code cannot be traced, and its gradients cannot be differentiated again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from gpurun.knobs.applied.autograd_state import is_traced
+from gpurun.knobs.applied.tensor_trees import leaves
+from gpurun.records.frames import drop_frame
+
+
+def or_plain(module: Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, the compiled call of `module`, except where only the module's own code runs.
+
+    Dynamo looks through it as through `compiled`, whose attributes it has.
+    """
+
+    plain: Callable[..., Any] = module._call_impl
+
+    @functools.wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        run = plain if is_traced() or _may_differentiate_twice((args, kwargs)) else compiled
+        try:
+            return run(*args, **kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+
+    return call
+
+
+def _may_differentiate_twice(given: object) -> bool:
+    """True if the script wants gradients of an input: a penalty on these is what needs it most."""
+    return torch.is_grad_enabled() and any(map(_is_differentiated, leaves(given)))
+
+
+def _is_differentiated(given: object) -> bool:
+    if not isinstance(given, Tensor) or not given.requires_grad:
+        return False
+    base = given if given._base is None else given._base
+    return base.is_leaf and not isinstance(base, Parameter)
