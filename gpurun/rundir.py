@@ -14,10 +14,13 @@ from typing import Any
 from gpurun.errors import GpurunError
 from gpurun.records.codec import JsonValue
 from gpurun.records.parse_json import parse_document
+from gpurun.records.safety import CHECKPOINT
 
 FOLDER = ".gpurun"
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 INCOMPLETE = "the record is incomplete"
+DRAFT = re.compile(rf"\..+\.\d+\.[0-9a-f]{{6}}|(restart\d+-)?{re.escape(CHECKPOINT)}\.new")
+"""Names of half-written files: those of `write_whole`, and the emergency checkpoint's."""
 
 
 def find_home(cwd: Path, out: str | None = None) -> Path:

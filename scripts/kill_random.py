@@ -6,10 +6,12 @@ The commands are run, tune, compare, ddp and profile, on a small script with loa
 hits the launcher, or a process below it: a trial, a worker, a rank, the parent of a sandbox. Then:
 
 * no process of the command is left, frozen ones included;
-* its scratch folders below /var/tmp and TMPDIR are gone, and nothing is mounted there (an empty
-  folder `gpurun-probe-*` may stay, of a launcher that was killed while it tried the isolation);
+* its scratch folders below /var/tmp and TMPDIR are gone, and nothing is mounted there (a folder
+  `gpurun-probe-*` may stay, of a launcher that was killed while it tried the isolation: one that
+  tries it more than a minute later removes it);
 * every JSON document below `.gpurun/` is whole;
-* after each fourth kill, the same command runs to its end, and only its own leftovers remain.
+* after each fourth kill, the same command runs to its end, and only its own leftovers remain (and
+  half-written files that were younger than a minute when it began).
 
 `kill_launchers.py` does the same to one live pair, more often and at finer moments.
 Prints each fault, and exits with 1 if there was any. On a machine whose processors others use, a
@@ -43,6 +45,8 @@ BELOW = 0.7
 """The share of kills that hit a process below the launcher, where there is one."""
 CHAIN = 4
 """So many kills in one folder before a run to the end."""
+OLD_SECONDS = 60.0
+"""Half-written files that are younger may be a living process's: nothing removes them."""
 MARK = "GPURUN_KILL_RANDOM"
 TRAINING = """
 import time, torch
@@ -243,6 +247,7 @@ def half_written(home: Path) -> list[str]:
 
 def run_to_the_end(place: Place, command: str) -> list[str]:
     """The same command works in this folder, and what the killed ones left is gone."""
+    young = time.time() - OLD_SECONDS
     launcher = place.start(command)
     try:
         code = launcher.wait(END_SECONDS)
@@ -251,7 +256,8 @@ def run_to_the_end(place: Place, command: str) -> list[str]:
     output = (place.folder / "output.txt").read_text(errors="replace")
     faults = [] if code in ALLOWED[command] else [f"the next {command}: {code} {output[-1500:]}"]
     home = place.work / ".gpurun"
-    drafts = [str(p.relative_to(home)) for p in home.rglob(".*.*") if p.name != ".gitignore"]
+    hidden = (p for p in home.rglob(".*.*") if p.name != ".gitignore")
+    drafts = [str(p.relative_to(home)) for p in hidden if p.stat().st_mtime < young]
     trees = list((home / "worktrees").glob("2*"))
     if drafts or trees:
         faults.append(f"not cleaned below .gpurun: {drafts} {trees}")

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -341,6 +341,9 @@ def _conclude(
     """
     if outcome.run_dir is None:
         return
+    from gpurun.isolation.draft_removal import sweep
+
+    sweep(outcome.run_dir)
     seen = uses_torch(outcome.run_dir)
     if seen:
         result = _torch_result(outcome.run_dir, outcome, options)
@@ -359,8 +362,7 @@ def _conclude(
 
         print_summary(result, outcome.run_dir)
         if options.profile_every is not None:
-            run = _shown(outcome.run_dir)
-            _note(f"light profiles: gpurun diagnose {run} shows the last one")
+            _note(f"light profiles: gpurun diagnose {_shown(outcome.run_dir)} shows the last one")
     for note in result.notes:
         if note.startswith(INCOMPLETE) and not shown:
             _note(note)
@@ -405,8 +407,6 @@ def _write_asked(path: Path, result: RunResult) -> None:
 
 def _bare_result(outcome: RunOutcome, options: Options, lost: str | None) -> RunResult:
     """The result of a program in which there was nothing to measure, as far as that is known."""
-    from dataclasses import MISSING, fields
-
     from gpurun.measure.read_attempts import read_attempts
     from gpurun.records.result import RunResult, status_of
 
@@ -435,7 +435,6 @@ def _verdict(exit_code: int, options: Options, run_dir: Path | None) -> str:
 
         if refused(run_dir):
             return "refused"
-
     return "ok" if exit_code == 0 else status_of(exit_code)
 
 

@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.errors import GpurunError
+from gpurun.isolation.folder_removal import hold, sweep_scratch
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.isolation.working_copy import refuse_large
@@ -20,6 +23,7 @@ FORCE_VARIABLE = "GPURUN_ISOLATION"
 PROBE_SECONDS = 60.0
 PROBE = "import sys; open(sys.argv[1], 'x').write('probe'); sys.exit(33)"
 PROBE_CODE = 33
+PROBE_FOLDER = "gpurun-probe-"
 
 
 @dataclass(frozen=True)
@@ -61,14 +65,26 @@ def require(cwd: Path, *, in_place: bool) -> tuple[Mode, str]:
     return available.mode, available.reason
 
 
+@contextmanager
+def probe_folder() -> Iterator[Path]:
+    """A folder to try the isolation in; those of killed launchers are removed on the way."""
+    sweep_scratch(Path(tempfile.gettempdir()), PROBE_FOLDER)
+    with tempfile.TemporaryDirectory(prefix=PROBE_FOLDER) as folder:
+        held = hold(Path(folder))
+        try:
+            yield Path(folder)
+        finally:
+            os.close(held)
+
+
 def _try(mode: Mode, cwd: Path) -> tuple[str | None, list[str]]:
     """Why the mode fails here, None if it works; and notes on what it cannot isolate."""
-    with tempfile.TemporaryDirectory(prefix="gpurun-probe-") as folder:
+    with probe_folder() as folder:
         try:
             if mode is Mode.LANDLOCK:
                 refuse_large(cwd)
-            place = cwd if mode is Mode.OVERLAY and os.access(cwd, os.W_OK) else Path(folder)
-            return _probe(mode, place, Path(folder) / "log")
+            place = cwd if mode is Mode.OVERLAY and os.access(cwd, os.W_OK) else folder
+            return _probe(mode, place, folder / "log")
         except GpurunError as error:
             return error.what, []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -50,3 +51,13 @@ def discard_abandoned(holder: Path, leftovers: Iterable[Path]) -> None:
         pass
     finally:
         os.close(handle)
+
+
+def sweep_scratch(place: Path, prefix: str) -> None:
+    """Remove the folders with this prefix in `place` whose processes were all killed."""
+    old = time.time() - YOUNG_SECONDS
+    for folder in place.glob(f"{prefix}*"):
+        with suppress(OSError):  # another launcher removes it
+            status = folder.lstat()
+            if status.st_uid == os.geteuid() and status.st_mtime < old:
+                discard_abandoned(folder, [folder])

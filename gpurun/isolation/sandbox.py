@@ -10,15 +10,13 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import gpurun
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation import quiet_services
-from gpurun.isolation.folder_removal import YOUNG_SECONDS, discard, discard_abandoned, hold
+from gpurun.isolation.folder_removal import discard, hold, sweep_scratch
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.kill_orphans import parent_of
 from gpurun.isolation.pseudo_terminal import PseudoTerminal
@@ -257,7 +255,7 @@ def _make_scratch(spec: LaunchSpec) -> Path:
     places = [spec.scratch] if spec.scratch else [Path("/var/tmp"), Path(tempfile.gettempdir())]
     for place in places:
         try:
-            _sweep(place)
+            sweep_scratch(place, SCRATCH)
             return Path(os.path.realpath(tempfile.mkdtemp(prefix=SCRATCH, dir=place)))
         except OSError:
             continue
@@ -266,16 +264,6 @@ def _make_scratch(spec: LaunchSpec) -> Path:
         "set TMPDIR to a folder that can",
         ExitCode.USAGE,
     )
-
-
-def _sweep(place: Path) -> None:
-    """Remove scratch folders whose launcher and supervisor were both killed."""
-    old = time.time() - YOUNG_SECONDS
-    for folder in place.glob(f"{SCRATCH}*"):
-        with suppress(OSError):  # another launcher removes it
-            status = folder.lstat()
-            if status.st_uid == os.geteuid() and status.st_mtime < old:
-                discard_abandoned(folder, [folder])
 
 
 def familiar_folders(cwd: Path, argv: tuple[str, ...], env: dict[str, str]) -> tuple[str, ...]:

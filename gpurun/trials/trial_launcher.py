@@ -24,6 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from gpurun.errors import GpurunError
+from gpurun.isolation.draft_removal import remove_drafts
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.quiet_services import quiet_services
@@ -70,7 +71,8 @@ SHARED = "shared"
 
 class TrialLauncher:
     """Launches requests below one folder. `close` removes what launches shared. What launches of
-    a killed launcher shared, in a run folder beside this one, is removed at the start.
+    a killed launcher shared, in a run folder beside this one, is removed at the start; so are the
+    files that it was writing.
 
     `longest`: seconds of the longest launch so far.
     """
@@ -91,6 +93,7 @@ class TrialLauncher:
         for other in other_runs(folder):
             if (other / SHARED).is_dir():
                 discard_abandoned(other, [other / SHARED])
+            remove_drafts([other, *other.glob("*/*"), *other.glob("*/*/control")])
 
     def run(
         self,

@@ -63,7 +63,7 @@ def test_a_loss_that_reduces_over_samples_trains_as_in_one_process(
     assert difference(tmp_path / "1" / "start.pt", one, tmp_path / "ranks" / "out.pt") <= SAME
 
 
-@pytest.mark.slow  # quick twin: unit/test_probe_judging.py
+@pytest.mark.slow  # quick twin: unit/test_probing_mean_or_sum.py
 def test_a_loss_that_is_neither_mean_nor_sum_is_refused(tmp_path: Path) -> None:
     run = train("small_penalty_beside_sum", tmp_path / "ranks", 2)
     assert run.refused, run.stderr

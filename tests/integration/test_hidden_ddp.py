@@ -324,7 +324,7 @@ def test_a_script_that_is_parallel_by_itself_runs(
     assert (b"run it without --ddp" in done.stderr) != shared
 
 
-@pytest.mark.slow  # quick twin: unit/test_parallel_uses.py
+@pytest.mark.slow  # quick twin: unit/test_ddp_loader_roles.py
 def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

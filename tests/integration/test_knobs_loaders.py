@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,14 @@ def test_workers_load_the_same_samples_in_the_same_order(run_knobs: RunKnobs) ->
     assert tuned["processes"][0] == tuned["processes"][8]
     assert tuned["seen"] == bare["seen"]
     assert tuned["next_draw"] == bare["next_draw"]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="there is one core")
+def test_more_workers_than_a_container_has_cores_are_no_warning(run_knobs: RunKnobs) -> None:
+    """Torch warns above the number of cores that the process may use."""
+    one_core = "import os, warnings\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    script = one_core + "warnings.simplefilter('error')\n" + PLAIN
+    assert run_knobs(script, {"loader_workers": 2}).printed["workers"] == 2
 
 
 def test_a_scripts_own_persistent_workers_keep_torchs_behaviour(run_knobs: RunKnobs) -> None:

@@ -131,3 +131,31 @@ def test_a_disk_that_the_script_fills_ends_the_record_and_not_the_script(
     result = json.loads((tmp_path / "result.json").read_text())
     assert 400 < result["steps"] < 1000
     assert result["samples_per_second"] > 0
+
+
+PRINTS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for (x,) in DataLoader(TensorDataset(torch.randn(800, 4)), batch_size=8):
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    optimizer.step()
+    print("." * 8000)
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_hidden_rank_whose_log_fills_the_disk_trains_on(
+    tmp_path: Path, clean_environment: dict[str, str], unbuffered: str
+) -> None:
+    """Rank 0 prints to the terminal. Only gpurun writes the output of rank 1 to a file."""
+    (tmp_path / "train.py").write_text(PRINTS + ENDING.splitlines()[0])
+    flags = "--ddp --nproc-per-node 2 --loss-reduction mean --shared-writes"
+    environment = clean_environment | {"PYTHONUNBUFFERED": unbuffered}
+    done = on_a_small_disk(tmp_path, environment, f'"$0" -m gpurun {flags} train.py')
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode().splitlines() == ["." * 8000] * 100 + ["trained"]
+    (told,) = incompleteness(done)
+    assert told.startswith("gpurun: note: the record is incomplete: ")

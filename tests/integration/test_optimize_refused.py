@@ -182,7 +182,7 @@ def test_a_script_that_asks_a_question_finds_no_answer(tmp_path: Path, gpurun: G
     assert "Nothing was tuned: the script calls input(), and a trial has no standard input" in text
 
 
-@pytest.mark.slow  # quick twin: unit/test_tuner_timetable.py
+@pytest.mark.slow  # quick twin: unit/test_tuner_unusable_baseline.py
 def test_a_script_that_steps_too_slowly_for_the_budget_says_how_far_it_came(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -269,7 +269,7 @@ def test_a_full_disk_is_one_line(
     assert lines(done)[-1] == "verdict=error exit=2"
 
 
-@pytest.mark.slow  # quick twin: unit/test_tuner_tuning.py
+@pytest.mark.slow  # quick twin: its line, in unit/test_tuner_time_budget.py
 def test_a_budget_too_small_to_try_anything_is_told_with_one_that_is_not(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

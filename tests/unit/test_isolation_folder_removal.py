@@ -6,8 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import pytest
+
+from gpurun.isolation.available_modes import PROBE_FOLDER, probe_folder
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.probing import gradient_probe
 from gpurun.trials.trial_launcher import SHARED, TrialLauncher
@@ -16,6 +20,8 @@ from tests.conftest import REPOSITORY
 HOLDER = """
 import sys, time
 from pathlib import Path
+
+import pytest
 sys.path.insert(0, sys.argv[1])
 from gpurun.isolation.folder_removal import hold
 hold(Path(sys.argv[2]))
@@ -79,3 +85,18 @@ def test_what_a_killed_probe_left_goes_with_the_next_one(tmp_path: Path) -> None
     os.close(gradient_probe._begin(tmp_path))
     assert not left.exists()
     assert own.exists()
+
+
+def test_a_folder_to_try_the_isolation_in_goes_with_the_next_once_its_launcher_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    used, left = tmp_path / f"{PROBE_FOLDER}used", tmp_path / f"{PROBE_FOLDER}left"
+    for folder in (used, left):
+        folder.mkdir()
+        os.utime(folder, (0, 0))
+    process = holder(used)
+    with probe_folder() as own:
+        assert sorted(tmp_path.iterdir()) == sorted((own, used))
+    killed(process)
+    assert list(tmp_path.iterdir()) == [used]

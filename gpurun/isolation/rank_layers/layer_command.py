@@ -22,7 +22,7 @@ from pathlib import Path
 
 import gpurun
 from gpurun.arguments.options import Target, TargetKind
-from gpurun.isolation.available_modes import PROBE, PROBE_CODE
+from gpurun.isolation.available_modes import PROBE, PROBE_CODE, probe_folder
 from gpurun.isolation.rank_layers.layer_cleaner import PREFIX, is_of_run, sweep
 from gpurun.isolation.sandbox import familiar_folders
 from gpurun.launch.launch_command import command_line
@@ -80,10 +80,10 @@ def available() -> tuple[bool, str]:
     """
     for place in _places():
         sweep(place)
-    with tempfile.TemporaryDirectory(prefix="gpurun-probe-") as folder:
-        run = Path(folder) / "run"
+    with probe_folder() as folder:
+        run = folder / "run"
         run.mkdir()
-        here = Path.cwd() if os.access(".", os.W_OK) else Path(folder)
+        here = Path.cwd() if os.access(".", os.W_OK) else folder
         target = here / f".gpurun-probe-{os.getpid()}-{time.monotonic_ns()}"
         probe = (sys.executable, "-I", "-S", "-c", PROBE, str(target))
         try:

@@ -111,10 +111,6 @@ class LoaderWorkers(Knob):
         """Set `num_workers` of the loaders that can have them."""
         from gpurun.knobs.loading.applied.lasting_workers import keep_draws
 
-        if value > (os.cpu_count() or 1):
-            # more workers than cores were measured to be better; torch's advice is about less
-            warnings.filterwarnings("ignore", message="This DataLoader will create")
-
         def edit(call: LoaderCall) -> None:
             if call.training is False:
                 return
@@ -183,6 +179,9 @@ def _unfit(call: LoaderCall, value: int, hooks: Hooks) -> str | None:
 
 def _set_workers(call: LoaderCall, value: int) -> None:
     arguments: dict[str, Any] = call.arguments
+    if value > len(os.sched_getaffinity(0)):
+        # more workers than cores were measured to be better; torch's advice is about less
+        warnings.filterwarnings("ignore", message="This DataLoader will create")
     arguments["num_workers"] = value
     if value == 0:
         for name in NEEDS_WORKERS:

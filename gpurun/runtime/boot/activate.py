@@ -9,7 +9,7 @@ from types import ModuleType
 
 from gpurun.records.codec import from_json
 from gpurun.records.spec import RunSpec
-from gpurun.runtime.boot import exit_record, orphan_ranks
+from gpurun.runtime.boot import exit_record, orphan_ranks, rank_output
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
 
@@ -40,6 +40,7 @@ def activate(spec_path: str) -> None:
     spec = _read_spec(spec_path)
     start = dict(os.environ)
     RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
+    rank_output.survive_full_logs(spec)
     exit_record.write_at_exit(spec)
     _prepare(spec)
     when_imported("torch", lambda _: _install_hooks(spec, start))

@@ -137,8 +137,14 @@ class Recorder:
             self._end(error)
 
     def _end(self, error: OSError) -> None:
-        """Record no more; the mark is there even where the disk has no room for its text."""
+        """Record no more."""
         self._broken = True
+        self.incomplete(error)
+
+    def incomplete(self, error: OSError) -> None:
+        """Mark the record as incomplete, even where the disk has no room for the mark's text."""
+        if not self._path:
+            return  # this process has no record
         try:
             mark = os.open(f"{self._path}.error", FLAGS | os.O_CREAT, 0o644)
         except OSError:

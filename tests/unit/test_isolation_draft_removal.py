@@ -1,0 +1,65 @@
+"""Half-written files of killed processes are removed, and no others."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from gpurun.isolation.draft_removal import OLD_SECONDS, remove_drafts, sweep
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.rundir import DRAFT, write_json
+from gpurun.trials.trial_launcher import TrialLauncher
+
+KILLED, NEXT = "20260101-000000-abcdef", "20260101-000001-abcdef"
+NAME = ".trial.json.77.abcdef"
+
+
+def draft(path: Path, seconds: float = 2 * OLD_SECONDS) -> Path:
+    """A file that nobody has changed for so long."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("{")
+    changed = path.stat().st_mtime - seconds
+    os.utime(path, (changed, changed))
+    return path
+
+
+def test_a_draft_has_the_name_that_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "replace", lambda *_: None)  # as if it was killed before
+    write_json(tmp_path / "result.json", {})
+    (left,) = tmp_path.iterdir()
+    assert DRAFT.fullmatch(left.name)
+
+
+def test_a_young_draft_one_in_use_and_a_whole_file_stay(tmp_path: Path) -> None:
+    young = draft(tmp_path / NAME, seconds=1)
+    used = draft(tmp_path / "emergency.pt.new")
+    whole = draft(tmp_path / "trial.json")
+    gone = draft(tmp_path / "restart1-emergency.pt.new")
+    with used.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        remove_drafts([tmp_path, tmp_path / "nowhere"])
+    assert young.exists()
+    assert used.exists()
+    assert whole.exists()
+    assert not gone.exists()
+
+
+def test_a_run_removes_the_drafts_beside_its_folder_too(tmp_path: Path) -> None:
+    left = [draft(tmp_path / name / NAME) for name in ("tuned", "probes", "benchmarks/accepted")]
+    own = draft(tmp_path / "runs" / NEXT / NAME, seconds=1)
+    foreign = draft(tmp_path / "my-own" / NAME)
+    sweep(own.parent)
+    assert not any(path.exists() for path in (*left, own))
+    assert foreign.exists()
+
+
+def test_a_tuning_removes_the_drafts_of_killed_trials(tmp_path: Path) -> None:
+    trial = tmp_path / KILLED / "trials" / "01"
+    left = [draft(trial / NAME), draft(trial / "control" / NAME)]
+    TrialLauncher(tmp_path / NEXT, Mode.IN_PLACE).close()
+    assert not any(path.exists() for path in left)
