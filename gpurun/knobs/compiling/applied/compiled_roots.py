@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -22,6 +23,8 @@ from gpurun.knobs.loss.applied.padded_logits import copy_of
 
 def compile_roots(mode: str, hooks: Hooks) -> None:
     """Compile each root in `mode` of torch.compile when it is found."""
+    # torch's advice to the script's author, whose choice of precision stays
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32")
     report = _CompileReport(hooks)
     graphs = _GraphSteps(report.without_graphs) if mode in GRAPH_MODES else None
 
