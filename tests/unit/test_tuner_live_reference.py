@@ -105,6 +105,17 @@ def test_the_first_failure_beside_it_is_repeated_alone_and_ends_it() -> None:
     assert "launched alone" in notes[0]
 
 
+def test_what_fails_alone_as_well_is_no_reason_to_go_on_without_a_reference() -> None:
+    """CUDA graphs that the model cannot take: all later trials were compared across minutes."""
+    series = Series()
+    launches = Launches(*[failed(FailureKind.EXCEPTION)] * 2, beside(1.5), failed(FailureKind.HUNG))
+    reference, baseline, _ = started(series, launches)
+    assert reference.run(SCREEN).failure is not None
+    assert gain_over(reference.run(SCREEN), baseline) == pytest.approx(1.5)
+    assert reference.run(SCREEN).failure is not None
+    assert (series.started, launches.in_turns) == (2, [True, False, True, True])
+
+
 def test_once_a_trial_has_worked_beside_it_failures_are_believed_but_for_memory() -> None:
     launches = Launches(
         beside(1.1),

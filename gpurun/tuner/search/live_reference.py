@@ -48,6 +48,8 @@ class LiveReference:
     _request: TrialRequest | None = field(init=False, default=None)
     _samples_a_step: float = field(init=False, default=1.0)
     _worked: bool = field(init=False, default=False)
+    _blameless: bool = field(init=False, default=False)
+    """A trial failed alone as it had failed beside it."""
 
     def start(
         self, state: SearchState, rule: StopRule, limit_seconds: float, obstacle: str
@@ -77,8 +79,8 @@ class LiveReference:
         """One trial, with its gain where it took turns with the reference.
 
         A trial that fails beside the reference is repeated alone before it is believed: always if
-        it ran out of memory, else as long as no trial has worked beside it. A reference that came
-        to its end is launched again.
+        it ran out of memory, else as long as no trial has worked beside it. If it fails alone as
+        well, the reference was not why. A reference that came to its end is launched again.
         """
         if request.purpose is not TrialPurpose.SCREEN or not (
             self.series.has_reference or self._again()
@@ -87,8 +89,12 @@ class LiveReference:
         trial = self.launch(replace(request, in_turns=True))
         if trial.failure is not None and self._doubtful(trial.failure.kind):
             self.note("this trial failed beside the script as it is, and is launched alone")
+            again = self._request
             self.end()
-            return self.launch(request)
+            alone = self.launch(request)
+            if alone.failure is not None and alone.failure.kind is trial.failure.kind:
+                self._request, self._worked, self._blameless = again, True, True
+            return alone
         if trial.gain is None and not self.series.has_reference:
             self.note(ENDED)
         self._worked = self._worked or trial.gain is not None
@@ -112,4 +118,5 @@ class LiveReference:
         return not why
 
     def _doubtful(self, kind: FailureKind) -> bool:
-        return kind is FailureKind.OUT_OF_MEMORY or (kind in NOT_BESIDE and not self._worked)
+        believed = self._worked or self._blameless
+        return kind is FailureKind.OUT_OF_MEMORY or (kind in NOT_BESIDE and not believed)

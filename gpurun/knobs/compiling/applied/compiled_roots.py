@@ -117,19 +117,21 @@ class _GraphSteps:
                 self._give_up("graphs would overwrite the first of several forward passes a step")
 
     def __exit__(self, *_: object) -> None:
-        return None
+        """Look what the first forward pass of a root has left in it."""
+        for kept in () if is_traced() else self._kept:
+            name = kept.copy_new()
+            if name is not None and self.modules:
+                self._give_up(f"graphs would overwrite {name}, which the model keeps")
 
     def step_done(self, step: int) -> None:
         """The next root call begins a step."""
         self._training_calls = 0
-        kept, self._kept = self._kept, []
-        name = next(filter(None, (tensors.name_of_new() for tensors in kept)), None)
-        if name is not None:
-            self._give_up(f"graphs would overwrite {name}, which the model keeps")
+        self._kept.clear()
 
     def output(self, value: object) -> object:
         """A copy of the root's output, which the next step does not overwrite."""
-        return map_tensors(value, _clone) if self.modules and not is_traced() else value
+        graphs = self.modules or self._kept  # the latter: of a step that began with graphs
+        return map_tensors(value, _clone) if graphs and not is_traced() else value
 
     def _give_up(self, why: str) -> None:
         modules, self.modules = self.modules, []

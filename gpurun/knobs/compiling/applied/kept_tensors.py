@@ -1,35 +1,47 @@
-"""Tensors that a model's forward pass keeps: a mask made once, the state of a recurrent layer.
+"""Tensors that a model's forward pass keeps: a mask made once, weights that follow another model.
 
 CUDA graphs write their results to the same memory in each step. What a model keeps of an earlier
-step is then another value, and torch raises an error where the model reads it.
+step is then another value, and torch raises an error where it is read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import torch
 from torch import Tensor
 from torch.nn import Module
 
 
 class KeptTensors:
-    """Tells which attributes of a module, and of those below it, hold a CUDA tensor anew."""
+    """The tensors of a module, and of those below it, that its first forward pass puts there."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._before = _held(module)
+        self._before = {tensor.data_ptr() for _, _, tensor in _held(module)}
 
-    def name_of_new(self) -> str | None:
-        """The name of such an attribute, as in "encoder.mask"; None if there is none."""
-        known = {key: id(tensor) for key, tensor in self._before.items()}
-        held = _held(self._module).items()
-        new = (name for name, tensor in held if known.get(name) != id(tensor))
-        return next(new, None)
+    def copy_new(self) -> str | None:
+        """Give each new one memory of its own; the name of one, None if there is none.
+
+        One with a gradient stays: its copy would be another tensor to autograd.
+        """
+        name = None
+        for part, key, tensor in _held(self._module):
+            if tensor.data_ptr() in self._before:
+                continue
+            name = name or key
+            if key in vars(part) and not tensor.requires_grad:
+                vars(part)[key] = tensor.clone()
+            elif key not in vars(part):
+                with torch.no_grad():
+                    tensor.data = tensor.data.clone()
+        return name
 
 
-def _held(module: Module) -> dict[str, Tensor]:
-    """The CUDA tensors in plain attributes, by name: neither parameters nor buffers."""
-    return {
-        f"{prefix}.{name}" if prefix else name: value
-        for prefix, part in module.named_modules()
-        for name, value in vars(part).items()
-        if isinstance(value, Tensor) and value.is_cuda
-    }
+def _held(module: Module) -> Iterator[tuple[Module, str, Tensor]]:
+    """The strided tensors in attributes, parameters and buffers, with who has them by what name."""
+    for part in list(module.modules()):
+        named = {**vars(part), **part._parameters, **part._buffers}
+        for name, value in named.items():
+            if isinstance(value, Tensor) and value.layout is torch.strided:
+                yield part, name, value
