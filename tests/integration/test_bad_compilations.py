@@ -85,6 +85,7 @@ def test_a_model_that_is_compiled_is_applied_once_there_is_a_graph(
     assert run_under(gpurun, tmp_path, script(), COMPILE).outcomes("compile") == ["applied"]
 
 
+@pytest.mark.slow  # quick twin: the compiling that fails, in this file
 def test_a_forward_of_which_nothing_can_be_compiled_is_not_applied(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

@@ -83,7 +83,7 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("kind", "how"),
     [
-        ("summed", "sum"),
+        pytest.param("summed", "sum", marks=pytest.mark.slow),  # quick twin: test_hidden_ddp.py
         pytest.param("plain", "mean", marks=pytest.mark.slow),
         pytest.param("penalised", "mean", marks=pytest.mark.slow),
         pytest.param("compiled", "sum", marks=pytest.mark.slow),

@@ -284,6 +284,7 @@ print("order", *{"cat", "dog", "bird", "fish", "worm", "bee"}, flush=True)
 """
 
 
+@pytest.mark.slow  # quick twin: the losses, above
 def test_what_ranks_write_and_how_texts_hash_is_as_in_one_process(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -310,7 +311,8 @@ def odd(gpurun: Gpurun, folder: Path, kind: str, how: tuple[str, ...] = RANKS) -
     return gpurun(*how, "odd.py", kind, cwd=folder)
 
 
-@pytest.mark.parametrize("kind", ["distributed", pytest.param("parallel", marks=pytest.mark.slow)])
+@pytest.mark.slow  # quick twin: the script parallel in another way of test_gradient_probe.py
+@pytest.mark.parametrize("kind", ["distributed", "parallel"])
 def test_a_script_that_is_parallel_by_itself_runs(
     tmp_path: Path, gpurun: Gpurun, kind: str
 ) -> None:
@@ -342,10 +344,10 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
     ("kind", "code", "words"),
     [
         ("singly", 2, "a loader without a batch size"),
-        ("apart", 1, "at their end, after step 12, the ranks differ in their weights"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                ("apart", 1, "at their end, after step 12, the ranks differ in their weights"),
                 ("by hand", 2, "no DataLoader feeds the training"),
                 ("mixed", 2, "a penalty or a mean beside it would count once for each rank"),
                 ("vector", 2, "backward() is called on a tensor of several numbers"),

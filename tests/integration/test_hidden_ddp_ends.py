@@ -143,11 +143,12 @@ for epoch in range(50):
 """The second rank fails by itself, which ends the first one's exchange."""
 
 
+@pytest.mark.slow  # quick twin: the rank that is killed, in this file
 @pytest.mark.parametrize(
     ("how", "code", "told"),
     [
         ("raise ValueError('bad sample 17')", 1, "exit code 1 (process"),
-        pytest.param("sys.exit(7)", 7, "exit code 7", marks=pytest.mark.slow),
+        ("sys.exit(7)", 7, "exit code 7"),
     ],
 )
 def test_a_rank_that_fails_is_the_cause_and_no_other_is(

@@ -33,6 +33,7 @@ print(json.dumps(losses))
 """
 
 
+@pytest.mark.slow  # quick twin: test_bad_compilations.py
 def test_a_container_of_torchs_own_is_compiled_and_its_graph_may_be_retained(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -144,6 +145,7 @@ print(json.dumps(losses))
 NOT_TWICE = "create_graph=True: torch.compile supports no double backward"
 
 
+@pytest.mark.slow  # quick twin: the traced model, above
 @pytest.mark.parametrize(
     ("folder", "parameter", "argument", "outcome"),
     [

@@ -197,7 +197,7 @@ def part(batch): return batch
 @pytest.mark.parametrize(
     "held",
     [
-        pytest.param(held, id=name, marks=[pytest.mark.slow] if number > 1 else [])
+        pytest.param(held, id=name, marks=[pytest.mark.slow] if number > 0 else [])
         for number, (name, held) in enumerate(HELD.items())
     ],
 )

@@ -221,6 +221,7 @@ def test_stop_ends_the_script_after_the_window(tmp_path: Path, gpurun: Gpurun) -
     assert recorded(tmp_path).steps == 10
 
 
+@pytest.mark.slow  # quick twin: the profiler that runs already, in this file
 def test_the_scripts_own_profiler_takes_precedence(tmp_path: Path, gpurun: Gpurun) -> None:
     own = (
         "if step == 18: p = torch.profiler.profile(); p.start()\n"
@@ -248,6 +249,7 @@ def test_a_profiler_that_the_script_runs_already_is_left_alone(
     assert "kineto" in found.failures[0]
 
 
+@pytest.mark.slow  # quick twin: test_stop_ends_the_script_after_the_window
 def test_a_script_that_trains_in_a_thread_is_left_alive(tmp_path: Path, gpurun: Gpurun) -> None:
     """torch's profiler ends a process whose training thread is not the main one."""
     path = script(tmp_path, "if step == 60: break")
@@ -264,6 +266,7 @@ def test_a_script_that_trains_in_a_thread_is_left_alive(tmp_path: Path, gpurun: 
     assert found.failures == ("kineto: the script trains in a thread of its own",)
 
 
+@pytest.mark.slow  # quick twin: the script that is over early, in this file
 def test_a_window_without_a_step_is_none(tmp_path: Path, gpurun: Gpurun) -> None:
     script(tmp_path, "if step == 9: raise SystemExit(3)")
     done = gpurun("profile", "--json", "p.json", "train.py", cwd=tmp_path)
@@ -274,6 +277,7 @@ def test_a_window_without_a_step_is_none(tmp_path: Path, gpurun: Gpurun) -> None
     assert short is (document["steps_profiled"] is not None)
 
 
+@pytest.mark.slow  # quick twin: the ranks that exchange gradients, in this file
 def test_each_rank_has_a_window_of_its_own(tmp_path: Path, gpurun: Gpurun) -> None:
     script(tmp_path, "if step == 30: break")
     done = gpurun("profile", *STEPS, "--nproc-per-node", "2", "train.py", cwd=tmp_path)

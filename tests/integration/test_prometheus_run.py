@@ -122,6 +122,7 @@ def test_ranks_have_series_of_their_own(tmp_path: Path, clean_environment: dict[
         assert [labels["rank"] for labels, _ in scrape(url)["training_steps"]] == ["0", "1"]
 
 
+@pytest.mark.slow  # quick twin: test_a_run_serves_its_steps
 def test_two_hundred_scrapes_a_second_all_answer(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

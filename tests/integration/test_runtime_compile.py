@@ -117,12 +117,14 @@ def both(folder: Path) -> Ran:
     return Ran(printed[0], printed[1], json.loads((run / "result.json").read_text()), len(rows))
 
 
+@pytest.mark.slow  # quick twin: unit/test_knobs_candidates.py
 @pytest.mark.parametrize("what", WHAT)
 def test_a_compiled_script_is_left_as_it_is(ran: Ran, what: str) -> None:
     assert ran.gpurun[what][:4] == ran.python[what][:4]
     assert ran.gpurun[what][4] <= ran.python[what][4], "a graph break of ours"
 
 
+@pytest.mark.slow  # quick twin: test_runtime_shapes.py
 def test_the_steps_of_each_compiled_loop_are_counted(ran: Ran) -> None:
     assert ran.result["hook_errors"] == []
     assert ran.result["clock"] == "optimizer"

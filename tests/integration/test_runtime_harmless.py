@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import REPOSITORY, Gpurun
 from tests.run_events import events, processes, rows_by, run_in
 
@@ -80,6 +82,7 @@ print(train())
     assert len(result(tmp_path)["hook_errors"]) >= 4
 
 
+@pytest.mark.slow  # quick twin: every hook may break, in this file
 def test_a_broken_knob_is_left_out(tmp_path: Path, gpurun: Gpurun) -> None:
     (tmp_path / "broken_knob.py").write_text(
         """
@@ -197,6 +200,7 @@ train(60, begin)
     assert signal.SIGTERM == 15
 
 
+@pytest.mark.slow  # quick twin: test_runtime_trial.py
 def test_spawned_ranks_train_and_are_recorded_whole(tmp_path: Path, gpurun: Gpurun) -> None:
     package = tmp_path / "project"
     package.mkdir()

@@ -73,6 +73,7 @@ while True:
 """
 
 
+@pytest.mark.slow  # quick twin: unit/test_scaling_launch_rounds.py
 def test_counts_are_compared_and_one_without_memory_is_told(tmp_path: Path, gpurun: Gpurun) -> None:
     (tmp_path / "train.py").write_text(DISTRIBUTED)
     flags = ("--oversubscribe", "--rounds", "1", "--steps", "20", "--plot", "s.png")

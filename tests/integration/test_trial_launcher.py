@@ -160,6 +160,7 @@ class Broken(Knob):
 '''
 
 
+@pytest.mark.slow  # quick twin: test_isolation_writes.py
 def test_what_a_launch_wrote_before_its_first_step_is_there_for_those_that_share_it(
     make: Make, launcher: TrialLauncher
 ) -> None:
@@ -208,6 +209,7 @@ def test_sides_start_together_and_warm_up_one_after_the_other_without_a_gpu(
     assert float(times[0][ready]) < float(times[1]["2"])
 
 
+@pytest.mark.slow  # quick twin: unit/test_trials_turn_ratio.py
 def test_a_training_that_ends_in_its_turns_is_still_compared(
     make: Make, isolated: TrialLauncher
 ) -> None:
@@ -258,6 +260,7 @@ torch.distributed.barrier()
 TWO = ("--standalone", "--nproc-per-node=2")
 
 
+@pytest.mark.slow  # quick twin: test_runtime_trial.py
 def test_ranks_run_on_the_agent_and_all_must_finish_where_that_is_asked_for(
     make: Make, launcher: TrialLauncher
 ) -> None:
