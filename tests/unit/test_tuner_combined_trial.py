@@ -410,6 +410,33 @@ def test_a_set_that_takes_more_than_its_share_goes_on_without_what_is_compiled()
     assert "compiled: not tried to its end, 1 min 09 s" in "\n".join(notes)
 
 
+@pytest.mark.parametrize(("room", "untried"), [(100.0, ["compiled"]), (0.0, ["compiled b"])])
+def test_what_had_no_time_is_named_at_the_end(room: float, untried: list[str]) -> None:
+    """A value that was given up, and one that would have started too late."""
+
+    class Two(Dear):
+        values: ClassVar[Sequence[Any]] = ("a", "b")
+        likely: ClassVar[bool] = False
+
+    asked: list[dict[str, Any]] = []
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(dict(request.settings))
+        found = trial(90.0, request.settings)
+        return replace(found, late=True) if room else found
+
+    def late(best: Trial, startup: StartupSeconds) -> bool:
+        return bool(asked) and startup.first > room
+
+    base = trial(100.0)
+    assert base.evidence is not None
+    state = SearchState({}, base, facts(), judge_of(base.evidence, base.evidence))
+    search = KnobSearch(launch, lambda note: None, PROBE, SearchLimits(99, late, frozenset(Effect)))
+    search.run([Two()], state)
+    assert asked == [{"compiled": "a"}]
+    assert search.untried == untried
+
+
 def test_what_takes_too_long_to_start_is_left_out_of_the_set_before_it_is_launched() -> None:
     knobs = [Likely(), Second(), Dear()]
     _, asked, notes = searched(

@@ -107,6 +107,8 @@ class KnobSearch:
             before = dict(state.settings)
             if not self._one_by_one(open_knobs, combined, state) or state.settings == before:
                 break
+        for name in sorted(self._screening.given_up & {knob.name for knob in open_knobs}):
+            self._lack_time(name)
         if self.untried and self._screening.end(state) is not None:
             lack = "time" if self.out_of_time else "trials"
             self._note(f"not tried for lack of {lack}: {', '.join(self.untried)}")
