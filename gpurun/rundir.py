@@ -49,7 +49,9 @@ def existing_home(cwd: Path, out: str | None = None) -> Path:
 
 
 def newest_run(home: Path) -> Path | None:
-    """The latest run folder; None if there is none. Names begin with the second of the start."""
+    """The latest run folder; None if there is none. Names begin with the second of the start, in
+    UTC: local time goes back once a year, and a container's may differ from its host's.
+    """
     try:
         runs = [entry for entry in os.scandir(home / "runs") if entry.is_dir()]
     except OSError:
@@ -77,7 +79,8 @@ def new_run(home: Path) -> Path:
     runs = home / "runs"
     runs.mkdir(exist_ok=True)
     while True:
-        run = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+        second = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+        run = runs / f"{second}-{os.urandom(3).hex()}"
         try:
             run.mkdir()
         except FileExistsError:
@@ -175,7 +178,7 @@ def _keep_to_ourselves(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
     if not ignore.exists():
-        ignore.write_text("*\n")
+        write_whole(ignore, "*\n")
 
 
 def _ours(home: Path) -> tuple[Path, ...]:

@@ -18,10 +18,12 @@ from gpurun.arguments.main_flags import parse
 from gpurun.bench.history.branch import branch_here
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.history_command import read_history
+from gpurun.launch.spec_file import write_spec
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkLaunch
 from gpurun.records.codec import to_json
 from gpurun.records.ranks import Attempt, RankFailure
+from gpurun.records.spec import RunSpec
 from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import write_json
 from gpurun.tuner.saved_settings import settings_path
@@ -225,7 +227,7 @@ def _runs(folder: Path) -> Iterator[ValidInput]:
     shutil.copytree(place / "run", live / ".gpurun" / "runs" / "20260101-000000-abcdef")
     inside = live / ".gpurun" / "runs" / "20260101-000000-abcdef"
     (inside / "result.json").unlink()
-    (inside / "spec.json").write_text(json.dumps({"launcher_pid": os.getpid()}))
+    write_spec(RunSpec(str(inside), os.getpid()))
     events = next(inside.glob("events-*.jsonl")).relative_to(live)
     yield ValidInput("monitored events", live, str(events), ("monitor", "--once"), live=True)
 

@@ -24,7 +24,7 @@ from gpurun.profilers.recorded_profiles import (
 from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import CRITICAL, WARNING
-from gpurun.rundir import write_whole
+from gpurun.rundir import lost_events, write_whole
 from gpurun.timeline.recordings import KINDS, read_recordings
 
 HELP = """\
@@ -101,7 +101,7 @@ def _window_notes(folder: Path, profiles: Sequence[RecordedProfile]) -> tuple[st
         seconds = max(profile.profiler_seconds for profile in profiles)
         took = (f"profilers took {seconds:.1f} s to start and stop",) if seconds >= 0.05 else ()
         return (*took, *_which_window(profiles[0]))
-    if not was_to_be_profiled(folder):
+    if not was_to_be_profiled(folder) or lost_events(folder) is not None:
         return ()
     return ("no step was profiled: the script took too few steps before they were steady",)
 

@@ -60,6 +60,8 @@ EXIT_CODES = {
 """Exit codes of `--tune-only`; every other verdict is the script's own failure."""
 PACKAGE = Path(gpurun.__file__).parent
 """In a checkout below the user's folder gpurun's own bytecode is written at its first runs."""
+PASSES_LANDLOCK = "by a trial's chmod, chown, utime or truncate"
+"""Landlock does not forbid these, the last one before Linux 6.2: who it was cannot be told."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO}
 """Errors of a place where records cannot be written (any more)."""
 
@@ -155,13 +157,13 @@ def _complain(tuned: TuningOutcome, unwritten: list[str], options: Options) -> N
         elif tuned.report.isolation == Mode.OVERLAY.value:
             say(f"changed by you or another program while tuning, trials cannot: {shown}")
         else:
+            found = "" if tuned.settings is None else "; gpurun --tuned applies what was found"
             raise GpurunError(
-                f"files changed while tuning: {shown}",
-                "if neither you nor another program did that, it is a bug in gpurun: report it",
-                ExitCode.INTERNAL,
+                f"files changed while tuning, by another program or {PASSES_LANDLOCK}: {shown}",
+                f"tune while nothing else writes there{found}",
             )
     if unwritten and options.tune_only:
-        raise GpurunError(unwritten[0], "make room there, or name another place")
+        raise GpurunError("; ".join(unwritten), "make room there, or name another place")
     for line in unwritten:
         say(line)
     if options.save_settings is not None and tuned.settings is None:

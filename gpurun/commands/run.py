@@ -363,8 +363,9 @@ def _conclude(
         print_summary(result, outcome.run_dir)
         if options.profile_every is not None:
             _note(f"light profiles: gpurun diagnose {_shown(outcome.run_dir)} shows the last one")
+    diagnosed = options.profile and not options.quiet and lost_events(outcome.run_dir)
     for note in result.notes:
-        if note.startswith(INCOMPLETE) and not shown:
+        if note.startswith(INCOMPLETE) and not shown and not diagnosed:
             _note(note)
     # under --optimize it holds the tuning report, of `gpurun profile` the findings
     if options.json is not None and not options.optimize and options.profile is None:

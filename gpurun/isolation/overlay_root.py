@@ -251,9 +251,14 @@ class OverlayRoot:
                 return
 
     def _shared_memory(self) -> None:
-        """A /dev/shm of the same size whose new files vanish with the sandbox."""
+        """A /dev/shm of the same size whose new files vanish with the sandbox.
+
+        One that cannot be written stays so: else workers would live in trials alone.
+        """
         path = SHARED_MEMORY
         if not os.path.isdir(path) or os.path.islink(path) or path in self.spec.writable:
+            return
+        if not os.access(path, os.W_OK):
             return
         if os.listdir(path):
             self._overlay(path)

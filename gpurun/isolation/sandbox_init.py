@@ -11,7 +11,7 @@ import signal
 import termios
 from collections.abc import Callable
 
-from gpurun.isolation import landlock, syscalls
+from gpurun.isolation import kill_orphans, landlock, syscalls
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.overlay_root import OverlayRoot
 from gpurun.isolation.supervisor_spec import SupervisorSpec
@@ -28,7 +28,9 @@ def run(
 
     `locked`: in a user namespace of our own. `own_processes`: in a process namespace of our own.
     """
-    syscalls.die_with_parent(signal.SIGKILL)
+    if not own_processes:  # else the kernel ends the others
+        signal.signal(signal.SIGTERM, _end_all)
+    syscalls.die_with_parent(signal.SIGKILL if own_processes else signal.SIGTERM)
     syscalls.become_subreaper()
     if spec.mode is Mode.OVERLAY:
         _enter_overlay(spec, locked, own_processes, tell)
@@ -92,6 +94,12 @@ def _become_script(spec: SupervisorSpec, tell: Callable[[bytes], None]) -> None:
         tell(f"error {describe(error)}\n".encode())
     finally:
         os._exit(127)
+
+
+def _end_all(*_: object) -> None:
+    """The supervisor was killed, which would have done this."""
+    kill_orphans.kill_descendants(os.getpid())
+    os._exit(128 + signal.SIGKILL)
 
 
 def _reap_until(script: int) -> int:

@@ -176,6 +176,8 @@ class RunSpec:
     gradients with the others.
     `probe`: the process measures how the script's loss reduces, and ends. `kernel_oom_kills`:
     processes that the kernel had killed for memory before, None where it does not say.
+    `launcher_started`: clock ticks from the boot to the launcher's start: a later process may get
+    its number.
     `turns_after_steps`: after so many steps it trains in turns with the other side of a live pair;
     None: it trains alone. `profile`: it profiles some of its steps. `safety`: what a
     full run does when it goes wrong.
@@ -193,6 +195,7 @@ class RunSpec:
     exchange: Exchange = Exchange()
     probe: ProbeSpec | None = None
     kernel_oom_kills: int | None = None
+    launcher_started: int | None = None
     turns_after_steps: int | None = None
     profile: ProfileSpec | None = None
     safety: SafetySpec | None = None

@@ -49,7 +49,7 @@ EVALUATING = "evaluation_fusion"
 _PLAIN_VERDICTS = {
     "too_few_steps": "The script ends before enough steps could be measured; nothing was tuned",
     "no_training": "No training was seen; nothing was tuned",
-    "script_failed": "The script fails by itself; nothing was tuned",
+    "script_failed": "The script failed as it is; nothing was tuned",
     "not_measured": "What is to be improved was not measured; nothing was tuned",
     "dry_run": "Dry run: nothing was tuned",
     "interrupted": "Interrupted before a proof; nothing is claimed",

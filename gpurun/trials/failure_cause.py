@@ -167,7 +167,7 @@ def rank_logs(run_dir: Path) -> dict[int, Path]:
 def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: Failure) -> Failure:
     """Reason why a launch was given up: for torch's compiler if that took the time, else as it is.
 
-    `now_ns`: the wall clock's time at its end.
+    `now_ns`: its end by the clock of its events, which all processes of this host share.
     """
     log = main_log(logs)
     if log is None or not log.compiles:
@@ -175,11 +175,11 @@ def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: Failure) 
     spent = compiling_seconds(log, now_ns)
     last = log.compiles[-1]
     if last.phase == "begin":
-        unfinished = (now_ns - log.unix_time_ns(last.clock_ns)) / 1e9
+        unfinished = (now_ns - last.clock_ns) / 1e9
         if unfinished > COMPILER_SHARE * spent:
             text = f"compiling did not end within {unfinished:.0f} s"
             return Failure(FailureKind.COMPILING, text)
-    lived = (now_ns - log.process.unix_time_ns) / 1e9
+    lived = (now_ns - log.process.clock_ns) / 1e9
     if spent < COMPILER_SHARE * lived:
         return given_up
     count = sum(event.phase == "begin" for event in log.compiles)
@@ -193,7 +193,7 @@ def recompiled(log: ProcessLog | None) -> str:
     if log is None or stop is None or stop.window_begin_ns is None:
         return ""
     since, end = stop.window_begin_ns, stop.window_end_ns
-    seconds = compiling_seconds(log, log.unix_time_ns(end), since)
+    seconds = compiling_seconds(log, end, since)
     if seconds < WORTH_A_WORD * (end - since) / 1e9:
         return ""
     count = sum(e.phase == "begin" and e.clock_ns >= since for e in log.compiles)
@@ -201,11 +201,11 @@ def recompiled(log: ProcessLog | None) -> str:
     return f"torch compiled {again} more while it was measured, for {seconds:.1f} s"
 
 
-def compiling_seconds(log: ProcessLog, until_ns: int, since_clock_ns: int = 0) -> float:
+def compiling_seconds(log: ProcessLog, until_ns: int, since_ns: int = 0) -> float:
     """Seconds that a process spent in torch's compiler, one that has not ended included."""
     spent, began = 0, None
     for event in log.compiles:
-        if event.clock_ns < since_clock_ns:
+        if event.clock_ns < since_ns:
             continue
         if event.phase == "begin":
             began = event.clock_ns
@@ -213,7 +213,7 @@ def compiling_seconds(log: ProcessLog, until_ns: int, since_clock_ns: int = 0) -
             spent += event.clock_ns - began
             began = None
     if began is not None:
-        spent += max(0, until_ns - log.unix_time_ns(began))
+        spent += max(0, until_ns - began)
     return spent / 1e9
 
 

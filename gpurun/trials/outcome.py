@@ -107,7 +107,7 @@ def conclude(
 
     `given_up`: why it was ended from outside; None where it ended by itself.
     """
-    ended_ns = time.time_ns()
+    ended_ns = time.perf_counter_ns()
     run_dir = request.run_dir
     logs = read_run(run_dir).processes
     needed = (request.ranks and request.ranks.to_finish) or 1

@@ -45,6 +45,8 @@ try:
             time.sleep(600)
         if ask.get("kill"):
             sandbox.kill()
+        if ask.get("kill_supervisor"):
+            os.kill(sandbox._supervisor.pid, 9)
         said["code"] = sandbox.wait(240)
 except GpurunError as error:
     said = {"error": error.what, "todo": error.todo}

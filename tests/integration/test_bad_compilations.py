@@ -106,6 +106,25 @@ def test_compiling_that_fails_costs_the_gain_and_never_the_training(
     assert "error: no such header here" in run.knobs[0][2]
 
 
+@pytest.mark.slow  # quick twin: compiling that fails, above
+def test_compiled_code_that_was_torn_on_the_disk_costs_the_gain_and_never_the_training(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    """torch compiles anew what it finds torn in its indexes, and fails on torn libraries."""
+    cache = tmp_path / "compiled"
+    kept = {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    whole = run_under(gpurun, tmp_path, script(), COMPILE, env=kept)
+    assert whole.outcomes("compile") == ["applied"]
+    libraries = list(cache.rglob("*.so"))
+    assert libraries
+    for path in libraries:
+        os.truncate(path, path.stat().st_size // 2)
+    torn = run_under(gpurun, tmp_path, script(), COMPILE, env=kept)
+    assert torn.printed == pytest.approx(whole.printed)
+    outcome, reason = the_outcome(torn)
+    assert outcome == "applied" or "could not be compiled" in reason
+
+
 @pytest.mark.slow
 def test_a_model_that_is_compiled_anew_in_each_step_is_no_compiled_model(
     tmp_path: Path, gpurun: Gpurun

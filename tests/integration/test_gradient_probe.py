@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -9,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.probing.gradient_probe import StoredReduction, _kept
+from gpurun.records.codec import to_json
+from gpurun.records.spec import LossReduction
+from gpurun.rundir import json_text
 from tests.forked import NURSERY
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -139,6 +144,25 @@ def test_a_result_is_kept(script: Path, gpurun: Gpurun) -> None:
     assert "(measured in" in first
     assert "generator of its own" not in first
     assert "(measured before)" in second
+    (kept,) = script.parent.glob(".gpurun/probes/*.json")
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[: len(whole) // 2])
+    done = gpurun(*RANKS, "train.py", "plain")
+    assert done.returncode == 0
+    assert b"(measured in" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert json.loads(kept.read_bytes()).keys() == json.loads(whole).keys()
+
+
+def test_a_torn_result_is_none(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    stored = StoredReduction(LossReduction.MEAN, 0.0, "", 1.5, {"torch": "2"}, {"a": (1, 2)})
+    whole = json_text(to_json(stored)).encode()
+    kept.write_bytes(whole)
+    assert _kept(kept) == stored
+    for torn in (*(whole[:size] for size in range(len(whole) - 2)), b"[]", b"null", b"\xff\0"):
+        kept.write_bytes(torn)
+        assert _kept(kept) is None, torn
 
 
 @pytest.mark.slow  # quick twin: unit/test_probing_mean_or_sum.py

@@ -9,6 +9,7 @@ import subprocess
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -66,14 +67,16 @@ def case(request: pytest.FixtureRequest, open_path: Path) -> tuple[User, str, Pa
     return user, mode, cwd
 
 
-def test_a_kill_leaves_no_process_alive(case: tuple[User, str, Path]) -> None:
+@pytest.mark.parametrize("how", ["kill", "kill_supervisor"])
+def test_a_kill_leaves_no_process_alive(case: tuple[User, str, Path], how: str) -> None:
+    """By the launcher; and of the supervisor alone, from outside."""
     user, mode, cwd = case
     marker = f"stubborn-{uuid.uuid4().hex}"
     scratch = str(cwd.parent / "scratch")
-    argv = (user.python, "-S", "train.py", marker)
-    said = user.sandbox(cwd, *argv, mode=mode, wait_for="all started", kill=True, scratch=scratch)
+    ask: dict[str, Any] = {"mode": mode, "wait_for": "all started", "scratch": scratch, how: True}
+    said = user.sandbox(cwd, user.python, "-S", "train.py", marker, **ask)
     assert said["code"] == 128 + signal.SIGKILL
-    assert processes_with(marker) == []
+    assert gone_within(marker, 0 if how == "kill" else ORPHAN_SECONDS)
     assert os.listdir(scratch) == []
 
 

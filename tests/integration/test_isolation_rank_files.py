@@ -112,6 +112,20 @@ def test_a_log_that_a_rank_keeps_open_does_not_hide_what_rank_zero_saves_beside_
     assert zero.does("os.listdir('runs/1')") == ["best.pt"]
 
 
+def test_what_rank_zero_saves_is_seen_though_the_clock_was_set_back(
+    user: User, project: Path
+) -> None:
+    with pair(user, project, clock_back=3600) as (zero, one):
+        one.does("os.unlink('log.txt'); os.makedirs('runs/1'); log = open('runs/1/log', 'w')")
+        zero.does("replace('log.txt', 'zero'); os.makedirs('runs/1'); put('runs/1/best.pt', '0')")
+        one.meets()
+        assert one.does("get('log.txt'), get('runs/1/best.pt')") == ("zero", "0")
+        assert one.does("os.mkdir('runs/2')") is None
+        one.does("os.rmdir('runs/2')")
+        zero.does("os.mkdir('runs/2')")
+        assert one.does("os.mkdir('runs/2')") is None, "as if rank 0 had not been first"
+
+
 def test_a_rank_may_make_what_rank_zero_has_just_made(ranks: Pair) -> None:
     zero, one = ranks
     for rank in (zero, one):

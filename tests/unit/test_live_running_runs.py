@@ -8,7 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from gpurun.launch.spec_file import write_spec
 from gpurun.measure.live.machine_state import command_of, running_runs
+from gpurun.records.spec import RunSpec
 
 NEVER = 2**22 + 1
 """Above the highest process id."""
@@ -17,7 +21,10 @@ NEVER = 2**22 + 1
 def run_of(home: Path, name: str, launcher: object, finished: bool = False) -> Path:
     folder = home / "runs" / name
     folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(json.dumps({"launcher_pid": launcher}))
+    if isinstance(launcher, int):
+        write_spec(RunSpec(str(folder), launcher))
+    else:
+        (folder / "spec.json").write_text(json.dumps({"launcher_pid": launcher}))
     if finished:
         (folder / "result.json").write_text("{}")
     return folder
@@ -38,9 +45,19 @@ def test_only_running_ones_are_found(tmp_path: Path) -> None:
 
 
 def test_a_later_process_of_the_same_number_is_not_the_launcher(tmp_path: Path) -> None:
-    folder = run_of(tmp_path, "old", os.getpid())
-    os.utime(folder / "spec.json", (0, time.time() - 30 * 86400))
+    spec = run_of(tmp_path, "old", os.getpid()) / "spec.json"
+    told = json.loads(spec.read_text())
+    spec.write_text(json.dumps({**told, "launcher_started": told["launcher_started"] - 1}))
     assert running_runs(tmp_path) == []
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_clock_that_is_set_during_a_run_does_not_end_it(tmp_path: Path, hours: int) -> None:
+    """The file's time is then an hour off what the clock would say now."""
+    folder = run_of(tmp_path, "running", os.getpid())
+    moment = time.time() + 3600 * hours
+    os.utime(folder / "spec.json", (moment, moment))
+    assert running_runs(tmp_path) == [folder]
 
 
 def test_the_command_of_a_process() -> None:

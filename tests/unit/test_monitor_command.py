@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.launch.spec_file import write_spec
 from gpurun.measure.live.machine_state import MachineState
 from gpurun.measure.nvml import DeviceSampler
 from gpurun.measure.resource_use import read_samples
 from gpurun.records.codec import from_json
 from gpurun.records.monitor import MonitorReport
 from gpurun.records.samples import DeviceSample
+from gpurun.records.spec import RunSpec
 from tests.conftest import REPOSITORY, Gpurun
 from tests.unit.recorded_runs import row, steps, write_events
 
@@ -27,7 +29,7 @@ def running(tmp_path: Path) -> Path:
     """A run whose launcher is this process, which has taken forty steps."""
     folder = tmp_path / ".gpurun" / "runs" / "20260102-030405-abcdef"
     folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(json.dumps({"launcher_pid": os.getpid()}))
+    write_spec(RunSpec(str(folder), os.getpid()))
     write_events(folder, [steps([row(1000 + 10 * i, loss=0.5) for i in range(40)])])
     return folder
 

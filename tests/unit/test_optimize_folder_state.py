@@ -12,7 +12,7 @@ import pytest
 from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.commands import optimize
 from gpurun.commands.optimize import FolderState, TuningOutcome
-from gpurun.errors import GpurunError
+from gpurun.errors import ExitCode, GpurunError
 from tests.unit.report_records import tuning_report
 
 
@@ -35,13 +35,22 @@ def test_bytecode_of_our_own_modules_is_no_change_of_the_users_folder(
     assert len(before.differences(FolderState(options, tmp_path / ".gpurun"))) == 1
 
 
-def test_a_file_saved_while_tuning_ends_nothing_where_trials_cannot_have_written_it(
-    capfd: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(("mode", "ends"), [("overlay", False), ("landlock", True)])
+@pytest.mark.parametrize("proven", [True, False])
+def test_a_file_saved_while_tuning_ends_it_only_where_a_trial_may_have_changed_it(
+    capfd: pytest.CaptureFixture[str], mode: str, ends: bool, proven: bool
 ) -> None:
+    """Another training that saves its model in the same folder, say: no bug of gpurun's."""
     options = Options(target=Target(TargetKind.SCRIPT, "train.py", ()))
-    for mode, ends in (("overlay", False), ("landlock", True)):
-        report = tuning_report(isolation=mode)
-        tuned = cast(TuningOutcome, SimpleNamespace(report=report, changes=("new: notes.txt",)))
-        with pytest.raises(GpurunError, match="notes") if ends else nullcontext():
-            optimize._complain(tuned, [], options)
-        assert ("notes.txt" in capfd.readouterr().err) is not ends
+    fields = {"report": tuning_report(isolation=mode), "changes": ("changed: model.pt (time)",)}
+    outcome = SimpleNamespace(settings={"tf32": True} if proven else None, **fields)
+    with pytest.raises(GpurunError) if ends else nullcontext() as raised:
+        optimize._complain(cast(TuningOutcome, outcome), [], options)
+    if raised is None:
+        said = "gpurun: changed by you or another program while tuning, trials cannot: changed: "
+        assert capfd.readouterr().err == f"{said}model.pt (time)\n"
+        return
+    assert raised.value.code == ExitCode.USAGE
+    assert raised.value.what.startswith("files changed while tuning, by another program or by a ")
+    assert raised.value.what.endswith(": changed: model.pt (time)")
+    assert ("--tuned" in raised.value.todo) is proven

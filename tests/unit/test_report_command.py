@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from gpurun import main
+from gpurun import main, rundir
 from gpurun.records.codec import to_json
-from gpurun.rundir import newest_run
+from gpurun.rundir import new_run, newest_run
 from tests.unit.report_records import run_result
 
 
@@ -46,6 +50,36 @@ def test_of_runs_in_one_second_the_later_is_the_newest() -> None:
     newest = newest_run(Path(".gpurun"))
     assert newest is not None
     assert newest.name == "20260101-000000-aaaaaa"
+
+
+def written(moment: float, form: str, at: time.struct_time | None = None) -> str:
+    """As `time.strftime` at this moment."""
+    return time.strftime(form, at or time.localtime(moment))
+
+
+@pytest.fixture
+def central_europe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("central_europe")
+def test_a_run_after_the_end_of_summer_time_is_newer_than_one_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Path(".gpurun/runs").mkdir(parents=True)
+    before = 1_792_889_400  # ten to three in the summer, and twenty minutes later ten past two
+    for moment in (before, before + 1200):
+        clock = SimpleNamespace(
+            gmtime=partial(time.gmtime, moment),
+            strftime=partial(written, moment),
+        )
+        monkeypatch.setattr(rundir, "time", clock)
+        made = new_run(Path(".gpurun"))
+        assert newest_run(Path(".gpurun")) == made
 
 
 def test_the_newest_of_a_thousand_runs_is_found() -> None:

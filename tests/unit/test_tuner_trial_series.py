@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,15 +15,19 @@ from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.spec import TrialSpec
 from gpurun.records.tuning import TrialPurpose
+from gpurun.trials import outcome
 from gpurun.trials.failure_cause import recompiled, while_compiling
 from gpurun.trials.launch_request import LaunchRequest
-from gpurun.trials.outcome import Outcome, PairOutcome
+from gpurun.trials.outcome import Outcome, PairOutcome, conclude
 from gpurun.trials.progress import Progress
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import TrialRequest
 from tests.unit.recorded_runs import MS, START_NS, UNIX_NS, steady, write_events
+
+SCRIPT = Target(TargetKind.SCRIPT, "train.py")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +94,8 @@ def uses(tmp_path: Path, source: str, expression: str) -> tuple[str, ...] | None
 def test_other_uses_of_the_batch_size_are_found_with_their_lines(tmp_path: Path) -> None:
     source = "lr = 0.1 * args.bs\nloader = DataLoader(data, args.bs, drop_last=args.bs > 2)\n"
     assert uses(tmp_path, source, "args.bs") == ("train.py:1: lr = 0.1 * args.bs",)
-    assert uses(tmp_path, "loader = DataLoader(data, 32)\nx = 32\n", "32") == ()
+    source = "loader = DataLoader(data, 32)\nx = 32\n"
+    assert uses(tmp_path, source, "32") == ("train.py:2: x = 32",)
 
 
 def test_a_batch_size_under_another_name_is_followed(tmp_path: Path) -> None:
@@ -203,11 +209,34 @@ GIVEN_UP = "hangs: given up after 60 s without a sign of life"
 def test_a_trial_that_was_given_up_names_the_compiler_where_it_took_the_time(
     tmp_path: Path, times: tuple[float, ...], reason: str
 ) -> None:
-    now = UNIX_NS + 100_000 * MS
+    now = START_NS + 100_000 * MS
     hung = Failure(FailureKind.HUNG, GIVEN_UP)
     found = while_compiling([compiled(tmp_path, *times)], now, hung)
     kind = FailureKind.HUNG if reason == GIVEN_UP else FailureKind.COMPILING
     assert (found.kind, found.text) == (kind, reason)
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+@pytest.mark.parametrize(
+    ("times", "reason"), [((20.0,), "compiling did not end within 80 s"), ((1.0, 4.0), GIVEN_UP)]
+)
+def test_a_clock_that_is_set_meanwhile_makes_no_compilation_longer_or_shorter(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    times: tuple[float, ...],
+    reason: str,
+    hours: int,
+) -> None:
+    compiled(tmp_path, *times)
+    seconds = SimpleNamespace(
+        perf_counter_ns=lambda: START_NS + 100_000 * MS,
+        time_ns=lambda: UNIX_NS + (100 + 3600 * hours) * 1000 * MS,
+    )
+    monkeypatch.setattr(outcome, "time", seconds)
+    request = LaunchRequest("a launch", tmp_path, SCRIPT, tmp_path, {}, TrialSpec(PROBE))
+    ended = conclude(request, None, 100.0, Failure(FailureKind.HUNG, GIVEN_UP))
+    assert ended.failure is not None
+    assert ended.failure.text == reason
 
 
 @pytest.mark.parametrize(

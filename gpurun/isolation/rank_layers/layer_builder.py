@@ -44,7 +44,8 @@ def enter_layer(
     writable = tuple(sorted({*order["writable"], *_real_folders(environment)}))
     root = _build(_spec(command, cwd, folder, writable, order["familiar"]), locked)
     layered = [pair for pair in root.overlays if not any(is_below(pair[0], x) for x in writable)]
-    view = RankView(root.root, layered, locked, order["start_ns"])
+    began = order["start_ns"], order["start_clock_ns"]
+    view = RankView(root.root, layered, locked, *began)
     ours, theirs = socket.socketpair()
     _start_apart(
         lambda: view_daemon.keep(process, view, theirs), keep=(theirs.fileno(), *view.descriptors)

@@ -66,6 +66,7 @@ def _entry_words(
         "places": ["/var/tmp", tempfile.gettempdir()],
         "familiar": familiar_folders(Path.cwd(), tuple(command), dict(os.environ)),
         "start_ns": time.time_ns() - CLOCK_GRAIN_NS,
+        "start_clock_ns": time.monotonic_ns() - CLOCK_GRAIN_NS,
     }
     root = str(Path(gpurun.__file__).resolve().parent.parent)
     entry = (sys.executable, "-I", "-S", "-c", _ENTRY.format(root))

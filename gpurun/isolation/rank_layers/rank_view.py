@@ -31,16 +31,22 @@ MOST_NAMES = 2_000
 class RankView:
     """The overlays mounted below `root`: pairs of a path and of the `upper` whose `upper/path`
     takes what is written there. `start_ns`: when the run began; what is older was there before.
+    `start_clock_ns`: the same by the monotonic clock.
 
     To be made where the overlays are mounted, and used in that namespace.
     """
 
     def __init__(
-        self, root: str, overlays: list[tuple[str, str]], locked: bool, start_ns: int
+        self,
+        root: str,
+        overlays: list[tuple[str, str]],
+        locked: bool,
+        start_ns: int,
+        start_clock_ns: int,
     ) -> None:
         self.root = root
         self.overlays = tuple(overlays)
-        self.start_ns = start_ns
+        self._start = start_ns, start_clock_ns
         self.descriptors = [
             syscalls.pick_file_system(root + path) for path in dict.fromkeys(p for p, _ in overlays)
         ]
@@ -49,6 +55,13 @@ class RankView:
         self._hidden_since: dict[str, float] = {}
         self._checked: dict[str, int] = {}
         self._covers = 0
+
+    @property
+    def start_ns(self) -> int:
+        """When the run began, or would have by the wall clock as it is now: one that was set back
+        gives new files earlier times."""
+        told, clock = self._start
+        return min(told, time.time_ns() - (time.monotonic_ns() - clock))
 
     def refresh(self, *, settled: bool) -> None:
         """Show what rank 0 has written until now.

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpurun.measure.live.followed_run import FollowedRun, gpu_state
 from gpurun.measure.nvml import DeviceSampler
 from gpurun.measure.other_programs import STAT, busy_seconds_in, shared_cores
+from gpurun.measure.start_ticks import start_ticks
 from gpurun.records.monitor import GpuProcess, GpuState, HostState, MonitorReport
 from gpurun.rundir import read_json
 
@@ -82,11 +83,6 @@ def _memory(meminfo: str) -> tuple[int, int]:
     return total, free
 
 
-CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
-STARTED_AFTER_SECONDS = 2.0
-"""A process that began so much later than the spec was written has inherited its number."""
-
-
 def running_runs(home: Path) -> list[Path]:
     """Folders of unfinished runs with a live launcher, in the order of their start."""
     try:
@@ -100,22 +96,11 @@ def _runs(folder: Path) -> bool:
     if (folder / "result.json").exists():
         return False
     try:
-        spec = folder / "spec.json"
-        pid = int(read_json(spec)["launcher_pid"])
-        return started(pid) <= spec.stat().st_mtime + STARTED_AFTER_SECONDS
+        spec = read_json(folder / "spec.json")
+        ticks = start_ticks(int(spec["launcher_pid"]))
+        return ticks is not None and ticks == spec["launcher_started"]
     except (OSError, ValueError, KeyError, TypeError, IndexError):
-        return False  # no run, a torn spec, or no such process
-
-
-def started(pid: int) -> float:
-    """When a process began, in seconds since 1970; `OSError` if it is gone."""
-    ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    boot = next(
-        int(line.split()[1])
-        for line in Path("/proc/stat").read_text().splitlines()
-        if line.startswith("btime ")
-    )
-    return boot + ticks / CLOCK_TICKS
+        return False  # no run, or a torn spec
 
 
 def command_of(pid: int) -> str | None:

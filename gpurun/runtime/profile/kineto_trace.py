@@ -92,10 +92,22 @@ class Kineto:
                 profiler.stop()
                 self._trace.parent.mkdir(parents=True, exist_ok=True)
                 profiler.export_chrome_trace(str(self._trace))
+                self._failure = self._unwritten()
             except Exception as error:
                 self._failure = f"{type(error).__name__}: {error}"
         self._seconds += (now() - began) / 1e9
         return ProfilerState(self.name, self._failure, self._seconds)
+
+    def _unwritten(self) -> str | None:
+        """Why there is no trace; None where there is one.
+
+        On a full disk Kineto raises nothing, and leaves a draft that takes the room of the record.
+        """
+        if self._trace.exists():
+            return None
+        for draft in self._trace.parent.glob(f"{self._trace.name}.*"):
+            draft.unlink()
+        return "its trace could not be written (is the disk full?)"
 
     def _activities(self) -> list[Any]:
         """The device alone where there is one: the host's operators double the overhead."""
