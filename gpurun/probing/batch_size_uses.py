@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import TypeGuard
 
 READ = (ast.Name, ast.Attribute, ast.Subscript)
 
@@ -12,9 +13,10 @@ def batch_size_uses(script: Path, expression: str) -> tuple[str, ...] | None:
     """Lines of `script` that read the batch-size `expression` outside of DataLoader calls.
 
     Where the expression is a name, what was assigned to it counts too (`bs = args.batch_size`). An
-    attribute counts under any object (`cfg.batch` here, `config.batch` there). A number written out
-    has no other uses. None if it cannot be told: the source is unreadable, or the name is handed
-    in from elsewhere (a parameter, or nothing that this script assigns).
+    attribute counts under any object (`cfg.batch` here, `config.batch` there). Of a number written
+    out each line with the same number counts: it may be the batch size again. None if it cannot be
+    told: the source is unreadable, or the name is handed in from elsewhere (a parameter, or nothing
+    that this script assigns).
     """
     try:
         text = script.read_text(encoding="utf-8")
@@ -22,8 +24,6 @@ def batch_size_uses(script: Path, expression: str) -> tuple[str, ...] | None:
         wanted = ast.parse(expression, mode="eval").body
     except (OSError, SyntaxError, ValueError, RecursionError):
         return None
-    if isinstance(wanted, ast.Constant):
-        return ()
     if isinstance(wanted, ast.Name) and _handed_in(tree, wanted.id):
         return None
     names, passed_on = _origins(tree, wanted)
@@ -38,12 +38,16 @@ def batch_size_uses(script: Path, expression: str) -> tuple[str, ...] | None:
     found = {
         node.lineno
         for node in ast.walk(tree)
-        if isinstance(node, READ)
-        and isinstance(node.ctx, ast.Load)
+        if _is_read(node)
         and id(node) not in inside
         and (ast.dump(node) in names or getattr(node, "attr", None) in attributes)
     }
     return tuple(f"{script.name}:{n}: {lines[n - 1].strip()[:80]}" for n in sorted(found))
+
+
+def _is_read(node: ast.AST) -> TypeGuard[ast.expr]:
+    loaded = isinstance(node, READ) and isinstance(node.ctx, ast.Load)
+    return loaded or isinstance(node, ast.Constant)
 
 
 def _handed_in(tree: ast.AST, name: str) -> bool:

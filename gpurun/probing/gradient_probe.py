@@ -295,15 +295,15 @@ def _refused(told: str, own: str | None = None) -> Refused:
 
 
 def _uses_of_batch_size(options: Options, whole: ProbeRun) -> tuple[str, ...]:
-    """Lines of the script that read its batch size outside of a DataLoader's call."""
+    """Lines of the script that read its batch size, if it has a name, outside of DataLoaders."""
     training = () if whole.probe is None else whole.probe.loaders
     expressions = {
         loader.batch_size_argument
         for loader in whole.loaders
         if loader.key in training and loader.batch_size_argument is not None
     }
-    script = Path(options.target.path)
-    return tuple(line for x in sorted(expressions) for line in batch_size_uses(script, x) or ())
+    script, names = Path(options.target.path), sorted(x for x in expressions if not x.isdigit())
+    return tuple(line for name in names for line in batch_size_uses(script, name) or ())
 
 
 def _reads(uses: tuple[str, ...]) -> str:

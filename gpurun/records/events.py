@@ -285,6 +285,8 @@ DISTRIBUTED_TRAITS = ("ddp", "process_group")
 """Traits of a script that is distributed by itself."""
 PARALLEL_REFUSED = "parallel_refused"
 """The trait of a rank that gave up: what, and in a second line what to do."""
+OUT_OF_MEMORY = "out_of_memory"
+"""The trait of a script whose model ran out of memory. It may catch that and train with less."""
 
 
 @record
@@ -293,9 +295,9 @@ class TraitEvent:
 
     `trait`: "autocast", "compile", "grad_scaler", "ddp", "data_parallel", "process_group",
     "cuda_batches", "scheduler_total_steps", "synchronize", "no_guard", "no_root",
-    "manual_attention", "double_backward"; `detail` says where. gpurun itself writes "hidden_ddp"
-    (this rank exchanges the gradients of the module in `detail`) and "parallel_refused" (it
-    cannot).
+    "manual_attention", "double_backward", "out_of_memory"; `detail` says where. gpurun itself
+    writes "hidden_ddp" (this rank exchanges the gradients of the module in `detail`) and
+    "parallel_refused" (it cannot).
     """
 
     kind: ClassVar[str] = "trait"

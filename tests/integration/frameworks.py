@@ -86,6 +86,30 @@ def with_lightning():
     tell("lightning", trainer.world_size, trainer.global_step, module)
 
 
+def with_fabric(devices="auto"):
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(devices=devices)
+    fabric.launch()
+    torch.manual_seed(0)
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    net, optimizer = fabric.setup(net, optimizer)
+    loader = fabric.setup_dataloaders(DataLoader(Rows(), BATCH, shuffle=True))
+    steps = 0
+    for _ in range(EPOCHS):
+        for batch in loader:
+            optimizer.zero_grad()
+            fabric.backward(net(**batch)["loss"])
+            optimizer.step()
+            steps += 1
+    tell("fabric", fabric.world_size, steps, net)
+
+
+def with_fabric_ranks():
+    with_fabric(int(os.environ["LOCAL_WORLD_SIZE"]))
+
+
 def with_transformers():
     from transformers import Trainer, TrainingArguments
 

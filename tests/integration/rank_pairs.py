@@ -102,6 +102,13 @@ class Ranks:
         user.give(self.run)
         self.words: list[str] = self.asks(ASK, str(cwd), str(self.run), *words)
 
+    def set_clock_back(self, seconds: int) -> None:
+        """Before the ranks start: as if the wall clock had been set back since the launch."""
+        place = next(i for i, word in enumerate(self.words) if word.startswith("{"))
+        order = json.loads(self.words[place])
+        order["start_ns"] += seconds * 10**9
+        self.words[place] = json.dumps(order)
+
     def asks(self, code: str, *words: str) -> Any:
         """What the launcher's side answers."""
         answer, _ = self.user.start(code, *words).communicate(timeout=DEADLINE_SECONDS)
@@ -135,9 +142,10 @@ class Ranks:
 
 
 @contextlib.contextmanager
-def pair(user: User, cwd: Path) -> Iterator[tuple[Rank, Rank]]:
-    """Rank 0 and rank 1 of an obedient script in `cwd`."""
+def pair(user: User, cwd: Path, clock_back: int = 0) -> Iterator[tuple[Rank, Rank]]:
+    """Rank 0 and rank 1 of an obedient script in `cwd`. `clock_back`: as `set_clock_back`."""
     ranks = Ranks(user, cwd, user.python, "-B", "-c", OBEDIENT)
+    ranks.set_clock_back(clock_back)
     both = Rank(ranks.start(0)), Rank(ranks.start(1))
     try:
         yield both

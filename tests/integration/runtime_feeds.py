@@ -1,12 +1,14 @@
 """Ways in which people feed training loops, and the small training that is fed."""
 
 import queue
+import resource
 import threading
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 
 loss_of = nn.functional.cross_entropy
 
@@ -89,6 +91,28 @@ def no_automatic_batches():
     train(model, DataLoader(Batches(), batch_size=None), sgd(model))
 
 
+class Endless(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10**10
+
+    def __getitem__(self, index):
+        return torch.full((8,), index / 1e10), index % 2
+
+
+def ten_thousand_million_samples():
+    """Drawn with replacement; a list of their indices would not fit the memory left here."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**31,) * 2)
+    model, every = net(), Endless()
+    draw = RandomSampler(every, replacement=True, num_samples=len(every))
+    loader = DataLoader(every, batch_size=8, sampler=draw)
+    optimizer = sgd(model)
+    for _, (x, y) in zip(range(12), loader, strict=False):
+        optimizer.zero_grad()
+        loss_of(model(x), y).backward()
+        optimizer.step()
+
+
 class Loader(DataLoader):
     def __init__(self, dataset, size, seed=0):
         super().__init__(dataset, size, shuffle=True)
@@ -168,6 +192,7 @@ SHAPES = [
     left_early,
     iterable,
     no_automatic_batches,
+    ten_thousand_million_samples,
     loader_subclass,
     own_batch_sampler,
     library_builds_twice,

@@ -101,6 +101,51 @@ def lbfgs():
         optimizer.step(closure)
 
 
+class SAM(torch.optim.Optimizer):
+    """As the public one: its own `step` is never called, that of the optimizer in it is."""
+
+    def __init__(self, parameters, base, **options):
+        super().__init__(parameters, options)
+        self.base = base(self.param_groups, **options)
+        self.param_groups = self.base.param_groups
+
+    @torch.no_grad()
+    def first_step(self):
+        self.before = [p.clone() for group in self.param_groups for p in group["params"]]
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(0.05 * p.grad)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self):
+        moved = (p for group in self.param_groups for p in group["params"])
+        for p, before in zip(moved, self.before, strict=True):
+            p.copy_(before)
+        self.base.step()
+        self.zero_grad()
+
+
+def sharpness_aware():
+    model = net()
+    optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+    for x, y in DataLoader(data(), batch_size=8):
+        loss_of(model(x), y).backward()
+        optimizer.first_step()
+        loss_of(model(x), y).backward()
+        optimizer.second_step()
+
+
+def two_steps_a_batch_24_steps():
+    model = net()
+    optimizer = sgd(model)
+    for x, y in DataLoader(data(), batch_size=8):
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+
+
 def by_hand_with_backward():
     model = net()
     for x, y in DataLoader(data(), batch_size=8):

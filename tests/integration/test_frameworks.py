@@ -42,7 +42,7 @@ def by_torchrun(folder: Path, name: str, environment: dict[str, str]) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["accelerate", "transformers", "fsdp"])
+@pytest.mark.parametrize("name", ["accelerate", "transformers", "fsdp", "fabric_ranks"])
 def test_it_trains_as_under_torchrun_with_and_without_ddp(
     folder: Path, gpurun: Gpurun, clean_environment: dict[str, str], name: str
 ) -> None:
@@ -50,12 +50,13 @@ def test_it_trains_as_under_torchrun_with_and_without_ddp(
     assert expected[1] == 2
     plain = gpurun(*TWO, "train.py", name, cwd=folder)
     hidden = gpurun("--ddp", "--nproc-per-node", "2", "train.py", name, cwd=folder)
-    for done in (plain, hidden)[: 2 if name == "fsdp" else 1]:
+    by_itself = name in ("fsdp", "fabric_ranks")
+    for done in (plain, hidden)[: 2 if by_itself else 1]:
         assert done.returncode == 0, done.stderr.decode()
         (found,) = told(done.stdout)
         assert found[:3] == expected[:3]
         assert found[3] == pytest.approx(expected[3], rel=1e-5)
-    if name == "fsdp":
+    if by_itself:
         assert b"the script is distributed by itself: run it without --ddp" in hidden.stderr
     else:
         assert b"verdict=refused exit=2" in hidden.stderr
@@ -63,12 +64,13 @@ def test_it_trains_as_under_torchrun_with_and_without_ddp(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["lightning", "fabric"])
 def test_one_that_takes_the_device_that_it_finds_is_made_to_train_on_two(
-    folder: Path, gpurun: Gpurun
+    folder: Path, gpurun: Gpurun, name: str
 ) -> None:
-    """Lightning sees one device on each rank, and knows of no other."""
-    alone = gpurun("train.py", "lightning", cwd=folder, env={"CUDA_VISIBLE_DEVICES": "0"})
-    ranks = gpurun("--ddp", "--nproc-per-node", "2", "train.py", "lightning", cwd=folder)
+    """It sees one device on each rank, and knows of no other."""
+    alone = gpurun("train.py", name, cwd=folder, env={"CUDA_VISIBLE_DEVICES": "0"})
+    ranks = gpurun("--ddp", "--nproc-per-node", "2", "train.py", name, cwd=folder)
     assert (alone.returncode, ranks.returncode) == (0, 0), ranks.stderr.decode()
     (expected,), (found,) = told(alone.stdout), told(ranks.stdout)
     assert found[:3] == expected[:3]

@@ -50,6 +50,20 @@ class Mixed(nn.Linear):
             out = out + 0.0
         return out.pow(2).mean() + out.pow(2).sum()
 
+class Rows(nn.EmbeddingBag):
+    def forward(self, x):
+        return super().forward(x.long().abs())
+
+def refuse_sparse(tensor, *others, add_up=torch.distributed.all_reduce):
+    if tensor.is_sparse:
+        raise RuntimeError("NCCL does not support sparse tensors")
+    return add_up(tensor, *others)
+
+if kind == "sparse":
+    torch.distributed.get_backend = lambda *_: "nccl"  # as on GPUs
+    torch.distributed.all_reduce = refuse_sparse
+    net = Rows(10, 4, sparse=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 if kind == "mixed":
     net = Mixed(10, 4)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -306,6 +320,49 @@ def test_what_ranks_write_and_how_texts_hash_is_as_in_one_process(
     assert {path.name for path in tmp_path.iterdir()} == {"writes.py", ".gpurun", "out", "log.txt"}
 
 
+PICKLED = """
+import os, subprocess, sys
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+LOAD = "import torch; print(torch.load('model.pt', weights_only=False)(torch.ones(1, 8)).item())"
+
+def judge(net, answers):
+    answers.put(net(torch.ones(1, 8)).item())
+
+if __name__ == "__main__":
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for epoch in range(2):
+        for (x,) in DataLoader(TensorDataset(torch.randn(96, 8)), 16, shuffle=True):
+            optimizer.zero_grad()
+            (net(x) - 1).pow(2).mean().backward()
+            optimizer.step()
+    torch.save(net, "model.pt")
+    for method in ("spawn", "fork"):
+        context = torch.multiprocessing.get_context(method)
+        answers = context.SimpleQueue()
+        child = context.Process(target=judge, args=(net, answers))
+        child.start()
+        child.join()
+        assert answers.get() == net(torch.ones(1, 8)).item()
+    without_gpurun = [sys.executable, "-I", "-c", LOAD]
+    loaded = subprocess.check_output(without_gpurun, env={"PATH": os.environ["PATH"]})
+    assert float(loaded) == net(torch.ones(1, 8)).item()
+"""
+
+
+@pytest.mark.slow
+def test_children_call_the_model_that_was_wrapped_and_a_process_without_gpurun_loads_it(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    (tmp_path / "train.py").write_text(PICKLED)
+    done = gpurun(*A_MEAN, "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    assert details(tmp_path, "hidden_ddp") == {"Sequential"}
+
+
 def odd(gpurun: Gpurun, folder: Path, kind: str, how: tuple[str, ...] = RANKS) -> Any:
     (folder / "odd.py").write_text(ODD)
     return gpurun(*how, "odd.py", kind, cwd=folder)
@@ -348,6 +405,7 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
                 ("apart", 1, "at their end, after step 12, the ranks differ in their weights"),
+                ("sparse", 2, "cannot exchange sparse gradients: RuntimeError: NCCL does not"),
                 ("by hand", 2, "no DataLoader feeds the training"),
                 ("mixed", 2, "a penalty or a mean beside it would count once for each rank"),
                 ("vector", 2, "backward() is called on a tensor of several numbers"),

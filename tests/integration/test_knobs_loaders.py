@@ -86,6 +86,41 @@ def test_a_scripts_own_persistent_workers_keep_torchs_behaviour(run_knobs: RunKn
     assert tuned["seen"] == bare["seen"]
 
 
+REUSED = """
+import time
+
+class Filled(Dataset):
+    def __init__(self):
+        self.batch = torch.zeros(8, 4)
+    def __len__(self):
+        return 12
+    def __getitem__(self, index):
+        return self.batch.fill_(index), torch.zeros(1)
+
+class Fresh(Filled):
+    def __init__(self):
+        pass
+    def __getitem__(self, index):
+        return torch.full((8, 4), float(index)), torch.zeros(1)
+
+def paced(loader):
+    for batch in loader:
+        time.sleep(0.002)
+        yield batch
+
+loaders = [DataLoader(kind(), batch_size=None) for kind in (Filled, Fresh)]
+print(json.dumps([train(paced(loader), epochs=1)["seen"] for loader in loaders]))
+"""
+
+
+def test_a_batch_that_the_data_set_fills_again_gets_no_workers(run_knobs: RunKnobs) -> None:
+    """A worker's next batch would overwrite the shared memory that the script still reads."""
+    run = run_knobs(REUSED, {"loader_workers": 2})
+    order = [index for index in range(12) for _ in range(8)]
+    assert run.printed == [order, order]
+    assert run.outcomes("loader_workers") == ["skipped", "applied"]
+
+
 def test_workers_can_be_taken_away(run_knobs: RunKnobs) -> None:
     script = PLAIN.replace(
         "shuffle=True",

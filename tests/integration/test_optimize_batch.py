@@ -58,3 +58,55 @@ def test_a_larger_batch_is_found_through_the_scripts_own_flag_and_applied_by_con
     assert report["larger_batch"]["batch_size"] == batch["batch_size"]
     assert said[-1].startswith("verdict=failed exit=7")
     assert all(line.startswith(("gpurun: ", "verdict=", " ", "")) for line in said)
+
+
+RETRIES = """
+class Large(torch.nn.Linear):
+    def forward(self, x):
+        if len(x) > 16:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return super().forward(x)
+
+model = Large(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for epoch in range(2):
+    for x, y in DataLoader(Quick(), batch_size=args.batch_size):
+        time.sleep(0.01)
+        while True:
+            optimizer.zero_grad()
+            try:
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+                break
+            except torch.OutOfMemoryError:
+                x, y = x[: len(x) // 2], y[: len(y) // 2]
+        optimizer.step()
+"""
+"""It goes on with half of a batch that does not fit: that is no batch of four times the size."""
+
+
+@pytest.mark.slow  # quick twin: unit/test_tuner_lack_of_memory.py
+def test_a_smaller_batch_of_the_scripts_own_is_not_credited_as_the_larger_one(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(FLAGGED[: FLAGGED.index("model = ")] + RETRIES)
+    configure(tmp_path, "allow = ['training']\nmax_trials = 4\nbudget = '60s'")
+    words = ("--tune-only", "--json", "tuned.json", "train.py", "here")
+    done = launch(tmp_path, "--optimize", *words)
+    assert done.returncode == 0, done.stderr.decode()
+    rows = json.loads((tmp_path / "tuned.json").read_text())["ladder"]
+    refused = {row["value"]["batch_size"]: row for row in rows if row["knob"] == "batch_size"}[32]
+    assert not refused["kept"]
+    assert "the model ran out of memory at train.py:" in refused["reason"]
+    assert "and the script went on" in refused["reason"]
+
+
+@pytest.mark.slow  # quick twin: unit/test_probing_batch_size_uses.py
+def test_a_number_that_is_written_out_twice_is_not_tuned(tmp_path: Path) -> None:
+    """Only the training would get larger batches, and the evaluation would fail."""
+    script = FLAGGED.replace("args.batch_size", "8").replace('"--batch-size"', '"--steps"')
+    hidden = "state = torch.zeros(8, 2)\n"
+    (tmp_path / "train.py").write_text(script.replace("for epoch", hidden + "for epoch", 1))
+    words = ("--dry-run", "--allow", "training", "train.py", "here")
+    done = launch(tmp_path, "--optimize", *words)
+    assert "the number 8 also stands in train.py:" in done.stderr.decode()
+    assert "give the batch size a name" in done.stderr.decode()

@@ -76,6 +76,8 @@ EXPECTED = {
     "wrapper": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "accumulation_3_steps": ("optimizer", 3, 96, 8, ONE_LOADER, MODEL),
     "lbfgs": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "sharpness_aware": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "two_steps_a_batch_24_steps": ("optimizer", 24, 96, 8, ONE_LOADER, MODEL),
     "by_hand_with_backward": ("backward", 12, 96, 8, ONE_LOADER, MODEL),
     "by_hand_with_grad": ("backward", 12, 96, 8, ONE_LOADER, MODEL),
     "optimizer_never_steps": ("backward", 12, 96, 8, ONE_LOADER, MODEL),
@@ -89,6 +91,7 @@ EXPECTED = {
     "left_early": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "iterable": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "no_automatic_batches": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "ten_thousand_million_samples": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "loader_subclass": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "own_batch_sampler": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "library_builds_twice": ("optimizer", 12, 96, 8, (2,), MODEL),
@@ -170,6 +173,12 @@ def test_a_batch_that_is_fetched_early_counts_in_the_step_that_uses_it(
 
 def test_a_closure_runs_several_passes_in_one_step(shapes: dict[str, Shape]) -> None:
     assert min(shapes["lbfgs"].column(StepRow.MICROBATCHES)) > 1
+
+
+def test_a_batch_that_two_steps_use_counts_in_the_first(shapes: dict[str, Shape]) -> None:
+    shape = shapes["two_steps_a_batch_24_steps"]
+    assert list(shape.measured.clock.samples) == [8, 0] * 12
+    assert set(shapes["sharpness_aware"].column(StepRow.MICROBATCHES)) == {2}
 
 
 def test_checkpointing_is_no_accumulation(shapes: dict[str, Shape]) -> None:

@@ -48,6 +48,49 @@ def test_every_spelling_is_noticed_and_warnings_name_the_script(
     assert sorted(trait for trait, _ in traits(tmp_path)) == sorted(SPELLINGS.values())
 
 
+LACKS_MEMORY = """
+import torch
+
+class Large(torch.nn.Linear):
+    def forward(self, x):
+        if len(x) > 16:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return super().forward(x)
+
+class Deep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.size = len(x)
+        return x.clone()
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.size > 16:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return gradient
+
+def train(kind, size):
+    model = kind(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    Deep.apply(model(torch.ones(size, 4))).mean().backward()
+    optimizer.step()
+
+try:
+    train(KIND, 64)
+except torch.cuda.OutOfMemoryError:
+    train(KIND, 16)
+"""
+
+
+@pytest.mark.parametrize("kind", ["Large", "torch.nn.Linear"])
+def test_a_lack_of_memory_that_the_script_catches_is_noticed(tmp_path: Path, kind: str) -> None:
+    """In the model's call, and in the backward pass."""
+    script = LACKS_MEMORY.replace("KIND", kind)
+    (tmp_path / "train.py").write_text(script)
+    assert run(tmp_path).returncode == 0
+    line = script[: script.index("Deep.apply(")].count("\n") + 1
+    assert ("out_of_memory", f"train.py:{line}") in traits(tmp_path)
+
+
 CHECKPOINT = """
 from torch.utils.checkpoint import checkpoint
 x = torch.ones(2, requires_grad=True)

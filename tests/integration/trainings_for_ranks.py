@@ -13,7 +13,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.data import (
     DataLoader,
+    Dataset,
     IterableDataset,
+    RandomSampler,
     TensorDataset,
     WeightedRandomSampler,
     random_split,
@@ -644,7 +646,86 @@ def listed():
     return train(Net(), list(shuffled()))
 
 
+class Spectral(nn.Module):
+    """Complex weights, and a complex buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(6, 4, dtype=torch.complex64) * 0.3)
+        self.register_buffer("phase", torch.exp(1j * torch.arange(6.0)))
+
+    def forward(self, x):
+        return (torch.fft.rfft(x) * self.phase @ self.filter).abs()
+
+
+def spectral():
+    return train(Spectral(), shuffled())
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 4, sparse=True), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(self.embed((x * 10).long().clamp(-25, 24) + 25).mean(1))
+
+
+def sparse():
+    """Gradients of a few rows, of one batch or of two, beside dense ones."""
+    net = Words()
+    rows = torch.optim.SparseAdam(net.embed.parameters(), 0.01)
+    rest = torch.optim.SGD(net.head.parameters(), 0.1)
+
+    def step(x, y, i):
+        F.cross_entropy(net(x), y).backward()
+        for optimizer in (rows, rest) if i % 3 else ():
+            optimizer.step()
+            optimizer.zero_grad()
+
+    loop(step)
+    return net
+
+
+class Buffers(Net):
+    """Buffers that no exchange can write to, or whose numbers do not lie side by side."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("wide", torch.ones(1).expand(16))
+        self.register_buffer("turned", torch.randn(4, 10).t())
+        self.register_buffer("gaps", torch.randn(20)[::2])
+        self.register_buffer("graph", torch.eye(10).to_sparse())
+
+    def forward(self, x):
+        out = self.b(F.relu(self.a(x)) * self.wide)
+        return out + (self.gaps + x) @ self.graph @ self.turned
+
+
+def buffers():
+    net = train(Buffers(), shuffled())
+    return nn.ParameterList([*net.parameters(), *(b.to_dense() for b in net.buffers())])
+
+
+class Endless(Dataset):
+    def __len__(self):
+        return 10**10
+
+    def __getitem__(self, index):
+        return torch.arange(10.0).mul(index + 1).sin(), index % 4
+
+
+def ten_thousand_million_samples():
+    """Drawn with replacement, and in their order in a worker; the loop is left."""
+    net = Net()
+    for sampler in (RandomSampler(Endless(), replacement=True, num_samples=10**10), None):
+        loader = DataLoader(Endless(), 16, sampler=sampler, num_workers=int(sampler is None))
+        train(net, [batch for _, batch in zip(range(12), loader, strict=False)], epochs=1)
+    return net
+
+
 OF_MEANS = [
+    spectral, sparse, buffers, ten_thousand_million_samples,
     weighed_by_their_gradients, clamped_by_hand, heads_in_turn, replaced, swept, listed,
     measured_by_much, headed, encoded, shuffled_stream, shuffled_stream_of_a_worker, clipped,
     sharpened, twice, thawed, frozen, toggled, left_over, stream_with_a_rest,
@@ -665,7 +746,9 @@ def show(of_means, of_sums):
         if not names or case.__name__ in names:
             torch.manual_seed(7)
             random.seed(7)
-            sums = [p.detach().double().sum().item() for p in case().parameters()]
+            ends = [p.detach() for p in case().parameters()]
+            real = [torch.view_as_real(p) if p.is_complex() else p for p in ends]
+            sums = [p.double().sum().item() for p in real]
             print(json.dumps([case.__name__, sums]), flush=True)
 
 

@@ -43,7 +43,14 @@ def test_the_scripts_own_flag_comes_first() -> None:
 
 def test_without_a_flag_the_loader_is_edited_if_nothing_else_reads_the_number() -> None:
     assert values(facts())[0]["via"] == "loader"
-    assert "elsewhere: h = zeros(32)" in reason(facts(batch_uses=(" h = zeros(32)",)))
+    named = facts(batch_uses=(" h = zeros(bs)",), **loader(batch_size_argument="bs"))
+    assert "elsewhere: h = zeros(bs)" in reason(named)
+
+
+def test_a_number_that_may_be_the_batch_size_again_is_said_with_what_to_do() -> None:
+    why = reason(facts(batch_uses=(" h = zeros(32)",)))
+    assert "the number 32 also stands in h = zeros(32)" in why
+    assert "give the batch size a name" in why
 
 
 @pytest.mark.parametrize(

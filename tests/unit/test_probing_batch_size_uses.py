@@ -9,8 +9,13 @@ import pytest
 from gpurun.probing.batch_size_uses import batch_size_uses
 
 CASES = {
-    "a number written out has no other readers": (
-        "loader = DataLoader(data, batch_size=32)\n", "32", (),
+    "a number written out, and other numbers": (
+        "loader = DataLoader(data, batch_size=32)\ntest = DataLoader(held_out, 32)\n"
+        "net = Linear(320, 10)\nscale = 32.0\n", "32", (),
+    ),
+    "the same number, written out again": (
+        "loader = DataLoader(data, batch_size=32)\nhidden = torch.zeros(32, 8)\n", "32",
+        ("train.py:2: hidden = torch.zeros(32, 8)",),
     ),
     "a variable that only the loader reads": (
         "bs = 32\nloader = DataLoader(data, batch_size=bs)\n", "bs", (),

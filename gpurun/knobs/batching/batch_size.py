@@ -137,8 +137,18 @@ def _present(facts: Facts) -> tuple[int, str] | Skip:
     if facts.batch_uses is None:
         return Skip(_why_uses_are_unknown(loaders))
     if facts.batch_uses:
-        return Skip(f"the script reads its batch size elsewhere: {facts.batch_uses[0].strip()}")
+        return Skip(_other_use(loaders, size, facts.batch_uses[0].strip()))
     return size, "loader"
+
+
+def _other_use(loaders: Sequence[LoaderEvent], size: int, use: str) -> str:
+    """Where the script has its batch size besides; a number written out may be another one."""
+    if any(x.batch_size_argument == str(size) for x in loaders):
+        return (
+            f"the number {size} also stands in {use}: it may be the batch size. "
+            "If it is not, give the batch size a name (batch_size = …)"
+        )
+    return f"the script reads its batch size elsewhere: {use}"
 
 
 def _why_uses_are_unknown(loaders: Sequence[LoaderEvent]) -> str:

@@ -31,6 +31,7 @@ HANDLE_TYPES = {
     "zipfile": {"ZipFile"},
 }
 """Classes by top module whose objects share one position or connection across a fork."""
+ARRAYS = ("Tensor", "ndarray", "memmap")
 
 
 def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
@@ -45,6 +46,11 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
         return "an iterable data set that does not shard itself: every worker would repeat it"
     if on_cuda(dataset):
         return "the data set holds CUDA tensors"
+    if call.arguments.get("batch_size", 1) is None and not call.iterable and _keeps_arrays(dataset):
+        return (
+            "without a batch size it may hand out a tensor that the data set keeps: a worker "
+            "would overwrite it while the script reads it"
+        )
     if start_method(call.arguments) == "fork":
         handle = open_handle(dataset)
         return handle and f"forked workers would share the open {handle} and mix up its reads"
@@ -86,6 +92,11 @@ def open_handle(dataset: object) -> str | None:
 def on_cuda(dataset: object) -> bool:
     """True if the data set holds tensors on a CUDA device."""
     return any(getattr(value, "is_cuda", False) is True for _, value in attributes(dataset))
+
+
+def _keeps_arrays(dataset: object) -> bool:
+    """True if the data set holds tensors or arrays: it may fill one again for each batch."""
+    return any(type(value).__name__ in ARRAYS for _, value in attributes(dataset))
 
 
 def counts_epochs(dataset: object) -> bool:

@@ -14,7 +14,7 @@ import torch
 from gpurun.records.events import TorchEvent
 from gpurun.records.spec import Exchange, Parallel, ProbeSpec, ProfileSpec, RunSpec
 from gpurun.records.switches import hurtful_switches
-from gpurun.runtime.boot import dynamo_skip, exit_record
+from gpurun.runtime.boot import dynamo_skip, exit_record, orphan_ranks
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.backward_passes import BACKWARD
@@ -89,7 +89,7 @@ def _install_ddp(spec: RunSpec) -> None:
     def hidden_ddp(parallel: Parallel) -> None:
         from gpurun.runtime.ddp import install_ddp
 
-        install_ddp.install(parallel, spec.exchange)
+        install_ddp.install(parallel, spec.exchange, in_child=not orphan_ranks.is_rank())
 
     def gradient_probe(probe: ProbeSpec) -> None:
         from gpurun.runtime.probe import install_probe

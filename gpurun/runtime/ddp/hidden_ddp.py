@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -27,7 +28,12 @@ from gpurun.runtime.ddp.accumulated_passes import AccumulatedPasses
 from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
 from gpurun.runtime.ddp.unwrapped_parameters import UnwrappedParameters
-from gpurun.runtime.ddp.wrapped_root import RemovedParameter, WrappedRoot, wrapped_weakly
+from gpurun.runtime.ddp.wrapped_root import (
+    RemovedParameter,
+    WrappedRoot,
+    is_constant,
+    wrapped_weakly,
+)
 from gpurun.runtime.observe.root_inputs import first_tensor
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
@@ -54,6 +60,8 @@ class HiddenDDP:
         *,
         shared_gpus: bool = False,
     ) -> None:
+        self.pid: int | None = os.getpid()
+        """The rank's process. Its children, even if forked, do not exchange; None in a child."""
         self._shared_gpus = shared_gpus
         self._rank_info = rank_info
         self._rng = rng
@@ -137,13 +145,15 @@ class HiddenDDP:
         if new:
             self.connect(new[0].device)
             for parameter in new:
-                distributed.broadcast(parameter.data, 0)
+                _take_from_rank_zero(parameter.data)
             self._average_gradients(self._unwrapped, new)
 
     def active(self) -> bool:
         """True if the script leaves it to us: one that is distributed by itself runs as it is."""
-        return not any(trait in TRAITS.seen for trait in DISTRIBUTED_TRAITS) and (
-            self._ours or not distributed.is_initialized()
+        return (
+            os.getpid() == self.pid
+            and not any(trait in TRAITS.seen for trait in DISTRIBUTED_TRAITS)
+            and (self._ours or not distributed.is_initialized())
         )
 
     def in_backward(self) -> bool:
@@ -152,7 +162,8 @@ class HiddenDDP:
 
     def keeps_ranks_alike(self) -> bool:
         """True if there is anything to keep alike."""
-        return self._ours and self._exchange and any(True for _ in self.parameters())
+        ours = self._ours and os.getpid() == self.pid
+        return ours and self._exchange and any(True for _ in self.parameters())
 
     def parameters(self) -> Iterator[Tensor]:
         """The parameters that are trained at present, alike on all ranks."""
@@ -204,7 +215,7 @@ class HiddenDDP:
     def _make_alike(self, module: nn.Module) -> None:
         """Parameters and buffers as rank 0 has them."""
         for tensor in (*module.parameters(), *module.buffers()):
-            distributed.broadcast(tensor.data, 0)
+            _take_from_rank_zero(tensor.data)
 
     # -- its calls -----------------------------------------------------------------------------
 
@@ -280,7 +291,7 @@ class HiddenDDP:
     def _share_buffers(self, module: nn.Module) -> None:
         """Copy the buffers of rank 0: each rank computes batch statistics of its shard only."""
         for buffer in module.buffers():
-            distributed.broadcast(buffer.data, 0)
+            _take_from_rank_zero(buffer.data)
 
     # -- gradients -----------------------------------------------------------------------------
 
@@ -329,11 +340,13 @@ class HiddenDDP:
                 parameter.grad = _nothing(parameter)
             root.partly = root.partly or ranks < self._rank_info.world_size
             root.reached.add(id(parameter))
-            distributed.all_reduce(parameter.grad)
+            _add_up(parameter.grad)
             parameter.grad.div_(self._rank_info.world_size)
 
     def _before_step(self, optimizer: Optimizer) -> None:
         """Nothing that waits may be stepped with, nor may anything be missing."""
+        if os.getpid() != self.pid:
+            return
         self.passes.stepping()
         stepping = _parameters_of(optimizer)
         self._unwrapped.stepped()
@@ -393,6 +406,28 @@ class HiddenDDP:
                     for holder in ("logger", "reducer"):
                         root.wrapper.__dict__.pop(holder, None)
             distributed.destroy_process_group()
+
+
+def _take_from_rank_zero(tensor: Tensor) -> None:
+    """Gloo writes to a slice with gaps as if it had none, so such a slice is copied."""
+    if is_constant(tensor):
+        return
+    whole = tensor.contiguous()
+    distributed.broadcast(whole, 0)
+    if not tensor.is_contiguous():
+        tensor.copy_(whole)
+
+
+def _add_up(gradient: Tensor) -> None:
+    try:
+        distributed.all_reduce(gradient)
+    except RuntimeError as error:
+        if not (gradient.is_sparse and distributed.get_backend() == "nccl"):
+            raise
+        stop_rank(
+            f"the ranks cannot exchange sparse gradients: {error_text(error)}",
+            "make them dense, as nn.Embedding(sparse=False), or run it without --ddp",
+        )
 
 
 def _nothing(parameter: Tensor | RemovedParameter) -> Tensor:

@@ -13,13 +13,18 @@ from gpurun.runtime.ddp.rank_info import current_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
 
 
-def install(parallel: Parallel, exchange: Exchange) -> None:
-    """Install every part, before anything else patches torch. One rank alone needs none."""
+def install(parallel: Parallel, exchange: Exchange, *, in_child: bool) -> None:
+    """Install every part, before anything else patches torch. One rank alone needs none.
+
+    `in_child`: the script has started this process in a rank. It exchanges nothing.
+    """
     rank_info = current_rank()
     if rank_info.world_size == 1:
         return
     rng = RankRNG(rank_info.rank)
     ddp = HiddenDDP(rank_info, rng, exchange, shared_gpus=parallel.shared_gpus > 0)
+    if in_child:
+        ddp.pid = None
     sharding = LoaderSharding(parallel.share, rank_info, rng, ddp)
     divergence = DivergenceCheck(rank_info, ddp, lambda: sharding.order)
     rng.install()

@@ -156,6 +156,13 @@ def _state(gradient: Tensor | None) -> tuple[int, int] | None:
     return None if gradient is None else (id(gradient), gradient._version)
 
 
+def is_constant(tensor: Tensor) -> bool:
+    """True for a tensor that no script writes to, and no exchange can: expanded or sparse."""
+    return tensor.layout is not torch.strided or any(
+        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
+    )
+
+
 def wrapped_weakly(module: nn.Module, unused: bool) -> DistributedDataParallel:
     """Return a wrapper that does not keep its module alive.
 
@@ -167,6 +174,8 @@ def wrapped_weakly(module: nn.Module, unused: bool) -> DistributedDataParallel:
     # torch 2.4, which does not know the option, writes them all the same
     as_they_are: dict[str, Any] = {"init_sync": False} if "init_sync" in known else {}
     wrapper = DistributedDataParallel(module, find_unused_parameters=unused, **as_they_are)
+    constant = (name for name, buffer in module.named_buffers() if is_constant(buffer))
+    wrapper.parameters_to_ignore.update(constant)
     del wrapper._modules["module"]
     wrapper.__dict__["module"] = weakref.proxy(module)
     return wrapper

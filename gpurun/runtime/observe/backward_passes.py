@@ -36,6 +36,7 @@ class Backward:
         self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
         self._loss = guarded("loss", self._differentiated)
         self._note_twice = guarded("double backward", TRAITS.note_call)
+        self._note_error = guarded("out of memory", TRAITS.note_error)
 
     def install(self) -> None:
         """Watch `torch.autograd.backward`, and `grad` for scripts that step parameters by hand."""
@@ -63,6 +64,7 @@ class Backward:
             try:
                 result = original(loss, *args, **kwargs)
             except BaseException as error:
+                self._note_error(error, sys._getframe(1))
                 self._end(ended)
                 drop_frame(error)
                 raise

@@ -8,6 +8,7 @@ torch.compile traces a plain call first: no graph break, no guard on our state.
 from __future__ import annotations
 
 import functools
+import sys
 import time
 import weakref
 from collections import Counter
@@ -25,6 +26,7 @@ from gpurun.runtime.core.call_contexts import CallContexts
 from gpurun.runtime.core.patching import guarded, switched_off
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.root_inputs import first_tensor, sizes
+from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
 
 GIVE_UP_STEPS = 3
@@ -80,6 +82,7 @@ class RootModules:
         self._watch = self._caller(self._original)
         self._report: Callable[..., None] = self._report_forward
         self._listener = guarded("root search", self._stepped)
+        self._note_error = guarded("out of memory", TRAITS.note_error)
         self.search()
 
     def modules(self) -> list[nn.Module]:
@@ -239,6 +242,7 @@ class RootModules:
             else:
                 result = self.around.call(original, module, args, kwargs)
         except BaseException as error:
+            self._note_error(error, sys._getframe(1))
             drop_frame(error)
             raise
         finally:

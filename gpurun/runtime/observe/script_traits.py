@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gpurun.knobs.callers import OURS, is_ours, is_users_file
-from gpurun.records.events import TraitEvent
+from gpurun.records.events import OUT_OF_MEMORY, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.messages.loader_keys import joined, keys_in
 from gpurun.runtime.core.call_contexts import CallContexts
@@ -88,6 +88,11 @@ class Traits:
         site = None if trait in self.seen else self._site(caller)
         if site is not None:
             self.note(trait, site)
+
+    def note_error(self, error: BaseException, caller: FrameType) -> None:
+        """Record, once, that the model ran out of memory."""
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            self.note_call(OUT_OF_MEMORY, caller)
 
     def note(self, trait: str, detail: str) -> None:
         """Record a trait, once."""

@@ -21,6 +21,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from gpurun.identity_map import IdentityMap
 from gpurun.knobs.api import LoaderCall
 from gpurun.knobs.callers import is_ours
+from gpurun.knobs.loading.loader_fitness import start_method
 from gpurun.records.events import EpochEvent, LoaderEvent
 from gpurun.records.frames import drop_frame, transparent
 from gpurun.records.messages.loader_keys import feeds_training, place
@@ -303,7 +304,7 @@ def _length(value: object) -> int | None:
 
 def _loader_event(number: int, loader: DataLoader[Any], site: tuple[str, str, int]) -> LoaderEvent:
     key, file, line = site
-    context = getattr(loader, "multiprocessing_context", None)
+    context = {"multiprocessing_context": getattr(loader, "multiprocessing_context", None)}
     iterable = loader._dataset_kind == STREAM
     batches = getattr(loader, "batch_sampler", None)
     sampler = batches if batches is not None else loader.sampler
@@ -324,7 +325,7 @@ def _loader_event(number: int, loader: DataLoader[Any], site: tuple[str, str, in
         drop_last=bool(loader.drop_last),
         iterable=iterable,
         custom_batch_sampler=batches is not None and type(batches) is not BatchSampler,
-        start_method=None if context is None else context.get_start_method(),
+        start_method=start_method(context),
         batch_size_argument=batch_size_expression(file, line),
         in_script=_is_script(file),
     )

@@ -20,6 +20,7 @@ from gpurun.trials.failure_cause import recompiled
 from gpurun.tuner import knob_calls
 from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.script_facts import facts_under
+from gpurun.tuner.search.lack_of_memory import trained_with_less
 from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.trial_length import (
     COMPILED_ALREADY,
@@ -259,6 +260,9 @@ class Screening:
             return trial.no_score, None
         if trial.evidence is None:
             return "the trial showed nothing of its training", None
+        less = trained_with_less(trial, state.best, state.facts)
+        if less is not None:
+            return less, None
         verdict = state.judge.judge([trial.evidence], effect)
         if not verdict.accepted:
             state.rejections.append(Rejection(trial.record.knobs, verdict))
