@@ -44,9 +44,13 @@ def plain(line: Line) -> str:
     return "".join(text for text, _ in line)
 
 
+KERNEL = "JPY_PARENT_PID"
+"""A Jupyter kernel has it. A notebook gives `!gpurun` a terminal and shows no cursor's moves."""
+
+
 def on_terminal() -> bool:
     """True if stderr is a terminal that can do more than print."""
-    if sys.stderr is None or os.environ.get("TERM") == "dumb":
+    if sys.stderr is None or os.environ.get("TERM") == "dumb" or KERNEL in os.environ:
         return False
     try:
         return sys.stderr.isatty()

@@ -99,6 +99,17 @@ class Round:
         return self.first.at_epoch_end or self.second.at_epoch_end
 
 
+def fifo_obstacle(folder: Path) -> str:
+    """Why there can be no FIFO in this folder, as on some network file systems; "" if it can."""
+    fifo = folder / "fifo"
+    try:
+        os.mkfifo(fifo)
+    except OSError:
+        return "the file system of the run folder has no FIFOs"
+    fifo.unlink()
+    return ""
+
+
 def make_fifos(control: Path) -> None:
     """The two FIFOs of a side, made before it is launched."""
     control.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import RUN_SPEC, RunSpec
 from gpurun.rundir import other_runs, write_json
 from gpurun.trials.launch_request import LaunchRequest
-from gpurun.trials.live_pair import make_fifos
+from gpurun.trials.live_pair import fifo_obstacle, make_fifos
 from gpurun.trials.live_pair_launch import PairEnd, PairSide, run_live_pair
 from gpurun.trials.outcome import Outcome, PairOutcome, conclude
 from gpurun.trials.prestart import Prestarted, has_several_slots, prestart_slots, what_to_import
@@ -203,7 +203,7 @@ class TrialLauncher:
             return "the script runs in several ranks"
         if self.mode is Mode.IN_PLACE:
             return "trials work on the real files"
-        return sharing_obstacle(os.environ)
+        return sharing_obstacle(os.environ) or fifo_obstacle(self.folder)
 
     def has_layer(self, shared: str) -> bool:
         """True if launches of this name start on top of what one of them wrote."""

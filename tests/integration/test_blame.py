@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Gpurun
+from tests.integration.tunings import configure, training
 
 KNOB = '''
 """A knob of the test's own, which sets a variable."""
@@ -122,3 +124,42 @@ def test_without_tuned_settings_there_is_nothing_to_blame(
     assert b"this command was not tuned here yet" in done.stderr
     refused = in_process("blame", "--optimize", "train.py")
     assert b"--optimize is not for blame" in refused.stderr
+
+
+WORKER_BREAKS = """
+import os
+from torch.utils.data import get_worker_info
+if "BREAK" in os.environ:
+    whole = Slow.__getitem__
+    def broken(self, index):
+        if get_worker_info() is not None:
+            raise OSError("the licence is for one process")
+        return whole(self, index)
+    Slow.__getitem__ = broken
+"""
+
+
+@pytest.mark.slow  # quick twins: the setting that crashes, above; test_settings_refused.py
+def test_the_settings_of_a_tuning_are_taken_apart_by_default(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    """From `--optimize` to `blame`, to the command that it names, which works."""
+    before, loop = training(300, sleep=0.008).split("model = ", 1)
+    (tmp_path / "train.py").write_text(f"{before}{WORKER_BREAKS}model = {loop}")
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 4\nbudget = '6m'")
+    tuned = gpurun("--optimize", "--tune-only", "train.py")
+    assert tuned.returncode == 0, tuned.stderr.decode()
+    works = gpurun("--tuned", "train.py")
+    assert works.returncode == 0
+    assert b"applied loader_workers" in works.stderr
+    broken = gpurun("--tuned", "train.py", env={"BREAK": "1"})
+    assert broken.returncode == 1
+    assert b"OSError: the licence is for one process" in broken.stderr
+    done = gpurun("blame", "--steps", "10", "--json", "b.json", "train.py", env={"BREAK": "1"})
+    assert done.returncode == 0, done.stderr.decode()
+    (names,) = json.loads((tmp_path / "b.json").read_text())["culprits"]
+    assert "loader_workers" in names
+    (line,) = (x for x in done.stderr.decode().splitlines() if "nothing went wrong in" in x)
+    words = shlex.split(line.partition("with: gpurun ")[2])
+    assert words == ["--tuned", "--without", ",".join(names), "train.py"]
+    assert gpurun(*words, env={"BREAK": "1"}).returncode == 0

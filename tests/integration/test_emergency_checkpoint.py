@@ -207,3 +207,20 @@ def test_one_of_several_ranks_saves(tmp_path: Path, gpurun: Gpurun) -> None:
     done = gpurun("--nproc-per-node", "2", "--emergency-checkpoint", "train.py")
     assert done.returncode == 1
     assert saved(tmp_path)["optimizer_steps"] >= [5]
+
+
+@pytest.mark.slow  # quick twin: a signal ends the script as ever, above
+def test_a_sigterm_to_two_ranks_leaves_one_whole_checkpoint(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    ready = 'pathlib.Path("ready-" + os.environ["RANK"]).touch(); time.sleep(600)'
+    script(tmp_path, ready, own=False)
+    words = ("--nproc-per-node", "2", "--emergency-checkpoint", "train.py")
+    run = start(tmp_path, clean_environment, *words)
+    assert wait_for(lambda: len(list(tmp_path.glob("ready-*"))) == 2)
+    os.kill(run.pid, signal.SIGTERM)
+    _, err = run.communicate(timeout=120)
+    assert run.returncode == 128 + signal.SIGTERM, err.decode()
+    assert err.count(b"emergency checkpoint: ") == 1
+    contents = saved(tmp_path)
+    assert (contents["cause"], contents["optimizer_steps"]) == ("SIGTERM", [5])

@@ -74,6 +74,59 @@ if child == 0:
 os.waitpid(child, 0)
 """
 
+STUBBORN = """
+import atexit, sys, threading, time, torch
+atexit.register(lambda: print("cleaned up"))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def train():
+    for step in range(1, 301):
+        time.sleep(0.012)
+        loss = model(torch.randn(8, 4)).square().mean()
+        if step == 7:
+            loss = loss * float("nan")
+        try:
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        except CAUGHT:
+            print("caught")
+
+RUN
+print("trained")
+"""
+
+OWN_STEPS = """
+import sys, time, torch
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+lbfgs = sys.argv[1] == "lbfgs"
+optimizer = (torch.optim.LBFGS if lbfgs else torch.optim.SGD)(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+left_out = []
+for step in range(1, 21):
+    time.sleep(0.012)
+    x = torch.randn(8, 4) * (float("nan") if step == 7 else 1)
+
+    def closure(scale=lambda loss: loss):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        scale(loss).backward()
+        return loss
+
+    before = model.weight.detach().clone()
+    if lbfgs:
+        optimizer.step(closure)
+    else:
+        closure(scaler.scale)
+        scaler.step(optimizer)
+        scaler.update()
+    if torch.equal(before, model.weight):
+        left_out.append(step)
+print(*left_out)
+"""
+
 
 def run(
     tmp_path: Path, gpurun: Gpurun, *flags: str, bad: tuple[int, ...]
@@ -156,6 +209,56 @@ def test_stop_ends_the_run_as_sys_exit_would(tmp_path: Path, gpurun: Gpurun) -> 
     assert said == ["gpurun: the loss is nan at step 7; the run ends (--on-nonfinite stop)"]
     assert result["status"] == "failed"
     assert 7 <= result["steps"] < 30
+
+
+@pytest.mark.parametrize(
+    ("caught", "how", "printed"),
+    [
+        pytest.param(
+            "Exception", "train()", ["cleaned up"], id="except Exception", marks=pytest.mark.slow
+        ),
+        pytest.param("", "train()", ["caught"], id="bare except"),
+        pytest.param(
+            "", "thread = threading.Thread(target=train); thread.start(); thread.join()", [],
+            id="a thread",
+        ),
+    ],
+)  # fmt: skip
+def test_stop_ends_a_script_that_catches_everything_at_its_next_step(
+    tmp_path: Path, gpurun: Gpurun, caught: str, how: str, printed: list[str]
+) -> None:
+    source = STUBBORN.replace("except CAUGHT", f"except {caught}".rstrip()).replace("RUN", how)
+    (tmp_path / "train.py").write_text(source)
+    done = gpurun("--on-nonfinite", "stop", "--json", "r.json", "train.py")
+    assert done.returncode == 1, done.stderr.decode()
+    assert done.stdout.decode().splitlines() == printed
+    assert b"the loss is nan at step 7; the run ends (--on-nonfinite stop)" in done.stderr
+    result = json.loads((tmp_path / "r.json").read_text())
+    assert result["status"] == "failed"
+    assert 7 <= result["steps"] < 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "left_out", "then"),
+    [
+        ("scaler", "7", "the script left out its optimizer step by itself"),
+        pytest.param(
+            "lbfgs", "", "its optimizer step was taken: skip is for one process, and not for a "
+            "closure", marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_skip_leaves_out_no_step_of_a_loss_that_is_finite(
+    tmp_path: Path, gpurun: Gpurun, kind: str, left_out: str, then: str
+) -> None:
+    """A gradient scaler leaves the step out by itself; the closure of LBFGS makes its loss late."""
+    (tmp_path / "train.py").write_text(OWN_STEPS)
+    done = gpurun("--on-nonfinite", "skip", "--json", "r.json", "train.py", kind)
+    assert done.returncode == 0, done.stderr.decode()
+    assert f"gpurun: the loss is nan at step 7; {then}" in done.stderr.decode().splitlines()
+    seen = json.loads((tmp_path / "r.json").read_text())["nonfinite_loss"]
+    assert seen["skipped_steps"] == 0
+    assert done.stdout.decode().strip() == left_out
 
 
 def test_quiet_keeps_the_warning_in_the_record(tmp_path: Path, gpurun: Gpurun) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import sys
 import threading
 from collections import Counter
@@ -25,7 +24,7 @@ from gpurun.records.safety import NonfiniteAction, SafetySpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.step_agreement import rank_and_size
-from gpurun.runtime.observe.exit_metrics import BEFORE_END
+from gpurun.runtime.observe.exit_metrics import BEFORE_END, write_exit_metrics
 from gpurun.runtime.observe.optimizers import unless_compiling
 from gpurun.runtime.observe.step_clock import CLOCK, PATIENCE
 from gpurun.runtime.safety.nonfinite_origin import NonfiniteOrigin
@@ -33,7 +32,10 @@ from gpurun.runtime.safety.stderr_messages import say_once
 
 ENDED = 1
 """Exit code of a run that `stop` ends."""
+END_SECONDS = 5.0
+"""The longest that the end of a script waits for a device that `sys.exit` does not stop."""
 LEFT_OUT = "; its optimizer step is left out (--on-nonfinite skip)"
+LEFT_OUT_BY_SCRIPT = "; the script left out its optimizer step by itself"
 TAKEN = "; its optimizer step was taken: skip is for one process, and not for a closure"
 
 
@@ -57,6 +59,7 @@ class NonfiniteLosses:
         if self._origin is not None:
             self._origin.forget()
         self._seen = self._skipped = 0
+        self._left_by_script = self._asked_to_end = False
 
     def install(self) -> None:
         """Look at losses as they are resolved; `skip` and `stop` look at every one."""
@@ -71,7 +74,7 @@ class NonfiniteLosses:
         if self._action is NonfiniteAction.STOP:
             CLOCK.listeners.append(self._end_if_seen)
         else:
-            LeftOutSteps(self._count_skipped).install()
+            LeftOutSteps(self._count_skipped, self._note_left_by_script).install()
 
     def _look(self, clock: str, rows: list[list[Any]]) -> None:
         if clock != self._clock:
@@ -103,9 +106,10 @@ class NonfiniteLosses:
         since = ""
         if self._finite is not None and self._finite < step - 1:
             since = f"; it was finite at step {self._finite}, the last one looked at before"
+        by_script = LEFT_OUT_BY_SCRIPT if self._left_by_script else TAKEN
         then = {
             NonfiniteAction.WARN: "",
-            NonfiniteAction.SKIP: LEFT_OUT if self._skipped else TAKEN,
+            NonfiniteAction.SKIP: LEFT_OUT if self._skipped else by_script,
             NonfiniteAction.STOP: "; the run ends (--on-nonfinite stop)",
         }[self._action]
         say_once(self._run_dir, "nonfinite", f"the loss is {loss} at step {step}{since}{then}")
@@ -129,15 +133,29 @@ class NonfiniteLosses:
     def _count_skipped(self) -> None:
         self._skipped += 1
 
+    def _note_left_by_script(self) -> None:
+        self._left_by_script = True
+
     def _end_if_seen(self, count: int) -> None:
-        """End the script at a step, as `sys.exit` would: its own clean-up runs."""
+        """End the script at a step, as `sys.exit` would: its own clean-up runs.
+
+        In a thread `sys.exit` would end only the thread. And a script that is still here at the
+        next step has caught it, as a bare `except:` does.
+        """
         if self._first is None:
             return
-        for call in self.before_stop:
-            call(f"the loss is {self._first[1]} at step {self._first[0]}")
-        if threading.current_thread() is threading.main_thread():
-            sys.exit(ENDED)
-        os.kill(os.getpid(), signal.SIGTERM)  # a thread's SystemExit would end only the thread
+        if not self._asked_to_end:
+            self._asked_to_end = True
+            for call in self.before_stop:
+                call(f"the loss is {self._first[1]} at step {self._first[0]}")
+            if threading.current_thread() is threading.main_thread():
+                sys.exit(ENDED)
+        try:
+            write_exit_metrics(END_SECONDS)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(ENDED)
 
 
 class LeftOutSteps:
@@ -146,10 +164,13 @@ class LeftOutSteps:
     Gradients are put back after the step, for a script that reads them. Asking for the loss waits
     for the device. Ranks that the script started itself would leave out different steps, and their
     copies of the model part: they leave out none.
+
+    The script itself may have left out the step of an earlier loss, as `GradScaler` does. So such a
+    loss counts only if it has left a gradient that is not finite.
     """
 
-    def __init__(self, skipped: Any) -> None:
-        self._skipped = skipped
+    def __init__(self, skipped: Callable[[], None], left_by_script: Callable[[], None]) -> None:
+        self._skipped, self._left_by_script = skipped, left_by_script
         self._aside: list[tuple[Optimizer, list[tuple[Tensor, Tensor]]]] = []
 
     def install(self) -> None:
@@ -159,7 +180,8 @@ class LeftOutSteps:
 
     def _begins(self, optimizer: Optimizer) -> None:
         losses = CLOCK.losses_so_far
-        if self._aside or rank_and_size()[1] > 1 or all(bool(x.isfinite().all()) for x in losses):
+        finite = [bool(loss.isfinite().all()) for loss in losses]
+        if self._aside or rank_and_size()[1] > 1 or all(finite):
             return
         taken = [
             (parameter, parameter.grad)
@@ -167,6 +189,9 @@ class LeftOutSteps:
             for parameter in group["params"]
             if parameter.grad is not None
         ]
+        if finite[-1] and all(_is_finite(gradient) for _, gradient in taken):
+            self._left_by_script()
+            return
         self._aside.append((optimizer, taken))
         for parameter, _ in taken:
             parameter.grad = None
@@ -178,3 +203,8 @@ class LeftOutSteps:
         for parameter, gradient in self._aside.pop()[1]:
             if parameter.grad is None:
                 parameter.grad = gradient
+
+
+def _is_finite(gradient: Tensor) -> bool:
+    values = gradient.coalesce().values() if gradient.is_sparse else gradient
+    return bool(values.isfinite().all())
