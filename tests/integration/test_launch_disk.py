@@ -68,7 +68,7 @@ def test_a_limit_on_file_sizes_ends_the_record_and_not_the_script(
 @pytest.mark.parametrize(
     ("limit_bytes", "told"),
     [
-        (600, "gpurun: the record is incomplete: File too large"),
+        (800, "gpurun: the record is incomplete: File too large"),
         (100, "gpurun: this run is not recorded: [Errno 27] File too large"),
     ],
 )
@@ -99,7 +99,7 @@ def test_a_script_without_torch_whose_result_finds_no_room_says_so(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     (tmp_path / "train.py").write_text(ENDING)
-    done = limited(tmp_path, clean_environment, 600)
+    done = limited(tmp_path, clean_environment, 800)
     assert (done.stdout, done.returncode) == (b"trained\n", 7)
     assert incompleteness(done) == ["gpurun: the record is incomplete: File too large"]
 
