@@ -285,6 +285,8 @@ DISTRIBUTED_TRAITS = ("ddp", "process_group")
 """Traits of a script that is distributed by itself."""
 PARALLEL_REFUSED = "parallel_refused"
 """The trait of a rank that gave up: what, and in a second line what to do."""
+DOUBLE_BACKWARD = "double_backward"
+"""The trait of a script that differentiates gradients, or whose source does."""
 OUT_OF_MEMORY = "out_of_memory"
 """The trait of a script whose model ran out of memory. It may catch that and train with less."""
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_tool
+from gpurun.records.events import DOUBLE_BACKWARD
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -21,7 +22,6 @@ FEW_CORES, ON_FEW_CORES = 4, 2.0
 
 BY_ITSELF = "the script compiles by itself"
 COPIES_MODEL = "DataParallel calls copies of the model, which do not stay compiled"
-TWICE = "double_backward"
 CANNOT_TWICE = "create_graph=True: torch.compile supports no double backward"
 
 
@@ -62,8 +62,8 @@ class Compile(Knob):
             return Skip(BY_ITSELF)
         if "data_parallel" in facts.traits:
             return Skip(COPIES_MODEL)
-        if TWICE in facts.traits:
-            return Skip(f"{facts.traits[TWICE]}: {CANNOT_TWICE}")
+        if DOUBLE_BACKWARD in facts.traits:
+            return Skip(f"{facts.traits[DOUBLE_BACKWARD]}: {CANNOT_TWICE}")
         if not facts.roots:
             return Skip("no module is called while training")
         missing = missing_tool(facts.device, facts.machine.compute_capability)

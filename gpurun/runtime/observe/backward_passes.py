@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
+from gpurun.records.events import DOUBLE_BACKWARD
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.patching import guarded, replace, switched_off
-from gpurun.runtime.observe.script_traits import TRAITS, TWICE
+from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
 
 ARGUMENTS = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
@@ -55,7 +56,7 @@ class Backward:
             if compiling():
                 return original(tensors, *args, **kwargs)
             if kwargs.get("create_graph") or (len(args) > 2 and args[2]):
-                self._note_twice(TWICE, sys._getframe(1))
+                self._note_twice(DOUBLE_BACKWARD, sys._getframe(1))
             began = now()
             loss: Tensors = tensors
             ended = None
@@ -103,7 +104,7 @@ class Backward:
                 return original(outputs, *args, **kwargs)
             twice = kwargs.get("create_graph") or (len(args) > 3 and args[3])
             if twice:
-                self._note_twice(TWICE, sys._getframe(1))
+                self._note_twice(DOUBLE_BACKWARD, sys._getframe(1))
             began = now()
             try:
                 result = original(outputs, *args, **kwargs)

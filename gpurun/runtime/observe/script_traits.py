@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gpurun.knobs.callers import OURS, is_ours, is_users_file
-from gpurun.records.events import OUT_OF_MEMORY, TraitEvent
+from gpurun.records.events import DOUBLE_BACKWARD, OUT_OF_MEMORY, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.messages.loader_keys import joined, keys_in
 from gpurun.runtime.core.call_contexts import CallContexts
@@ -35,7 +35,6 @@ OWN_ENDS = (
 """Parts of torch that use autocast and the like on their own, not for the script."""
 STANDS_IN_CALLS = "gpurun.runtime.observe.root_modules"
 """The module whose frames lie between a model's call and its forward, and ask for nothing."""
-TWICE = "double_backward"
 ASKS_TWICE = re.compile(rb"\bcreate_graph\s*=\s*True\b")
 """Source that differentiates gradients, perhaps only after many steps: a regularization."""
 MOST_KEYS = 64
@@ -81,7 +80,7 @@ class Traits:
                 asks = ASKS_TWICE.search(source)
                 if asks is not None:
                     line = source.count(b"\n", 0, asks.start()) + 1
-                    self.note(TWICE, f"{file.name}:{line}")
+                    self.note(DOUBLE_BACKWARD, f"{file.name}:{line}")
 
     def note_call(self, trait: str, caller: FrameType) -> None:
         """Record a trait, once, of which a call of the script tells."""

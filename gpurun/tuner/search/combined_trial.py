@@ -116,8 +116,7 @@ class CombinedTrial:
             if reason is None:
                 if self._adopt(group, trial, guard, state):
                     return True
-                slower = gain_over(trial, state.best) < 1 / LEAST_GAIN
-                group = _safe(group) if slower else []
+                group = _safe(group) if _is_slower(trial, state) else []
                 continue
             if not trial.late:
                 self._screening.note(f"not all at once: {reason}")
@@ -207,7 +206,7 @@ class CombinedTrial:
             seen = compared(trial, state.best)
             kind = "uncertain" if seems_to_gain(trial, state.best) else "no gain"
             self._screening.note(f"all at once: {kind}: {seen}")
-            if gain_over(trial, state.best) < 1 / LEAST_GAIN:
+            if _is_slower(trial, state):
                 self.slower |= {member.knob.name for member in group}
             keep = partial(self._keep, group, trial, guard, state)
             self._screening.remember_unsure(trial, state.best, keep)
@@ -286,6 +285,10 @@ class CombinedTrial:
                 state.ladder[number] = replace(row, kept=False)
         self._screening.note(f"{member.knob.name}: dropped from the set: {seen}")
         state.move(rest, without)
+
+
+def _is_slower(trial: Trial, state: SearchState) -> bool:
+    return gain_over(trial, state.best) < 1 / LEAST_GAIN
 
 
 def _safe(group: Sequence[CombinedChange]) -> list[CombinedChange]:

@@ -16,9 +16,10 @@ from gpurun.knobs.applied.tensor_trees import map_tensors
 from gpurun.knobs.compiling.applied.compilations import Compilations
 from gpurun.knobs.compiling.applied.graph_rewrites import compile_in_place
 from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
-from gpurun.knobs.compiling.compile import BY_ITSELF, CANNOT_TWICE, COPIES_MODEL, TWICE
+from gpurun.knobs.compiling.compile import BY_ITSELF, CANNOT_TWICE, COPIES_MODEL
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_on
 from gpurun.knobs.loss.applied.padded_logits import copy_of
+from gpurun.records.events import DOUBLE_BACKWARD
 
 
 def compile_roots(mode: str, hooks: Hooks) -> None:
@@ -151,7 +152,7 @@ def _unfit(module: Module, device: torch.device, hooks: Hooks) -> str | None:
 
 
 def _twice(hooks: Hooks) -> str | None:
-    where = hooks.has_trait(TWICE)
+    where = hooks.has_trait(DOUBLE_BACKWARD)
     return None if where is None else f"{where}: {CANNOT_TWICE}"
 
 
