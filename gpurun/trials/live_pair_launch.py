@@ -23,7 +23,7 @@ from gpurun.trials.live_pair import (
     await_both,
     has_short_epochs,
 )
-from gpurun.trials.pair_memory import peak_shares
+from gpurun.trials.pair_memory import peaks_at_same_step
 from gpurun.trials.shared_gpu import shared_gpu_notes
 from gpurun.trials.turn_limits import TurnLimits, measured_rounds
 from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
@@ -64,10 +64,10 @@ class PairEnd:
     """The end of a live pair. `ratio`: step time of the second over the first side's, by turns.
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
-    `notes`: what disturbed the GPU meanwhile, a clause each. `peak_shares`: the parts of their peak
-    memory that the sides had at the same number of steps; None where a training came to its end:
-    what follows its last turn (an evaluation) may need more. `late`: it failed because the time was
-    over before both sides had warmed up.
+    `notes`: what disturbed the GPU meanwhile, a clause each. `peaks`: the peak memory
+    (bytes) of each side at the same number of steps, None where none was read: what follows its
+    last turn (an evaluation) may need more. `late`: it failed because the time was over before both
+    sides had warmed up.
     """
 
     ratio: TurnRatio | None
@@ -75,7 +75,7 @@ class PairEnd:
     seconds: float
     failure: str
     notes: tuple[str, ...] = ()
-    peak_shares: tuple[float | None, float | None] = (1.0, 1.0)
+    peaks: tuple[int | None, int | None] = (None, None)
     late: bool = False
 
 
@@ -101,7 +101,7 @@ def run_live_pair(
     began = time.monotonic()
     rounds: list[Round] = []
     stretches: tuple[Turn, Turn] | None = None
-    failure, late, over = "", False, False
+    failure, late = "", False
     with ExitStack() as stack:
         sandboxes: list[Sandbox] = []
         live: list[Side] = []
@@ -124,7 +124,6 @@ def run_live_pair(
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
             enough = TurnLimits().enough(deadline)
             rounds = measured_rounds(pair, draws, enough, has_short_epochs(stretches))
-            over = any(sandbox.poll() is not None for sandbox in sandboxes)
             for side_of_pair in pair:
                 side_of_pair.end()
             codes = [_exit_code(sandbox) for sandbox in sandboxes]
@@ -135,10 +134,8 @@ def run_live_pair(
     notes = shared_gpu_notes([side.run_dir for side in sides], stretches)
     seconds = time.monotonic() - began
     both = [] if stretches is None else [stretches, *(r.turns for r in rounds)]
-    shares: tuple[float | None, float | None] = (None, None)
-    if not over:
-        shares = peak_shares(([first for first, _ in both], [second for _, second in both]))
-    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, shares, late)
+    peaks = peaks_at_same_step(([first for first, _ in both], [second for _, second in both]))
+    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, peaks, late)
 
 
 def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:

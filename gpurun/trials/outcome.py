@@ -62,15 +62,12 @@ class Outcome:
         """The process that trains; None where none recorded anything."""
         return main_log(self.logs)
 
-    def as_side(self, memory_share: float | None) -> Outcome:
-        """The same as a side of a live pair, with this part of its peak memory; None: not known.
+    def as_side(self, peak: int | None) -> Outcome:
+        """The same as a side of a live pair that had this peak memory (bytes) in its turns.
 
-        What it wrote is left as it is.
+        None: it took none, and the figure stays. What it wrote is left as it is.
         """
-        peak, result = self.result.peak_memory_bytes, self.result
-        if peak is not None:
-            part = None if memory_share is None else round(memory_share * peak)
-            result = replace(result, peak_memory_bytes=part)
+        result = self.result if peak is None else replace(self.result, peak_memory_bytes=peak)
         return replace(self, result=result, in_turns=True)
 
 

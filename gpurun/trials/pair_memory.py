@@ -12,22 +12,19 @@ from itertools import pairwise
 from gpurun.records.messages.turns import Turn
 
 
-def peak_shares(sides: tuple[Sequence[Turn], Sequence[Turn]]) -> tuple[float, float]:
-    """The part of its final peak that each side had at the last step which both have reached.
+def peaks_at_same_step(
+    sides: tuple[Sequence[Turn], Sequence[Turn]],
+) -> tuple[int | None, int | None]:
+    """The peak (bytes) of each side up to the last step which both have reached.
 
-    `sides`: the turns of each, in order. Between two turns memory grows evenly. 1 where a side has
-    no turns.
+    `sides`: the turns of each, in order. Between two turns memory grows evenly. None where a side
+    has no turns, or none that knew its memory.
     """
     if not all(sides):
-        return 1.0, 1.0
+        return None, None
     reached = min(turns[-1].all_steps for turns in sides)
-    first, second = (_share(turns, reached) for turns in sides)
+    first, second = (round(_peak_at(turns, reached)) or None for turns in sides)
     return first, second
-
-
-def _share(turns: Sequence[Turn], reached: int) -> float:
-    final = turns[-1].peak_bytes
-    return _peak_at(turns, reached) / final if final else 1.0
 
 
 def _peak_at(turns: Sequence[Turn], reached: int) -> float:

@@ -185,9 +185,9 @@ class TrialLauncher:
         finally:
             self.prestarted.go_on()
         outcomes = [
-            self._conclude(request, code, end.seconds / 2, _given_up(end, side)).as_side(share)
-            for side, (request, code, share) in enumerate(
-                zip(requests, end.exit_codes, end.peak_shares, strict=True)
+            self._conclude(request, code, end.seconds / 2, _given_up(end, side)).as_side(peak)
+            for side, (request, code, peak) in enumerate(
+                zip(requests, end.exit_codes, end.peaks, strict=True)
             )
         ]
         pair_failure = _pair_failure(end, outcomes)

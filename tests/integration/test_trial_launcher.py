@@ -215,13 +215,15 @@ def test_a_training_that_ends_in_its_turns_is_still_compared(
 ) -> None:
     unsteady = TRAINS + "for done in range(350): step(0.002 if done // 8 % 3 else 0.014)"
     first = make("first", FOR_LONG.replace("SECONDS", "0.006"))
-    pair = isolated.run_pair(first, make("second", unsteady))
+    evaluates = "\nkept = torch.ones(100_000_000)"  # 400 MB, after the last turn
+    pair = isolated.run_pair(first, make("second", unsteady + evaluates))
     assert pair.failure is None
     assert pair.ratio is not None
     assert pair.first is not None
     assert pair.second is not None
     assert [pair.first.status, pair.second.status] == ["stopped", "completed"]
-    assert pair.second.result.peak_memory_bytes is None, "it may be of what follows the last turn"
+    peaks = [side.result.peak_memory_bytes or 0 for side in (pair.first, pair.second)]
+    assert 0 < peaks[1] < peaks[0] + 100e6, "it has none of what follows"
 
 
 @pytest.mark.slow  # quick twin: test_live_faults.py

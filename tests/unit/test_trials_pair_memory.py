@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpurun.records.messages.turns import Turn
-from gpurun.trials.pair_memory import peak_shares
+from gpurun.trials.pair_memory import peaks_at_same_step
 
 MEGABYTE = 1 << 20
 
@@ -26,21 +26,26 @@ def side(steps_a_turn: int, turns: int, megabytes_a_step: float) -> list[Turn]:
 
 def test_a_faster_side_that_keeps_what_it_read_needs_no_more_memory() -> None:
     slow, fast = side(10, 10, 1.0), side(13, 10, 1.0)
-    first, second = peak_shares((slow, fast))
-    assert first == 1.0
-    assert second * fast[-1].peak_bytes == pytest.approx(slow[-1].peak_bytes, rel=1e-6)
+    first, second = peaks_at_same_step((slow, fast))
+    assert first == slow[-1].peak_bytes
+    assert second == pytest.approx(first, rel=1e-6)
 
 
 def test_growth_by_the_step_is_seen_although_the_side_is_slower() -> None:
     """It keeps 8 % more of each step and takes 8 % fewer of them."""
     before, now = side(100, 10, 1.0), side(92, 10, 1.08)
-    first, second = peak_shares((before, now))
-    grown = second * now[-1].peak_bytes / (first * before[-1].peak_bytes)
-    assert grown == pytest.approx((100 + 1.08 * 920) / (100 + 920), rel=1e-6)
+    first, second = peaks_at_same_step((before, now))
+    assert first is not None
+    assert second is not None
+    assert second / first == pytest.approx((100 + 1.08 * 920) / (100 + 920), rel=1e-6)
 
 
 def test_memory_that_does_not_grow_is_left_as_it_is() -> None:
-    assert peak_shares((side(10, 10, 0.0), side(30, 10, 0.0))) == (1.0, 1.0)
-    assert peak_shares(([], [])) == (1.0, 1.0)
+    peak = 100 * MEGABYTE
+    assert peaks_at_same_step((side(10, 10, 0.0), side(30, 10, 0.0))) == (peak, peak)
+
+
+def test_memory_that_no_turn_knows_is_not_claimed() -> None:
+    assert peaks_at_same_step(([], [])) == (None, None)
     unknown = [Turn(5, 1)]
-    assert peak_shares((unknown, unknown)) == (1.0, 1.0)
+    assert peaks_at_same_step((unknown, unknown)) == (None, None)

@@ -219,7 +219,7 @@ def test_the_ratio_of_a_pair_is_less_exact_where_others_left_too_few_cores(
 
     def concluded(request: LaunchRequest, *_: object) -> Any:
         one = SimpleNamespace(result=result, failure=None, status="stopped")
-        one.as_side = lambda share: one
+        one.as_side = lambda peak: one
         return one
 
     monkeypatch.setattr(launcher_module, "conclude", concluded)
