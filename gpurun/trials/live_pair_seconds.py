@@ -8,6 +8,7 @@ from gpurun.trials.live_pair_launch import STRETCH_SECONDS, STRETCH_SECONDS_WITH
 from gpurun.trials.turn_length import LEAST_STEPS
 from gpurun.trials.turn_limits import (
     EPOCH_SECONDS,
+    LARGE_ERROR,
     MOST_TURN_SECONDS,
     TURN_SECONDS,
     seconds_to_see_epochs,
@@ -37,13 +38,20 @@ class SideSeconds:
 
 
 def live_pair_seconds(
-    one: SideSeconds, other: SideSeconds, *, together: bool, on_gpu: bool
+    one: SideSeconds,
+    other: SideSeconds,
+    *,
+    together: bool,
+    on_gpu: bool,
+    error: float | None = None,
 ) -> float:
     """Seconds of a live pair: both starts, an uninterrupted stretch of each side, and the turns.
 
     `together`: both warm up at the same time. Both import at the same time in any case. `on_gpu`:
     the stretches are those of a GPU. Beside one, sides with loader workers scatter so much that
     turns go on as long as they may: pairs of two such scripts took 32 and 49 s, 21 s expected.
+    `error`: that of an earlier ratio of both sides, None where there is none; where it is large,
+    turns go on as well.
     """
     starts = max(one.start, other.start)
     if not together:
@@ -56,5 +64,6 @@ def live_pair_seconds(
     if epochs > EPOCH_SECONDS:  # too long to be waited for
         epochs = 0.0
     scattered = on_gpu and (one.uncounted or other.uncounted)
+    scattered = scattered or (error is not None and error > LARGE_ERROR)
     least = MOST_TURN_SECONDS if scattered else TURN_SECONDS
     return starts + 2 * stretch + END_SECONDS + max(least, turns, epochs)

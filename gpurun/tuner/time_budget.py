@@ -56,6 +56,8 @@ class TimeBudget:
         self._imports = 0.0
         """Seconds that a process takes longer if it is not started early. If several may wait, the
         baseline's was started early, and only the first launch shows this."""
+        self._kept = 0.0
+        """Seconds that were last kept for the proof of something that the search had found."""
         self.tried = False
         """True once a trial of the search was measured."""
         self.longest = 0.0
@@ -167,7 +169,8 @@ class TimeBudget:
             _side(candidate, seconds + self._imports, steps, imports),
         )
         on_gpu = self._whole.result is not None and bool(self._whole.result.devices)
-        return live_pair_seconds(*sides, together=self._cores >= CORES_FOR_TWO, on_gpu=on_gpu)
+        together, error = self._cores >= CORES_FOR_TWO, candidate.record.gain_error
+        return live_pair_seconds(*sides, together=together, on_gpu=on_gpu, error=error)
 
     def no_room_to_search(self, best: Trial, startup: StartupSeconds) -> bool:
         """True if a launch with such a start, and the proof after it, would not fit the budget.
@@ -185,6 +188,7 @@ class TimeBudget:
             kept = least_for_proof(round_seconds)
         elif not self._is_whole(best):
             kept = kept_for_proof(round_seconds, self.budget, self.live)
+            self._kept = kept
         needed = self.again(best) + startup.first
         return self.left < needed + kept + self._kept_for_batch(best)
 
@@ -203,11 +207,12 @@ class TimeBudget:
     def screen_limit(self) -> float:
         """Seconds that the next trial of the search may take before it is given up.
 
-        A share of the budget, and no more than a round of the proof leaves. The first trial may
-        take its time if launches are long: see `no_room_to_search`.
+        A share of the budget, and no more than the proof leaves: what is kept for it, a round as
+        long as nothing was found. The first trial may take its time if launches are long: see
+        `no_room_to_search`.
         """
         shortest = 0.0 if self._whole is None else self._round(self._whole, self.usual)
-        room = self.left - shortest
+        room = self.left - max(shortest, 0.0 if self.proven else self._kept)
         if not self.tried and room < AMPLE * self.usual:
             room = self.left - self.usual
         return max(min(room, self._screen_share), DISTURBED * self.usual)

@@ -138,15 +138,15 @@ def test_where_time_is_short_it_is_for_the_first_finalist() -> None:
 class LivePairs:
     """Live pairs of a given gain; the one of a given number fails."""
 
-    def __init__(self, gain: float, failing: int | None = None) -> None:
+    def __init__(self, gain: float, *failing: int, scatter: Sequence[float] = NOISE) -> None:
         self.rounds: list[int] = []
-        self._gain, self._failing = gain, failing
+        self._gain, self._failing, self._scatter = gain, failing, scatter
 
     def __call__(self, settings: Mapping[str, Any], number: int) -> PairResult:
         self.rounds.append(number)
-        if number == self._failing:
+        if number in self._failing:
             return PairResult(None, None, None, 1.0, "a port is taken")
-        turn = NOISE[number % len(NOISE)]
+        turn = self._scatter[number % len(self._scatter)]
         # the launches' own rates are those of a disturbed machine: only the turns count
         sides = trial(100.0, {}), trial(10.0, settings)
         return PairResult(*sides, self._gain * turn, 1.0)
@@ -174,16 +174,46 @@ def test_live_pairs_without_a_gain_leave_the_budget_to_others() -> None:
     assert not chosen.look().significant
 
 
-def test_where_a_live_pair_fails_launches_take_turns_and_the_prior_holds_no_more() -> None:
+def test_where_live_pairs_fail_twice_launches_take_turns_and_the_prior_holds_no_more() -> None:
     machine, baseline, chosen = Machine(1.3), Finalist("baseline", {}), Finalist("chosen", {"a": 1})
     told: list[str] = []
-    live = LivePairs(1.3, failing=1)
+    live = LivePairs(1.05, 1, 2)
     prove(baseline, [chosen], machine.launch, lambda _: False, told.append, 3.0, live)
     assert "launches one after the other from here on: a port is taken" in told
-    assert live.rounds == [0, 1]
-    assert machine.launched[0][1] == 2
+    assert live.rounds == [0, 1, 2]
+    assert machine.launched[0][1] == 3
     assert not chosen.live
     assert chosen.look() == sequential_look(chosen.pairs)
+
+
+def test_where_no_live_pair_works_launches_take_turns_at_once() -> None:
+    machine, baseline, chosen = Machine(1.3), Finalist("baseline", {}), Finalist("chosen", {"a": 1})
+    live = LivePairs(1.3, 0)
+    prove(baseline, [chosen], machine.launch, lambda _: False, lambda _: None, 3.0, live)
+    assert live.rounds == [0]
+    assert machine.launched[0][1] == 1
+
+
+def test_one_live_pair_that_fails_is_measured_again() -> None:
+    machine, baseline, chosen = Machine(1.3), Finalist("baseline", {}), Finalist("chosen", {"a": 1})
+    live = LivePairs(1.05, 1)
+    prove(baseline, [chosen], machine.launch, lambda _: False, lambda _: None, 3.0, live)
+    assert live.rounds[:3] == [0, 1, 2]
+    assert machine.launched == []
+    assert chosen.look().significant
+
+
+def test_a_gain_that_live_pairs_have_proven_stays_where_a_later_one_fails() -> None:
+    machine, baseline = Machine(1.3), Finalist("baseline", {})
+    told: list[str] = []
+    live = LivePairs(1.6, 3, scatter=(1.0, 1.25, 0.9))
+    chosen = Finalist("chosen", {"a": 1})
+    prove(baseline, [chosen], machine.launch, lambda _: False, told.append, 3.0, live)
+    assert "no more pairs, the gain is proven: a port is taken" in told
+    assert live.rounds == [0, 1, 2, 3]
+    assert machine.launched == []
+    assert chosen.look().significant
+    assert not chosen.settled
 
 
 def test_a_finalist_that_fails_is_out_and_the_other_goes_on() -> None:

@@ -107,6 +107,31 @@ def test_a_trial_of_the_search_gets_a_share_of_the_budget_and_leaves_the_proof_i
     assert nearly_over.screen_limit() == pytest.approx(20.0, abs=1.0), "a round is left"
 
 
+def test_a_trial_takes_nothing_of_what_is_kept_for_the_proof_of_a_find() -> None:
+    """Seen: a slower setting took 20 s of the 60 s left, and one live pair was measured."""
+    times = timetable(120)
+    times.baseline(launch(100, 6.0, to_data=1.0), started_early=False)
+    times.launched(best := launch(150, 6.0, to_data=1.0), started_early=False)
+    times._deadline -= 55.0  # spent by now
+    assert not times.no_room_to_search(best, StartupSeconds())
+    kept = 4 * 12.0
+    assert times.screen_limit() == pytest.approx(times.left - kept, abs=1.0)
+    times.proven = True
+    assert times.screen_limit() == pytest.approx(48.0, abs=1.0), "a share of the budget"
+
+
+def test_more_is_kept_for_the_proof_of_a_setting_whose_turns_scatter() -> None:
+    times = timetable(120)
+    times.live = True
+    times.baseline(launch(100, 6.0, to_data=1.0), started_early=False)
+    best = launch(150, 6.0, to_data=1.0)
+    exact, unsure = (
+        replace(best, record=replace(best.record, gain_error=error)) for error in (0.01, 0.2)
+    )
+    assert times.round_of(exact) == times.round_of(best)
+    assert times.round_of(unsure) == pytest.approx(times.round_of(best) + 10.0), "15 s of turns"
+
+
 def test_what_takes_more_than_its_share_to_start_is_not_even_begun() -> None:
     times = timetable(100)
     times.baseline(baseline := launch(100, 5.0, to_data=1.0), started_early=False)

@@ -25,7 +25,7 @@ from gpurun.tuner.search.screening import LEAST_GAIN
 from gpurun.tuner.tuning_trial import Trial
 
 RETRIES = 1
-"""A baseline launch that fails by itself is repeated this often; its pair is not lost."""
+"""A baseline launch or a live pair that fails by itself is repeated this often."""
 
 TRUST = 0.5
 """The first round begins if there is time for this part of what it is expected to take: that is a
@@ -125,13 +125,16 @@ def prove(
 ) -> None:
     """Run rounds until every finalist is settled or the time is up.
 
-    `live` measures a pair; without it, and once it has failed, launches take turns.
+    `live` measures a pair; without it, and once it has failed, launches take turns. After pairs
+    that were live it is tried once more, since launches in turn need many pairs; a gain that they
+    have proven stays.
 
     Where the time is short the first finalist has it. `seconds`: what a launch is expected to take,
     as long as no round has told.
     """
     costs = dict.fromkeys((finalist.name for finalist in (baseline, *finalists)), seconds)
     told = told_by_rounds = False
+    live_failures = 0
     for number in range(DEFAULT.looks[-1]):
         open_finalists = [finalist for finalist in finalists if not finalist.done]
         if not open_finalists:
@@ -149,9 +152,13 @@ def prove(
         told_by_rounds = True
         if live is not None:
             failure = _live_round(baseline, open_finalists, live, number, costs, report)
-            if failure:
+            if failure and all(side.live and side.look().significant for side in open_finalists):
+                report(f"no more pairs, the gain is proven: {failure}")
+                break
+            if failure and not (open_finalists[0].live and live_failures < RETRIES):
                 report(f"launches one after the other from here on: {failure}")
                 live = None
+            live_failures += bool(failure)
             continue
         rates = _round_in_turn(baseline, open_finalists, launch, number, costs, out_of_time)
         if rates is None:
