@@ -394,6 +394,44 @@ def test_gradients_that_can_be_differentiated_are_noticed(
     assert traits(tmp_path) == [(trait, "train.py:8") for trait in seen]
 
 
+KEEPS = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last, self.follows = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2).requires_grad_(False)
+        self.normalize = torch.nn.BatchNorm1d(4)
+    def forward(self, x):
+        LEAVES
+        return self.last(self.normalize(x))
+
+net = Net()
+optimizer = torch.optim.SGD(net.last.parameters(), lr=0.1)
+for step in range(3):
+    net(torch.ones(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("leaves", "seen"),
+    [
+        ("self.follows.weight.data = self.last.weight.data * 0.5", [("keeps_tensors", "weight")]),
+        ("self.mask = torch.ones(4)", [("keeps_tensors", "mask")]),
+        ("self.follows.weight.copy_(self.last.weight.detach())", []),
+    ],
+)
+def test_a_trial_sees_what_the_first_forward_pass_leaves_in_the_model(
+    tmp_path: Path, leaves: str, seen: list[tuple[str, str]]
+) -> None:
+    (tmp_path / "train.py").write_text(KEEPS.replace("LEAVES", leaves))
+    stop = StopRule(min_steps=9, min_seconds=9, max_steps=9, warmup_steps=0, audit_steps=0)
+    done = run(tmp_path, trial=TrialSpec(stop))
+    assert done.returncode == 0, done.stderr.decode()
+    assert [one for one in traits(tmp_path) if one[0] != "no_guard"] == seen
+
+
 def test_a_trial_reads_of_a_double_backward_that_it_does_not_reach(tmp_path: Path) -> None:
     later = "if not graph: y.backward(create_graph = True)"
     (tmp_path / "train.py").write_text(TWICE.replace("ASKS", f"{later}\ny.backward()"))

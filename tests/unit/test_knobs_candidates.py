@@ -378,6 +378,15 @@ class TestNumericsKnobs:
         said = skipped("compile", facts(traits={"double_backward": "train.py:7"}))
         assert said.startswith("train.py:7: create_graph=True")
 
+    def test_a_model_that_keeps_tensors_is_compiled_without_cuda_graphs(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gpurun.knobs.compiling.compile.missing_tool", lambda *_: None)
+        seen = gpu_facts(traits={"keeps_tensors": "mask"})
+        assert proposed("compile", seen) == ["default"]
+        assert not find("compile").is_likely(seen)
+        assert find("compile").is_likely(gpu_facts())
+
     def test_attention_is_replaced_where_it_was_seen_written_by_hand(self) -> None:
         seen = {"manual_attention": "in the backward graph of a root"}
         assert proposed("attention", facts(traits=seen)) == ["sdpa"]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_tool
-from gpurun.records.events import DOUBLE_BACKWARD
+from gpurun.records.events import DOUBLE_BACKWARD, KEEPS_TENSORS
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -69,7 +69,7 @@ class Compile(Knob):
         missing = missing_tool(facts.device, facts.machine.compute_capability)
         if missing is not None:
             return Skip(missing)
-        if facts.device != "cuda" or _accumulates(facts):
+        if not _takes_graphs(facts):
             return MODES[:1]
         busy = facts.result.gpu_utilization_percent or 0.0
         if self.name in facts.current and busy >= BUSY_PERCENT:
@@ -78,7 +78,7 @@ class Compile(Knob):
 
     def is_likely(self, facts: Facts) -> bool:
         """With CUDA graphs: few launches are what half precision and fused kernels wait for."""
-        return facts.device == "cuda" and not _accumulates(facts)
+        return _takes_graphs(facts)
 
     def seconds_to_start(self, facts: Facts) -> float:
         """By the number of submodules: an H200's host took 13 s for 7 of them, 60 s for 160."""
@@ -93,6 +93,12 @@ class Compile(Knob):
         from gpurun.knobs.compiling.applied.compiled_roots import compile_roots
 
         compile_roots(value, hooks)
+
+
+def _takes_graphs(facts: Facts) -> bool:
+    """False if CUDA graphs would overwrite what is still needed."""
+    keeps = KEEPS_TENSORS in facts.traits
+    return facts.device == "cuda" and not keeps and not _accumulates(facts)
 
 
 def _accumulates(facts: Facts) -> bool:

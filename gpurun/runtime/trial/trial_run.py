@@ -14,7 +14,12 @@ from gpurun.records.spec import FIRST_STEP, GO, OUTPUT_CALLS, RunSpec, StopRule,
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.step_agreement import StepAgreement
-from gpurun.runtime.observe import cpu_contention, import_log, manual_attention
+from gpurun.runtime.observe import (
+    cpu_contention,
+    import_log,
+    manual_attention,
+    tensors_left_in_model,
+)
 from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
 from gpurun.runtime.observe.prefetched_batches import PREFETCHED
@@ -56,6 +61,7 @@ def install(spec: RunSpec) -> None:
         ceilings.begin()
         trial.enough, trial.before_exit = ceilings.enough, guarded("ceilings", ceilings.finish)
     guarded("look for attention", manual_attention.watch)()
+    guarded("look for kept tensors", tensors_left_in_model.watch)()
     atexit.register(trial.finish)  # the script may end before the trial has seen enough
     CLOCK.listeners.append(guarded("trial", trial.step))
     trial_exit.end_with_children(trial.control)

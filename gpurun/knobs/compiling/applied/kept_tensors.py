@@ -20,6 +20,11 @@ class KeptTensors:
         self._module = module
         self._before = {tensor.data_ptr() for _, _, tensor in _held(module)}
 
+    def new(self) -> str | None:
+        """The name of one, None if there is none."""
+        found = (name for _, name, one in _held(self._module) if one.data_ptr() not in self._before)
+        return next(found, None)
+
     def copy_new(self) -> str | None:
         """Give each new one memory of its own; the name of one, None if there is none.
 
