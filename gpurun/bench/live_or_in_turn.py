@@ -46,6 +46,7 @@ class PairLauncher:
     def __init__(self, launcher: Launcher, in_turn: str = "") -> None:
         self.in_turn = in_turn
         self._launcher = launcher
+        self._has_live = False
 
     @property
     def why(self) -> str:
@@ -70,13 +71,16 @@ class PairLauncher:
     ) -> MeasuredPair:
         """One pair; `rule`: of launches in turn, which are launched in this order.
 
-        `refuse` is given each launch that ended alone, and may raise: then no other one follows.
+        After a live pair that was measured, one that fails is launched once more: launches in turn
+        would begin anew. `refuse` is given each launch that ended alone, and may raise: then no
+        other one follows.
         """
         in_turn = self.in_turn
-        if not in_turn:
+        for _ in range(0 if in_turn else 1 + self._has_live):
             both = self._launcher.run_pair(starts, rule)
             if both.failure is None and both.first is not None and both.second is not None:
                 if not both.first.error and not both.second.error:
+                    self._has_live = True
                     return MeasuredPair(both.first, both.second, both.ratio)
             in_turn = _why_in_turn(both)
         launches = []

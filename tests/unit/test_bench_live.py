@@ -184,10 +184,28 @@ def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mix
 
     launcher.run_pair = run_pair  # type: ignore[method-assign]
     one.run()
-    assert launcher.turns == "bc(bc)(cb)" + "cb" + "cbbccb"
+    assert launcher.turns == "bc(bc)(cb)(cb)" + "cb" + "cbbccb"
     assert findings.in_turn == "a live pair failed: OSError: address in use"
     assert findings.verdict is Verdict.PASS
     assert findings.figures(Metric.THROUGHPUT) == [(1000.0, 1000.0)] * 4
+
+
+def test_one_live_pair_that_fails_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    """The last launches of a short training end in the middle of their turns now and then."""
+    launcher = Live(tmp_path, [0.002, -0.004, 0.001])
+    one, findings = comparing(tmp_path, launcher)
+    pairs = launcher.run_pair
+
+    def run_pair(starts: tuple[Side, Side], rule: StopRule) -> PairOutcome[Launch]:
+        second = launcher.turns.endswith("bc(bc)")
+        over = Failure(FailureKind.TOO_FEW_STEPS, "current ended with exit code 0")
+        launcher.fails = over if second else None
+        return pairs(starts, rule)
+
+    launcher.run_pair = run_pair  # type: ignore[method-assign]
+    one.run()
+    assert launcher.turns == "bc(bc)(cb)(cb)(bc)"
+    assert (findings.in_turn, findings.verdict, len(findings.pairs)) == ("", Verdict.PASS, 3)
 
 
 def test_launches_that_fail_alone_too_fail_the_benchmark(tmp_path: Path) -> None:
