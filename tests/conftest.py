@@ -138,6 +138,15 @@ def in_process(
 
 
 @pytest.fixture(autouse=True)
+def children_of_slow_tests_are_not_traced(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coverage's tracer takes a share of each step; whole tunings would measure that too."""
+    if request.node.get_closest_marker("slow") is not None:
+        monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def _gpu_when_asked(request: pytest.FixtureRequest) -> None:
     """Skip what is marked `gpu` where there is none; fail it under `--require-gpu`."""
     if request.node.get_closest_marker("gpu") is None:
