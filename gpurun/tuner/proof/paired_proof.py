@@ -280,12 +280,12 @@ def _pair(
         look = finalist.look()
         if look.speedup is None or look.interval is None:
             base, rate = finalist.pairs[-1]
-            report(f"{finalist.name}: ×{rate / base:.3g} in {len(finalist.pairs)} pair")
+            report(f"{finalist.name}: ×{rate / base:.3g} in {count(len(finalist.pairs), 'pair')}")
             continue
         low, high = look.interval
         if says_nothing(look.interval):
             seen = ", ".join(f"×{rate / base:.3g}" for base, rate in finalist.pairs)
-            report(f"{finalist.name}: not settled: {seen} in {len(finalist.pairs)} pairs")
+            report(f"{finalist.name}: not settled: {seen} in {count(len(finalist.pairs), 'pair')}")
             continue
         proven = "proven, not precise yet" if look.significant else "not settled"
         state = "settled" if look.settled else proven
