@@ -65,9 +65,8 @@ class PairEnd:
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
     `notes`: what disturbed the GPU meanwhile, a clause each. `peaks`: the peak memory
-    (bytes) of each side at the same number of steps, None where none was read: what follows its
-    last turn (an evaluation) may need more. `late`: it failed because the time was over before both
-    sides had warmed up.
+    (bytes) of each side in its turns, at the same number of steps, None where none was read.
+    `late`: it failed because the time was over before both sides had warmed up.
     """
 
     ratio: TurnRatio | None

@@ -63,7 +63,7 @@ def live_pair_seconds(
     epochs = seconds_to_see_epochs(max(one.epoch, other.epoch))
     if epochs > EPOCH_SECONDS:  # too long to be waited for
         epochs = 0.0
-    scattered = on_gpu and (one.uncounted or other.uncounted)
-    scattered = scattered or (error is not None and error > LARGE_ERROR)
+    fed = on_gpu and (one.uncounted or other.uncounted)
+    scattered = fed or (error is not None and error > LARGE_ERROR)
     least = MOST_TURN_SECONDS if scattered else TURN_SECONDS
     return starts + 2 * stretch + END_SECONDS + max(least, turns, epochs)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
 TRAIT = "manual_attention"
+NAME = "look for attention"
 CALLS = 8
 """The number of root calls that are examined; calls of an evaluation have no graph."""
 MOST_NODES = 200_000
@@ -43,12 +44,12 @@ def watch() -> None:
         left -= 1
         graphs = [t.grad_fn for t in tensors(result) if t.grad_fn is not None]
         if graphs or not left:
-            ROOTS.around.entries[:] = [e for e in ROOTS.around.entries if e[2] is not returned]
+            ROOTS.around.remove(NAME)
         if any(map(_is_weighted_sum, _nodes(graphs))):
             TRAITS.note(TRAIT, "in the backward graph of a root")
         return result
 
-    ROOTS.around.add("look for attention", nullcontext, returned, lambda error: None)
+    ROOTS.around.add(NAME, nullcontext, returned, lambda error: None)
 
 
 def _nodes(roots: list[Node]) -> Iterator[Node]:

@@ -5,11 +5,14 @@ Trials look for it once, so that CUDA graphs, which would overwrite what is kept
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch.nn import Module
 
 from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
 from gpurun.records.events import KEEPS_TENSORS
+from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
 
@@ -18,36 +21,26 @@ CALLS = 8
 """The number of root calls that are examined: a script may have several roots."""
 
 
-class _Watch:
-    """The context of the first root calls."""
-
-    def __init__(self) -> None:
-        self._roots: list[KeptTensors] = []
-        self._left = CALLS
-
-    def add(self, module: Module) -> None:
-        """Remember what a root holds before its first call."""
-        self._roots.append(KeptTensors(module))
-
-    def __enter__(self) -> None:
-        """Nothing to do before a call."""
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        """Note the name of a tensor that a call with gradients has left in a root."""
-        self._left -= 1
-        if not self._left:
-            ROOTS.around.remove(NAME)
-        if kind is not None or not (self._roots and torch.is_grad_enabled()):
-            return
-        for root in self._roots:
-            name = root.new()
-            if name is not None:
-                TRAITS.note(KEEPS_TENSORS, name)
-        self._roots.clear()
-
-
 def watch() -> None:
     """Look at what the first call of each root leaves in it."""
-    seen = _Watch()
-    ROOTS.on_root.append(seen.add)
-    ROOTS.around.add(NAME, lambda: seen, None, lambda error: None)
+    left = CALLS
+    roots: list[KeptTensors] = []
+
+    def found(module: Module) -> None:
+        if left:
+            roots.append(KeptTensors(module))
+
+    def returned(result: object) -> object:
+        nonlocal left
+        left -= 1
+        if not left:
+            ROOTS.around.remove(NAME)
+        trains = torch.is_grad_enabled()
+        for name in filter(None, [root.new() for root in roots] if trains else []):
+            TRAITS.note(KEEPS_TENSORS, name)
+        if trains or not left:
+            roots.clear()
+        return result
+
+    ROOTS.on_root.append(guarded(NAME, found))
+    ROOTS.around.add(NAME, nullcontext, returned, lambda error: None)

@@ -22,8 +22,7 @@ class KeptTensors:
 
     def new(self) -> str | None:
         """The name of one, None if there is none."""
-        found = (name for _, name, one in _held(self._module) if one.data_ptr() not in self._before)
-        return next(found, None)
+        return next((name for _, name, _ in self._found()), None)
 
     def copy_new(self) -> str | None:
         """Give each new one memory of its own; the name of one, None if there is none.
@@ -31,9 +30,7 @@ class KeptTensors:
         One with a gradient stays: its copy would be another tensor to autograd.
         """
         name = None
-        for part, key, tensor in _held(self._module):
-            if tensor.data_ptr() in self._before:
-                continue
+        for part, key, tensor in self._found():
             name = name or key
             if key in vars(part) and not tensor.requires_grad:
                 vars(part)[key] = tensor.clone()
@@ -41,6 +38,11 @@ class KeptTensors:
                 with torch.no_grad():
                     tensor.data = tensor.data.clone()
         return name
+
+    def _found(self) -> Iterator[tuple[Module, str, Tensor]]:
+        for part, name, tensor in _held(self._module):
+            if tensor.data_ptr() not in self._before:
+                yield part, name, tensor
 
 
 def _held(module: Module) -> Iterator[tuple[Module, str, Tensor]]:
