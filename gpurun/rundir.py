@@ -175,10 +175,13 @@ def _prepared(home: Path) -> Path:
 
 
 def _keep_to_ourselves(folder: Path) -> None:
+    """Written in place: a killed writer leaves an empty file, which the next one fills, and no
+    draft that nobody would look for.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
-    if not ignore.exists():
-        write_whole(ignore, "*\n")
+    if not ignore.exists() or not ignore.stat().st_size:
+        ignore.write_text("*\n", encoding="utf-8")
 
 
 def _ours(home: Path) -> tuple[Path, ...]:

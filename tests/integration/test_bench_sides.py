@@ -206,6 +206,16 @@ def test_a_kill_in_the_middle_of_making_or_removing_leaves_nothing_either(folder
         assert_nothing_left(folder)
 
 
+def test_a_kill_while_the_records_get_their_ignore_file_leaves_no_draft(folder: Path) -> None:
+    worktrees = find_home(folder) / WORKTREES
+    worktrees.mkdir()
+    (worktrees / ".gitignore").touch()  # what a kill between making and writing it leaves
+    with both(folder):
+        assert [path.name for path in worktrees.glob(".*")] == [".gitignore"]
+        assert not git(folder, "status", "--porcelain", "--untracked-files=all")
+    assert (worktrees / ".gitignore").read_text() == "*\n"
+
+
 def test_the_worktree_of_a_living_process_is_left_alone(folder: Path) -> None:
     process, tree = hold(folder, 600)
     try:
