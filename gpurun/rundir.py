@@ -180,8 +180,13 @@ def _keep_to_ourselves(folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
-    if not ignore.exists() or not ignore.stat().st_size:
+    if ignore.exists() and ignore.stat().st_size:
+        return
+    try:
         ignore.write_text("*\n", encoding="utf-8")
+    except OSError:
+        ignore.unlink(missing_ok=True)
+        raise
 
 
 def _ours(home: Path) -> tuple[Path, ...]:
