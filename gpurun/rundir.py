@@ -175,8 +175,10 @@ def _prepared(home: Path) -> Path:
 
 
 def _keep_to_ourselves(folder: Path) -> None:
-    """Written in place: a killed writer leaves an empty file, which the next one fills, and no
-    draft that nobody would look for.
+    """Make a folder that git ignores.
+
+    Its `.gitignore` is written in place. A killed writer leaves an empty one, which the next call
+    fills, and no draft that nobody would look for.
     """
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
