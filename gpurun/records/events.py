@@ -8,6 +8,7 @@ wall clock.
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any, ClassVar
 
 from gpurun.records.messages.exit_events import EndEvent as EndEvent
@@ -393,14 +394,21 @@ class SamplesEvent:
     epoch: int
     order: tuple[int, ...]
     checksums: dict[str, tuple[int, ...]]
-    repeatable: tuple[bool, ...] | None
-    """By leaf: fetching a batch again, under other seeds, gave the same checksums (False: random
-    transforms). None where that could not be tried."""
-    likeness: tuple[float | None, ...] | None
-    """By leaf: how far samples then were from themselves, over how far they are from each other (0
-    the same, 1 unrelated)."""
     moments: dict[str, tuple[tuple[float, float] | None, ...]]
     """Mean and standard deviation by str(index) and leaf, of leaves that are not repeatable."""
+    checksums_again: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The same samples, fetched a second time under other seeds. Empty where that was not tried."""
+    moments_again: dict[str, tuple[tuple[float, float] | None, ...]] = field(default_factory=dict)
+
+    @property
+    def repeatable(self) -> tuple[bool, ...] | None:
+        """By leaf: all samples came out as before (False: random transforms); None: unknown."""
+        alike = [
+            [a == b for a, b in zip(self.checksums[index], again, strict=False)]
+            for index, again in self.checksums_again.items()
+            if index in self.checksums
+        ]
+        return tuple(map(all, zip(*alike, strict=False))) if alike else None
 
 
 @record

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.measure.run_events import decode_lenient
+from gpurun.records.events import SamplesEvent
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
 from tests.forked import run_recorded
 from tests.run_events import events
@@ -125,8 +127,10 @@ def test_rounded_parameters_differ_by_one_rounding_error_and_train_on(tmp_path: 
 def test_random_parts_of_a_sample_are_told_from_others(tmp_path: Path) -> None:
     _, run = trial(tmp_path, TRAINING, audit_steps=8)
     samples = events(run, "samples")[0]
-    assert samples["repeatable"] == [False, True]
-    assert samples["likeness"][0] < 0.5
+    event = decode_lenient(SamplesEvent, samples)
+    assert event.repeatable == (False, True)
+    assert len(event.moments_again) == 64, "all audited batches are fetched again"
+    assert all(m[0] is not None and m[1] is None for m in event.moments_again.values())
     assert len(samples["order"]) == 64
 
 

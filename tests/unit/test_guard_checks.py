@@ -30,10 +30,9 @@ def audit(step: int, **fields: Any) -> AuditEvent:
 
 
 def passing(number: int, order: list[int], **fields: Any) -> SamplesEvent:
-    usual: dict[str, Any] = {
-        "checksums": {str(i): (i * 7, i * 11) for i in order}, "repeatable": (True, True),
-        "likeness": (0.0, None), "moments": {},
-    }  # fmt: skip
+    """By default all samples are fetched twice, and come out alike."""
+    checksums = {str(i): (i * 7, i * 11) for i in order}
+    usual: dict[str, Any] = {"checksums": checksums, "checksums_again": checksums, "moments": {}}
     return SamplesEvent(loader=0, epoch=number, order=tuple(order), **{**usual, **fields})
 
 
@@ -140,7 +139,7 @@ def noisy(seed: int, orders: tuple[int, ...], **fields: Any) -> Evidence:
             number + 1,
             shuffled(order),
             checksums={str(i): (dice.getrandbits(32), i * 11) for i in range(64)},
-            repeatable=(False, True),
+            checksums_again={str(i): (dice.getrandbits(32), i * 11) for i in range(64)},
         )
         for number, order in enumerate(orders)
     )
@@ -154,7 +153,7 @@ def test_later_passes_may_be_shuffled_otherwise_where_the_data_set_draws_random_
 
 def test_but_they_must_still_be_shuffles() -> None:
     baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
-    sorted_pass = passing(2, list(range(64)), repeatable=(False, True), checksums={})
+    sorted_pass = passing(2, list(range(64)), checksums={}, checksums_again={})
     first = noisy(2, (1,)).samples
     verdict = judge_training(baselines, [trial(samples=(*first, sorted_pass))], Effect.PIPELINE)
     assert "the samples are no longer shuffled" in verdict.reasons
@@ -192,13 +191,101 @@ def test_a_loss_that_other_draws_may_explain_is_held_against_other_seeds() -> No
 def test_draws_explain_nothing_unless_a_part_of_the_samples_is_known_to_be_random() -> None:
     """Where samples could not be fetched twice, mixed-up ones would be taken for other draws."""
     unknown = [
-        replace(b, samples=tuple(replace(s, repeatable=None) for s in b.samples))
+        replace(b, samples=tuple(replace(s, checksums_again={}) for s in b.samples))
         for b in (noisy(1, (1, 2)), noisy(1, (1, 2)))
     ]
     off = tuple(1.06 * x for x in unknown[0].losses)
     verdict = judge_training(unknown, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
     assert not verdict.accepted
     assert not may_be_draws(verdict)
+
+
+def augmented(
+    draw: int, noise: float, count: int = 96, twice: int = 64, mixed: bool = False
+) -> Any:
+    """A trial whose samples' brightness has noise on it; `twice` of them are fetched again."""
+    images, dice = random.Random(0), random.Random(draw)
+    true = [images.gauss(0, 1) for _ in range(count)]
+    owner = [(i + 5) % count if mixed else i for i in range(count)]
+
+    def fetched(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        moments = {str(i): ((true[owner[i]] + dice.gauss(0, noise), 1.0),) for i in range(number)}
+        return {i: (hash(m),) for i, m in moments.items()}, moments
+
+    checksums, moments = fetched(count)
+    checksums_again, moments_again = fetched(twice)
+    event = passing(
+        1, shuffled(1, count), checksums=checksums, moments=moments,
+        checksums_again=checksums_again, moments_again=moments_again,
+    )  # fmt: skip
+    return trial(samples=(event,))
+
+
+@pytest.mark.parametrize("noise", [0.2, 0.7])
+def test_augmented_samples_must_resemble_those_of_the_same_index(noise: float) -> None:
+    baselines = [augmented(1, noise), augmented(1, noise)]
+    verdict = judge_training(baselines, [augmented(2, noise)], Effect.PIPELINE)
+    assert verdict.accepted, verdict.reasons
+    verdict = judge_training(baselines, [augmented(2, noise, mixed=True)], Effect.PIPELINE)
+    assert [x for x in verdict.reasons if "no longer resemble" in x]
+
+
+@pytest.mark.parametrize("noise", [1.0, 5.0])
+def test_a_few_samples_fetched_twice_show_no_likeness(noise: float) -> None:
+    """Seen with random windows of texts in batches of eight: half of their draws look alike."""
+    wrong = 0
+    for draw in range(100):
+        baseline = augmented(2 * draw, noise, twice=8)
+        verdict = judge_training([baseline], [augmented(2 * draw + 1, noise)], Effect.PIPELINE)
+        wrong += not verdict.accepted
+    assert wrong <= 1
+
+
+def rows(draw: int, alike: float, twice: int = 64) -> Evidence:
+    """A trial one part of whose samples comes out alike that often when it is fetched again."""
+    dice = random.Random(draw)
+    checksums = {str(i): (dice.getrandbits(32), i) for i in range(64)}
+    again = {
+        i: (a if dice.random() < alike else a + 1, b)
+        for i, (a, b) in list(checksums.items())[:twice]
+    }
+    event = passing(1, shuffled(1), checksums=checksums, checksums_again=again)
+    return trial(samples=(event,))
+
+
+@pytest.mark.parametrize("usual", [0.0, 0.5])
+def test_random_transforms_must_go_on_varying(usual: float) -> None:
+    """All samples may vary (noise), or half of them (flips)."""
+    baselines = [rows(1, usual)]
+    assert judge_training(baselines, [rows(2, usual)], Effect.PIPELINE).accepted
+    verdict = judge_training(baselines, [rows(2, 1.0)], Effect.PIPELINE)
+    assert verdict.reasons == ("the data set's random transforms no longer vary",)
+
+
+def test_a_part_that_often_comes_out_alike_may_do_so_in_a_whole_batch() -> None:
+    """Seen with lengths in batches that are sorted by a length which varies."""
+    verdict = judge_training([rows(1, 0.6)], [rows(2, 1.0, twice=8)], Effect.PIPELINE)
+    assert verdict.accepted, verdict.reasons
+
+
+@pytest.mark.parametrize("what", ["gradient_norms", "update_norms"])
+def test_where_samples_are_drawn_anew_single_parameters_may_scatter(what: str) -> None:
+    """Momentum carries the draws of the first step on: the steps do not scatter around them."""
+    baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
+
+    def off(*factors: float) -> dict[str, Any]:
+        usual = getattr(audit(1), what)
+        return audits(
+            **{what: {n: x * f for (n, x), f in zip(usual.items(), factors, strict=True)}}
+        )
+
+    for effect in (Effect.PIPELINE, Effect.NUMERICS):
+        drawn = judge_training(baselines, [noisy(2, (1, 2), **off(1, 2))], effect)
+        assert drawn.accepted, drawn.reasons
+        far = judge_training(baselines, [noisy(2, (1, 2), **off(5, 5))], effect)
+        assert not far.accepted
+    alike = judge_training(baselines, [noisy(1, (1, 2), **off(1, 2))], Effect.PIPELINE)
+    assert not alike.accepted, "nothing was drawn anew"
 
 
 def test_a_pass_that_no_trial_of_the_script_came_to_is_no_other_data() -> None:

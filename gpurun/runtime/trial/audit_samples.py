@@ -35,6 +35,10 @@ REFETCH_SEED = 20011
 REFETCH_SECONDS = 2.0
 REFETCH_SAMPLES = 256
 """A larger batch is not fetched again: the first samples of it are."""
+REFETCH_ENOUGH = 128
+"""Further audited batches are fetched again up to this many samples: eight show no likeness."""
+REFETCH_QUICK = 0.5
+"""No further one is begun after so many seconds."""
 ORDER_LIMIT = 1_000_000
 """Data-set indices remembered a trial, eight bytes each."""
 CONTENT_LIMIT = 20_000
@@ -50,8 +54,8 @@ class _Pass:
     order: array[int] = field(default_factory=lambda: array("q"))
     checksums: dict[str, tuple[int, ...]] = field(default_factory=dict)
     moments: dict[str, Moments] = field(default_factory=dict)
-    first: list[int] = field(default_factory=list)
-    """Indices of the first audited batch."""
+    audited: list[list[int]] = field(default_factory=list)
+    """Indices of the audited batches."""
     recipe: tuple[Any, Any, bool] | None = None
 
 
@@ -83,7 +87,8 @@ class SamplesAudit:
             self._indices += len(listed)
         if self.looking and self._contents < CONTENT_LIMIT:
             self._contents += len(listed)
-            seen.first, seen.recipe = seen.first or listed, loader.recipe
+            seen.recipe = loader.recipe
+            seen.audited.append(listed)
             for index, (sums, moments) in zip(
                 listed, _contents(batch, listed, single), strict=True
             ):
@@ -97,21 +102,22 @@ class SamplesAudit:
     def finish(self) -> None:
         """Write one event a pass. Only at the end of a trial: it fetches samples again."""
         refetch = guarded("second fetch", self._refetch)
-        answers: dict[int, Any] = {}
+        random_leaves: dict[int, list[int]] = {}
         for (loader, number), seen in self._passes.items():
-            if seen.checksums and loader not in answers:
-                answers[loader] = refetch(seen)
-            repeatable, likeness = answers.get(loader) or (None, None)
-            varied = [i for i, same in enumerate(repeatable or ()) if not same]
+            again: dict[str, tuple[tuple[int, ...], Moments]] = {}
+            if seen.checksums and loader not in random_leaves:
+                again = refetch(seen) or {}
+                random_leaves[loader] = _random_leaves(seen.checksums, again)
+            wanted = random_leaves.get(loader, [])
             RECORDER.event(
                 SamplesEvent(
                     loader=loader,
                     epoch=number,
                     order=tuple(seen.order),
                     checksums=seen.checksums,
-                    repeatable=repeatable,
-                    likeness=likeness,
-                    moments=_of_leaves(seen.moments, varied),
+                    moments=_of_leaves(seen.moments, wanted),
+                    checksums_again={index: sums for index, (sums, _) in again.items()},
+                    moments_again=_of_leaves({i: m for i, (_, m) in again.items()}, wanted),
                 )
             )
         self._passes = {}
@@ -131,10 +137,8 @@ class SamplesAudit:
                 # a constant part, such as a mask of ones, tells nothing
                 self._handed[key] = None if key in self._handed else self._batches
 
-    def _refetch(self, seen: _Pass) -> tuple[tuple[bool, ...], tuple[float | None, ...]] | None:
-        """Fetch a batch again under other seeds: which leaves come out as before, which alike?"""
-        if seen.recipe is None:
-            return None
+    def _refetch(self, seen: _Pass) -> dict[str, tuple[tuple[int, ...], Moments]]:
+        """Checksums and moments by index of audited samples, fetched again under other seeds."""
         numpy = sys.modules.get("numpy")
         state = (
             torch.random.get_rng_state(),
@@ -147,21 +151,37 @@ class SamplesAudit:
             if numpy is not None:
                 numpy.random.seed(REFETCH_SEED)
             with torch.no_grad():
-                indices, batch, single = _fetch(*seen.recipe, seen.first)
+                again = _fetch_again(seen)
         finally:
             torch.random.set_rng_state(state[0])
             random.setstate(state[1])
             if numpy is not None:
                 numpy.random.set_state(state[2])
-        if not indices:
-            return None
-        again = {str(i): c for i, c in zip(indices, _contents(batch, indices, single), strict=True)}
-        known = [(again[i][0], seen.checksums[i]) for i in again if i in seen.checksums]
-        if not known or any(len(a) != len(b) for a, b in known):
-            return None
-        same = tuple(all(a[leaf] == b[leaf] for a, b in known) for leaf in range(len(known[0][0])))
-        moments = {i: m for i, (_, m) in again.items()}
-        return same, tuple(likeness(moments, seen.moments, leaf) for leaf in range(len(same)))
+        known = {i: found for i, found in again.items() if i in seen.checksums}
+        same_form = all(len(sums) == len(seen.checksums[i]) for i, (sums, _) in known.items())
+        return known if same_form else {}
+
+
+def _fetch_again(seen: _Pass) -> dict[str, tuple[tuple[int, ...], Moments]]:
+    again: dict[str, tuple[tuple[int, ...], Moments]] = {}
+    if seen.recipe is None:
+        return again
+    began = time.monotonic()
+    for wanted in seen.audited:
+        indices, batch, single = _fetch(*seen.recipe, wanted)
+        if indices:
+            again.update(zip(map(str, indices), _contents(batch, indices, single), strict=True))
+        if len(again) >= REFETCH_ENOUGH or time.monotonic() - began > REFETCH_QUICK:
+            break
+    return again
+
+
+def _random_leaves(
+    before: dict[str, tuple[int, ...]], again: dict[str, tuple[tuple[int, ...], Moments]]
+) -> list[int]:
+    pairs = [(before[index], sums) for index, (sums, _) in again.items()]
+    leaves = range(len(pairs[0][0])) if pairs else ()
+    return [leaf for leaf in leaves if any(a[leaf] != b[leaf] for a, b in pairs)]
 
 
 def _fetch(
@@ -227,31 +247,3 @@ def _of_leaves(moments: dict[str, Moments], wanted: list[int]) -> dict[str, tupl
         index: tuple(m if leaf in wanted else None for leaf, m in enumerate(all_of_it))
         for index, all_of_it in moments.items()
     }
-
-
-def likeness(ours: dict[str, Moments], theirs: dict[str, Moments], leaf: int) -> float | None:
-    """How far a sample is from itself, over how far it is from the others: 0 the same, 1 unrelated.
-
-    None where samples have no moments, or all the same.
-    """
-    pairs = [
-        (ours[i][leaf], theirs[i][leaf])
-        for i in ours
-        if i in theirs and leaf < len(ours[i]) and leaf < len(theirs[i])
-    ]
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
-    if len(known) < 8:
-        return None
-    own = math.fsum(_apart(a, b) for a, b in known) / len(known)
-    shifts = range(1, min(len(known), 8))
-    other = [
-        _apart(known[i][0], known[(i + s) % len(known)][1])
-        for s in shifts
-        for i in range(len(known))
-    ]
-    between = math.fsum(other) / len(other)
-    return own / between if between > 0 else None
-
-
-def _apart(a: tuple[float, float], b: tuple[float, float]) -> float:
-    return abs(a[0] - b[0]) + abs(a[1] - b[1])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from gpurun.records.events import SamplesEvent
+from gpurun.stats.two_samples import chance_of_larger, chance_of_more
 from gpurun.tuner.guard.training_evidence import Comparison, Evidence, same_pass, same_start
 
 FEW = 16
@@ -16,6 +17,13 @@ KOLMOGOROV = 2.2
 """Critical value of the two-sample test: by chance one in 10,000 goes further."""
 UNRELATED = 0.8
 """A random leaf whose samples are alike less than this was never told apart by its moments."""
+BY_CHANCE = 1e-3
+"""Chance takes sound samples for other ones this seldom. With 128 samples fetched twice, 97 of 100
+mixed-up loaders are still found where a sample is to itself 0.7 times as far as to others."""
+FIXED = 0.1
+"""A random part that varies in less than this part of the samples that varied before is lost."""
+FIXED_BY_CHANCE = 1e-6
+"""And so improbable, as rows of one batch may depend on one another (sorted by length)."""
 INPUT_TOLERANCE = 0.5
 """Relative distance between some input values that rounding upstream of the model may make."""
 
@@ -238,86 +246,110 @@ def _doubled(trial: Evidence, loader: int) -> dict[int, int]:
 def likeness(case: Comparison) -> str | None:
     """Parts that are random by design (augmented images) still resemble the baseline's, by index.
 
-    Told by each sample's mean and spread, as far as these survive the baseline's own transforms.
+    Told by each sample's mean and spread, as far as these survive the baseline's own transforms:
+    its samples that were fetched twice show how far. A few samples of a batch show little of that,
+    so chance must be ruled out as well.
     """
     for loader in {s.loader for s in case.candidate.samples}:
-        usual: dict[int, list[float]] = {}
-        for event in _events(case.baselines, loader):
-            for leaf, value in enumerate(event.likeness or ()):
-                if value is not None and event.repeatable and not event.repeatable[leaf]:
-                    usual.setdefault(leaf, []).append(value)
-        theirs = _moments(case.baselines, loader)
-        ours = _moments([case.candidate], loader)
-        for leaf, values in usual.items():
-            expected = max(values)
-            apart = _unlikeness(ours, theirs, leaf)
-            if expected < UNRELATED and apart is not None and apart > (1 + expected) / 2:
+        theirs = _one_a_seed(case.baselines, loader)
+        twice = [pair for e in theirs for pair in _pairs(e.moments, e.moments_again)]
+        # another seed may make other data
+        first = {i: m for s in _events(case.partners[:1], loader) for i, m in s.moments.items()}
+        ours = {i: m for s in _events([case.candidate], loader) for i, m in s.moments.items()}
+        now = _pairs(first, ours)
+        for leaf in range(min((len(a) for a, _ in twice), default=0)):
+            usual, expected = _unlikeness(twice, leaf)
+            found, apart = _unlikeness(now, leaf)
+            if not expected or not apart or len(found) < FEW or expected >= UNRELATED:
+                continue
+            if apart > (1 + expected) / 2 and chance_of_larger(found, usual) < BY_CHANCE:
                 return "samples no longer resemble those of the same index in the baseline"
     return None
 
 
-Moments = dict[str, tuple["tuple[float, float] | None", ...]]
+Moments = tuple["tuple[float, float] | None", ...]
 
 
-def _moments(trials: Sequence[Evidence], loader: int) -> Moments:
-    return {i: m for event in _events(trials, loader) for i, m in event.moments.items()}
+def _one_a_seed(trials: Sequence[Evidence], loader: int) -> list[SamplesEvent]:
+    """The events of one trial for each seed: trials of one seed repeat one another."""
+    one = {t.seed: t for t in reversed(trials)}
+    return list(_events(list(one.values()), loader))
 
 
-def _unlikeness(ours: Moments, theirs: Moments, leaf: int) -> float | None:
-    """The distance of samples from themselves over their distance from others: 0 the same, 1
-    unrelated."""
+def _pairs(
+    first: Mapping[str, Moments], second: Mapping[str, Moments]
+) -> list[tuple[Moments, Moments]]:
+    return [(first[index], second[index]) for index in second if index in first]
+
+
+def _unlikeness(
+    pairs: Sequence[tuple[Moments, Moments]], leaf: int
+) -> tuple[list[float], float | None]:
+    """Each sample's distance from itself, and their mean over that from others: 0 the same, 1
+    unrelated. None where samples have no moments, or all the same."""
     known = [
-        (a, b)
-        for i in ours
-        if i in theirs and leaf < min(len(ours[i]), len(theirs[i]))
-        for a, b in [(ours[i][leaf], theirs[i][leaf])]
-        if a is not None and b is not None
+        (a[leaf], b[leaf]) for a, b in pairs if leaf < min(len(a), len(b)) and a[leaf] and b[leaf]
     ]
-    if len(known) < FEW:
-        return None
-    own = math.fsum(_distance(a, b) for a, b in known)
-    shifted = [*known[FEW // 2 :], *known[: FEW // 2]]
-    other = math.fsum(_distance(a, b) for (a, _), (_, b) in zip(known, shifted, strict=True))
-    return own / other if other > 0 else None
+    own = [_distance(a, b) for a, b in known]
+    shifted = known[len(known) // 2 :] + known[: len(known) // 2]
+    other = [_distance(a, b) for (a, _), (_, b) in zip(known, shifted, strict=True)]
+    return own, math.fsum(own) / math.fsum(other) if math.fsum(other) > 0 else None
 
 
-def _distance(a: tuple[float, float], b: tuple[float, float]) -> float:
-    return abs(a[0] - b[0]) + abs(a[1] - b[1])
+def _distance(a: tuple[float, float] | None, b: tuple[float, float] | None) -> float:
+    return abs(a[0] - b[0]) + abs(a[1] - b[1]) if a and b else math.inf
 
 
 def transforms(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> str | None:
     """Parts that are random in the baseline are random in the candidate.
 
-    Fetched twice, or seen in two passes or under two seeds, they come out differently.
+    Fetched twice, or seen in two passes or under two seeds, they come out differently: all of them
+    (noise), half (flips), or some (a length that is rounded).
     """
     for loader in {s.loader for c in candidates for s in c.samples}:
-        events = list(_events(baselines, loader))
-        varied = [
-            {i for i, same in enumerate(e.repeatable) if not same}
-            for e in events
-            if e.repeatable is not None
-        ]
-        for leaf in sorted(set.intersection(*varied) if varied else ()):
-            if _repeated(baselines, loader, leaf) > 0:
+        theirs, ours = _one_a_seed(baselines, loader), _one_a_seed(candidates, loader)
+        leaves = max((len(sums) for e in theirs for sums in e.checksums_again.values()), default=0)
+        for leaf in range(leaves):
+            counts = [_fetched_twice(event, leaf) for event in theirs]
+            usual = sum(alike for alike, _ in counts), sum(seen for _, seen in counts)
+            if usual[0] == usual[1]:
                 continue
-            fixed = [e.repeatable[leaf] for e in _events(candidates, loader) if e.repeatable]
-            if any(fixed) or _repeated(candidates, loader, leaf) > 0.5:
+            if any(_lost(_fetched_twice(event, leaf), usual) for event in ours) or _lost(
+                _seen_twice(ours, leaf), _seen_twice(theirs, leaf)
+            ):
                 return "the data set's random transforms no longer vary"
     return None
 
 
-def _repeated(trials: Sequence[Evidence], loader: int, leaf: int) -> float:
-    """Part of the samples seen several times, under other seeds or passes, that came out alike."""
-    first_of_seed = {t.seed: t for t in reversed(trials)}
+def _fetched_twice(event: SamplesEvent, leaf: int) -> tuple[int, int]:
+    """How many samples came out alike under other seeds, of how many."""
+    twice = [
+        (event.checksums[index][leaf], again[leaf])
+        for index, again in event.checksums_again.items()
+        if index in event.checksums and leaf < min(len(again), len(event.checksums[index]))
+    ]
+    return sum(a == b for a, b in twice), len(twice)
+
+
+def _seen_twice(events: Sequence[SamplesEvent], leaf: int) -> tuple[int, int]:
+    """The same for samples that several seeds or passes came to."""
     seen: dict[str, list[int]] = {}
-    for event in _events(list(first_of_seed.values()), loader):
+    for event in events:
         for index, sums in event.checksums.items():
             if leaf < len(sums):
                 seen.setdefault(index, []).append(sums[leaf])
     several = [values for values in seen.values() if len(values) > 1]
-    if len(several) < FEW // 2:
-        return 0.0
-    return sum(len(set(values)) < len(values) for values in several) / len(several)
+    return sum(len(set(values)) < len(values) for values in several), len(several)
+
+
+def _lost(now: tuple[int, int], usual: tuple[int, int]) -> bool:
+    (alike, seen), (alike_before, seen_before) = now, usual
+    if not seen or not seen_before:
+        return False
+    varied, varied_before = seen - alike, seen_before - alike_before
+    if varied / seen >= FIXED * varied_before / seen_before:
+        return False
+    return chance_of_more(now, usual) < FIXED_BY_CHANCE
 
 
 # -- what the model is fed -------------------------------------------------------------------------

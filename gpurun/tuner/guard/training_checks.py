@@ -38,6 +38,11 @@ PARAMETER_TOLERANCE = 1.7
 """And the norm of one parameter's."""
 NORM_CAP = 1.9
 """No noise excuses more: doubling a learning rate is 2."""
+DRAWN_TOLERANCE = 4.0
+"""The same where the samples' random parts were drawn anew: momentum carries the first draw on, and
+a hot training runs apart. Of 1,600 pairs that differ in draws alone one went further."""
+DRAWN_PARAMETER_TOLERANCE = 10.0
+"""And of one parameter there: none of them did, one in ten went beyond 1.7."""
 SIGMAS = 4.0
 """Steps scatter by chance: so many standard errors of their mean are tolerated."""
 SMALL = 1e-3
@@ -356,7 +361,7 @@ def side_modules(case: Comparison) -> str | None:
             return f"{name} no longer follows the model"
         ratio = mine[name] / math.exp(sum(math.log(t[name]) for t in theirs) / len(theirs))
         spread = max(t[name] for t in theirs) / min(t[name] for t in theirs)
-        bound = PARAMETER_TOLERANCE * spread
+        bound = (DRAWN_TOLERANCE if case.other_draws else PARAMETER_TOLERANCE) * spread
         if not 1 / bound < ratio < bound:
             return f"{name} moves {ratio:.2g} times as far"
     return None
@@ -394,17 +399,19 @@ def _sizes(
 
     Parameters in `but` are not compared by themselves.
     """
+    drawn = case.other_draws
     steps = [(of(a), of(b)) for a, b in _steps(case)]
     whole = [_log_ratio(_total(a), _total(b)) for a, b in steps]
-    off = _off(whole, NORM_TOLERANCE)
+    off = _off(whole, DRAWN_TOLERANCE if drawn else NORM_TOLERANCE)
     if off is not None:
         return f"{what} are {off:.2f} times the baseline's"
+    tolerance = DRAWN_PARAMETER_TOLERANCE if drawn else PARAMETER_TOLERANCE
     names = set(sizeable(steps[0][1])) if steps else set()
     for _, theirs in steps:
         names &= set(sizeable(theirs))
     for name in sorted(names.difference(but)):
         ratios = [_log_ratio(a.get(name), b.get(name)) for a, b in steps]
-        off = _off(ratios, PARAMETER_TOLERANCE)
+        off = _off(ratios, tolerance)
         if off is not None:
             unknown = case.effect is Effect.NUMERICS and case.rounded is None
             said = f"{what} of {name} are {off:.2f} times the baseline's"
