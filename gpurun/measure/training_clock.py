@@ -23,7 +23,7 @@ SHARED_ROWS = 0.1
 class StepClock:
     """The steps of a process. `kind` is "optimizer", "backward" or "forward".
 
-    `training_loaders`: the numbers of the loaders that feed training steps. `loaders`: those whose
+    `training_loaders`: the numbers of the loaders that feed the steps. `loaders`: those whose
     data-set indices are the samples, the busiest first; none if samples are counted at the root
     module's input. `samples` and `batches` have one entry a step (`UNKNOWN`: not seen).
     """
@@ -46,12 +46,23 @@ def step_clock(log: ProcessLog) -> StepClock | None:
     if len(counts) > 1:
         # Counter keeps the order of first sight and max the first of equals
         table = merge_into(table, max(counts, key=lambda source: counts[source]))
-    training = () if kind == "forward" else _training_loaders(log, table)
+    inferring = kind == "forward"
+    training = _read_loaders(table) if inferring else _training_loaders(log, table)
     loaders = _sample_loaders(table, training)
     samples, batches = _per_step(table, loaders)
+    if not inferring:
+        samples, batches = _where_used(samples, batches, table[StepRow.MICROBATCHES])
     if not any(samples):
         loaders, samples = (), table[StepRow.INPUT_SAMPLES]
     return StepClock(kind, table, training, loaders, samples, batches)
+
+
+def _read_loaders(table: StepTable) -> tuple[int, ...]:
+    """Numbers of the loaders that a script without training reads, the busiest first."""
+    batches: Counter[int] = Counter()
+    for _, loader, _, count in table.yields:
+        batches[loader] += count
+    return tuple(sorted(batches, key=lambda n: (-batches[n], n)))
 
 
 def _training_loaders(log: ProcessLog, table: StepTable) -> tuple[int, ...]:
@@ -118,7 +129,7 @@ def _per_step(table: StepTable, loaders: tuple[int, ...]) -> tuple[array[int], a
         if loader in loaders:
             samples[row] += indices
             batches[row] += count
-    return _where_used(samples, batches, table[StepRow.MICROBATCHES])
+    return samples, batches
 
 
 def _where_used(

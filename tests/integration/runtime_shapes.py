@@ -183,8 +183,16 @@ def optimizer_never_steps():
 def inference():
     model = net().eval()
     with torch.no_grad():
-        for x, _ in DataLoader(data(8 * 15), batch_size=8):
+        for x, _ in DataLoader(data(8 * 12), batch_size=8):
             model(x)
+
+
+def statistics_and_evaluation_first():
+    model = net()
+    with torch.no_grad():
+        sum(x.mean() for x, _ in DataLoader(data(8 * 20), batch_size=8))
+    evaluate(model, DataLoader(data(8 * 9), batch_size=8), grad=False)
+    train(model, DataLoader(data(), batch_size=8), sgd(model))
 
 
 def evaluate(model, loader, grad):

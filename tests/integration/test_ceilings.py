@@ -70,6 +70,18 @@ rows = Rows()
 for batch in DataLoader(Stream(rows[i % 48] for i in range(80)), batch_size=4):
     step(batch)
 """
+INFERENCE = f"""
+import gc
+optimizer = None
+gc.collect()
+model.eval()
+with torch.inference_mode():
+    while True:
+        for batch in DataLoader(Rows(), batch_size=4, shuffle=True):
+            print("indices", batch["index"].tolist(), flush=True)
+            time.sleep({COMPUTES})
+            model(batch["x"])
+"""
 NO_LOADER = """
 while True:
     step({"x": torch.randn(4, 8), "index": torch.zeros(1)})
@@ -122,7 +134,13 @@ def handed_out(outcome: Outcome) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "text", [NEW_EACH_EPOCH, LASTING_WORKERS, pytest.param(ENDLESS_STREAM, marks=pytest.mark.slow)]
+    "text",
+    [
+        NEW_EACH_EPOCH,
+        LASTING_WORKERS,
+        INFERENCE,
+        pytest.param(ENDLESS_STREAM, marks=pytest.mark.slow),
+    ],
 )
 def test_each_side_runs_at_its_own_pace(launch: Launch, text: str) -> None:
     outcome = launch(text)

@@ -284,7 +284,15 @@ if __name__ == "__main__":
                 ("cuda_batches", "train.py:16#0 / train.py:17#0"),
             ],
         ),
-        ("with torch.no_grad(): print(len(list(loader)))", []),
+        (  # nothing trains: the loader may feed an inference
+            "with torch.no_grad(): print(len(list(loader)))",
+            [("cuda_batches", "train.py:16#0")],
+        ),
+        (
+            "torch.ones(1, requires_grad=True).sum().backward(); torch.set_grad_enabled(False); "
+            "print(len(list(loader)))",
+            [],
+        ),
     ],
 )
 def test_the_first_batch_tells_where_a_training_loader_hands_out(

@@ -195,6 +195,7 @@ class RootModules:
         """The replacement of `__call__`: of all modules while searching, then of roots' classes."""
         roots, known, inside, outermost = self, self.known, self._inside, self._outermost
         is_compiling, call_root = torch.compiler.is_compiling, self._call_root
+        unsure = guarded("inference", self._report_unsure)
 
         def __call__(module: nn.Module, *args: object, **kwargs: object) -> Any:
             if is_compiling():
@@ -211,7 +212,10 @@ class RootModules:
                 try:
                     if roots._consider(module, args, kwargs):
                         return call_root(original, module, args, kwargs, thread)
-                    return original(module, *args, **kwargs)
+                    began = now()
+                    result = original(module, *args, **kwargs)
+                    unsure(now() - began, module, args, kwargs)
+                    return result
                 finally:
                     outermost.discard(thread)
             except BaseException as error:
@@ -270,6 +274,14 @@ class RootModules:
             return  # computed again by a checkpoint: a part of the backward pass
         samples, tokens = sizes(first_tensor(args, kwargs), module)
         CLOCK.forward(elapsed_ns, id(module), samples, tokens, training)
+
+    def _report_unsure(
+        self, elapsed_ns: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """A module returned. Its calls count if it becomes the root of a script that infers."""
+        if id(module) in self._inference and CLOCK.untrained and not self._grad_enabled():
+            samples, tokens = sizes(first_tensor(args, kwargs), module)
+            CLOCK.unsure_forward(elapsed_ns, id(module), samples, tokens)
 
 
 def _parameters(optimizer: Optimizer) -> set[int]:

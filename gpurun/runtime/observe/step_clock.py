@@ -101,6 +101,11 @@ class StepClock:
         self.losses: list[Tensor] = []
         self.pending_loaders: list[LoaderState] = []
         self._of_evaluation: tuple[LoaderState, int, int] | None = None
+        self._inferred: dict[int, list[Any]] = {}
+        """Loader, nanoseconds waited, samples and batches, by its number, since the last forward
+        pass, as long as nothing has trained."""
+        self._unsure: dict[int, list[list[Any]]] = {}
+        """Rows of modules that may turn out to be roots, by id."""
         self.steps_of: dict[int, int] = {}
         self.backwards = 0
         self.forwards = 0
@@ -147,11 +152,6 @@ class StepClock:
 
     # -- what the hooks call -------------------------------------------------------------------
 
-    def waited(self, waited_ns: int) -> None:
-        """A thread waited for a batch; a thread that does not step reads ahead."""
-        if get_ident() == self.thread:
-            self.row[DATA] += waited_ns
-
     def batch(self, loader: LoaderState, waited_ns: int, indices: int) -> None:
         """A loader yielded a batch of `indices` samples (0: unknown) to code with gradients."""
         self._of_evaluation = None
@@ -174,6 +174,31 @@ class StepClock:
         """The same while the model evaluates: it counts only if a backward pass follows."""
         self._of_evaluation = loader, waited_ns, indices
 
+    def inference_batch(self, loader: LoaderState, waited_ns: int, indices: int) -> None:
+        """The same before anything has trained: it counts if the script turns out to infer only."""
+        seen = self._inferred.setdefault(loader.number, [loader, 0, 0, 0])
+        if get_ident() == self.thread:
+            seen[1] += waited_ns
+        seen[2] += indices
+        seen[3] += 1
+
+    def unsure_forward(self, elapsed_ns: int, module: int, samples: int, tokens: int) -> None:
+        """The module with this id inferred. It is a root if it does so more often."""
+        row = NOTHING.copy()
+        row[FORWARD], row[INPUTS], row[TOKENS], row[CALLS] = elapsed_ns, samples, tokens, 1
+        self._take_in_inferred(row)
+        row[END] = now()
+        self._unsure.setdefault(module, []).append(row)
+        if self.device.watching:
+            self.device.mark(row)
+
+    def _take_in_inferred(self, row: list[Any]) -> None:
+        for number, (loader, waited_ns, indices, batches) in self._inferred.items():
+            self.trained_places.add(place(loader.key))
+            row[DATA] += waited_ns
+            row[SAMPLES] = {**(row[SAMPLES] or {}), number: [indices, batches]}
+        self._inferred = {}
+
     def forward(
         self, elapsed_ns: int, root: int, samples: int, tokens: int, training: bool
     ) -> None:
@@ -183,6 +208,8 @@ class StepClock:
             self.row[FORWARD] += elapsed_ns
             self._feed(root, samples, tokens)
         if forward_only:
+            self._rows["forward"] += self._unsure.pop(root, ())
+            self._take_in_inferred(self.row)
             self.forwards += 1
             self._close("forward", 0, now())
             self._report("forward", self.forwards)
@@ -206,6 +233,8 @@ class StepClock:
         row = self.row
         row[BACKWARD] += elapsed_ns
         row[MICROBATCHES] += 1
+        if not self.backwards:
+            self.trained_places.clear()
         self.backwards += 1
         if self._of_evaluation is not None:
             self.batch(*self._of_evaluation)

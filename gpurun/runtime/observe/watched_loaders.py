@@ -211,7 +211,8 @@ class Loaders:
         iterator._next_data = _next_data
 
     def _first(self, batch: object, key: str) -> None:
-        if self._grad_enabled() and any(tensor.is_cuda for tensor in tensors(batch)):
+        may_train = self._grad_enabled() or CLOCK.untrained
+        if may_train and any(tensor.is_cuda for tensor in tensors(batch)):
             TRAITS.note_loader("cuda_batches", key)
 
     def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -269,7 +270,7 @@ class Loaders:
             count = CLOCK.evaluation_batch if ROOTS.evaluating() else CLOCK.batch
             count(state, waited_ns, count_indices(indices))
         elif CLOCK.untrained:
-            CLOCK.waited(waited_ns)
+            CLOCK.inference_batch(state, waited_ns, count_indices(indices))
         if self.on_batch is not None:
             self.on_batch(state, indices, batch)
 

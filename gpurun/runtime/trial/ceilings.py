@@ -60,8 +60,9 @@ class ResidentBatch:
             kept = None if state is None else self._kept.get(state.number)
             if kept is None:
                 batch = original(iterator)
-                if self.wanted and state is not None and state.training_batches:
-                    keep(state, iterator, batch)
+                if self.wanted and state is not None:
+                    if state.training_batches or CLOCK.forward_only:
+                        keep(state, iterator, batch)
                 return batch
             if waiting is not None:
                 waiting.appendleft(kept[1])
