@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 
+import pytest
 import torch
 
 from gpurun.runtime.profile.phase_ranges import PhaseRanges
@@ -27,6 +28,7 @@ def in_torch(matrix: torch.Tensor, seconds: float) -> float:
     return time.perf_counter() - began
 
 
+@pytest.mark.alone
 def test_short_python_code_between_torch_calls_has_its_share() -> None:
     """Of a share of a third, code that Python's own interval hides gets next to nothing.
 
