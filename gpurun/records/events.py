@@ -399,6 +399,7 @@ class SamplesEvent:
     checksums_again: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The same samples, fetched a second time under other seeds. Empty where that was not tried."""
     moments_again: dict[str, tuple[tuple[float, float] | None, ...]] = field(default_factory=dict)
+    """Their mean and standard deviation, as in `moments`."""
 
     @property
     def repeatable(self) -> tuple[bool, ...] | None:

@@ -2,7 +2,7 @@
 
 The order of indices is kept for the whole trial (an append a batch); contents are looked at in the
 audited steps only. Whether a part of a sample is random by design is found out at the very end, by
-fetching one batch a second time under other seeds.
+fetching audited batches a second time under other seeds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ REFETCH_SAMPLES = 256
 REFETCH_ENOUGH = 128
 """Further audited batches are fetched again up to this many samples: eight show no likeness."""
 REFETCH_QUICK = 0.5
-"""No further one is begun after so many seconds."""
+"""No further one is begun after so many seconds, if there are `REFETCH_LEAST` samples."""
+REFETCH_LEAST = 16
 ORDER_LIMIT = 1_000_000
 """Data-set indices remembered a trial, eight bytes each."""
 CONTENT_LIMIT = 20_000
@@ -171,7 +172,9 @@ def _fetch_again(seen: _Pass) -> dict[str, tuple[tuple[int, ...], Moments]]:
         indices, batch, single = _fetch(*seen.recipe, wanted)
         if indices:
             again.update(zip(map(str, indices), _contents(batch, indices, single), strict=True))
-        if len(again) >= REFETCH_ENOUGH or time.monotonic() - began > REFETCH_QUICK:
+        seconds = time.monotonic() - began
+        quick = REFETCH_QUICK if len(again) >= REFETCH_LEAST else REFETCH_SECONDS
+        if len(again) >= REFETCH_ENOUGH or seconds > quick:
             break
     return again
 

@@ -16,14 +16,17 @@ FEW = 16
 KOLMOGOROV = 2.2
 """Critical value of the two-sample test: by chance one in 10,000 goes further."""
 UNRELATED = 0.8
-"""A random leaf whose samples are alike less than this was never told apart by its moments."""
+"""A random leaf whose samples are as far from themselves was never told apart by its moments."""
 BY_CHANCE = 1e-3
 """Chance takes sound samples for other ones this seldom. With 128 samples fetched twice, 97 of 100
 mixed-up loaders are still found where a sample is to itself 0.7 times as far as to others."""
 FIXED = 0.1
 """A random part that varies in less than this part of the samples that varied before is lost."""
-FIXED_BY_CHANCE = 1e-6
-"""And so improbable, as rows of one batch may depend on one another (sorted by length)."""
+DEPENDENT_BY_CHANCE = 1e-6
+"""Chance, where some samples come out alike: rows of one batch may depend on one another (sorted by
+length)."""
+SELDOM = 0.1
+"""A part that varies in less than this part of the samples is compared sample by sample, too."""
 INPUT_TOLERANCE = 0.5
 """Relative distance between some input values that rounding upstream of the model may make."""
 
@@ -170,17 +173,42 @@ def samples(case: Comparison) -> str | None:
     wrong = total = 0
     for loader in {s.loader for s in case.candidate.samples}:
         stable = _repeatable_leaves(case.baselines, loader)
+        seldom = _seldom_varied(case.baselines, loader, stable)
+        unlike, seen = Counter[int](), Counter[int]()
         for event in (s for s in case.candidate.samples if s.loader == loader):
-            known, leaves = _reference(case, event, stable)
+            known, leaves = _reference(case, event, stable | seldom.keys())
             for index, sums in event.checksums.items():
                 reference = known.get(index)
                 if reference is None or len(reference) != len(sums):
                     continue
                 total += 1
-                wrong += any(sums[leaf] != reference[leaf] for leaf in leaves)
+                wrong += any(sums[leaf] != reference[leaf] for leaf in leaves & stable)
+                for leaf in leaves & seldom.keys():
+                    seen[leaf] += 1
+                    unlike[leaf] += sums[leaf] != reference[leaf]
+        if any(chance_of_more((unlike[x], seen[x]), seldom[x]) < BY_CHANCE for x in seen):
+            return "more samples than in the baseline have another content when they come again"
     if wrong:
         return f"{wrong} of {total} samples have another content than in the baseline"
     return None
+
+
+def _seldom_varied(
+    baselines: Sequence[Evidence], loader: int, stable: set[int]
+) -> dict[int, tuple[int, int]]:
+    """Leaves of which few samples came out otherwise when fetched twice: how many, of how many.
+
+    A data set may hand out another sample for a broken one, or now and then another label.
+    """
+    events = _one_a_seed(baselines, loader)
+    found = {}
+    for leaf in set(range(_leaves(events))) - stable:
+        counts = [_fetched_twice(event, leaf) for event in events]
+        seen = sum(n for _, n in counts)
+        varied = seen - sum(alike for alike, _ in counts)
+        if varied < SELDOM * seen:
+            found[leaf] = varied, seen
+    return found
 
 
 def _repeatable_leaves(baselines: Sequence[Evidence], loader: int) -> set[int]:
@@ -260,7 +288,7 @@ def likeness(case: Comparison) -> str | None:
         for leaf in range(min((len(a) for a, _ in twice), default=0)):
             usual, expected = _unlikeness(twice, leaf)
             found, apart = _unlikeness(now, leaf)
-            if not expected or not apart or len(found) < FEW or expected >= UNRELATED:
+            if expected is None or apart is None or len(found) < FEW or expected >= UNRELATED:
                 continue
             if apart > (1 + expected) / 2 and chance_of_larger(found, usual) < BY_CHANCE:
                 return "samples no longer resemble those of the same index in the baseline"
@@ -308,8 +336,7 @@ def transforms(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) ->
     """
     for loader in {s.loader for c in candidates for s in c.samples}:
         theirs, ours = _one_a_seed(baselines, loader), _one_a_seed(candidates, loader)
-        leaves = max((len(sums) for e in theirs for sums in e.checksums_again.values()), default=0)
-        for leaf in range(leaves):
+        for leaf in range(_leaves(theirs)):
             counts = [_fetched_twice(event, leaf) for event in theirs]
             usual = sum(alike for alike, _ in counts), sum(seen for _, seen in counts)
             if usual[0] == usual[1]:
@@ -319,6 +346,10 @@ def transforms(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) ->
             ):
                 return "the data set's random transforms no longer vary"
     return None
+
+
+def _leaves(events: Sequence[SamplesEvent]) -> int:
+    return max((len(sums) for e in events for sums in e.checksums_again.values()), default=0)
 
 
 def _fetched_twice(event: SamplesEvent, leaf: int) -> tuple[int, int]:
@@ -349,7 +380,7 @@ def _lost(now: tuple[int, int], usual: tuple[int, int]) -> bool:
     varied, varied_before = seen - alike, seen_before - alike_before
     if varied / seen >= FIXED * varied_before / seen_before:
         return False
-    return chance_of_more(now, usual) < FIXED_BY_CHANCE
+    return chance_of_more(now, usual) < (DEPENDENT_BY_CHANCE if alike_before else BY_CHANCE)
 
 
 # -- what the model is fed -------------------------------------------------------------------------
