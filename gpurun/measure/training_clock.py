@@ -50,7 +50,10 @@ def step_clock(log: ProcessLog) -> StepClock | None:
     training = _read_loaders(table) if inferring else _training_loaders(log, table)
     loaders = _sample_loaders(table, training)
     samples, batches = _per_step(table, loaders)
-    if not inferring:
+    if inferring:
+        if 2 * sum(n > 0 for n in batches) < len(table):  # several calls a batch
+            samples = array("q", bytes(8 * len(table)))
+    else:
         samples, batches = _where_used(samples, batches, table[StepRow.MICROBATCHES])
     if not any(samples):
         loaders, samples = (), table[StepRow.INPUT_SAMPLES]
@@ -58,11 +61,9 @@ def step_clock(log: ProcessLog) -> StepClock | None:
 
 
 def _read_loaders(table: StepTable) -> tuple[int, ...]:
-    """Numbers of the loaders that a script without training reads, the busiest first."""
-    batches: Counter[int] = Counter()
-    for _, loader, _, count in table.yields:
-        batches[loader] += count
-    return tuple(sorted(batches, key=lambda n: (-batches[n], n)))
+    """Numbers of the loaders that a script without training reads, that of most steps first."""
+    steps = Counter(loader for _, loader, _, _ in table.yields)
+    return tuple(sorted(steps, key=lambda n: (-steps[n], n)))
 
 
 def _training_loaders(log: ProcessLog, table: StepTable) -> tuple[int, ...]:

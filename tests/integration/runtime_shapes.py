@@ -187,6 +187,37 @@ def inference():
             model(x)
 
 
+def inference_fetched_with_gradients():
+    model = net().eval()
+    for x, _ in DataLoader(data(8 * 12), batch_size=8):
+        with torch.no_grad():
+            model(x)
+
+
+def inference_of_several_calls_a_batch():
+    model = net().eval()
+    with torch.no_grad():
+        for x, _ in DataLoader(data(8 * 2), batch_size=8):
+            for _ in range(6):
+                model(x)
+
+
+def inference_after_statistics():
+    model = net().eval()
+    with torch.no_grad():
+        sum(x.mean() for x, _ in DataLoader(data(8 * 20), batch_size=8))
+        for x, _ in DataLoader(data(8 * 12), batch_size=8):
+            model(x)
+
+
+def inference_by_two_models():
+    first, second = net().eval(), nn.Linear(8, 8).eval()
+    with torch.no_grad():
+        for _ in range(6):
+            first(torch.randn(8, 8))
+            second(torch.randn(8, 8))
+
+
 def statistics_and_evaluation_first():
     model = net()
     with torch.no_grad():

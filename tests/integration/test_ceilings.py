@@ -75,9 +75,10 @@ import gc
 optimizer = None
 gc.collect()
 model.eval()
+loader = DataLoader(Rows(), batch_size=4, shuffle=True)
 with torch.inference_mode():
     while True:
-        for batch in DataLoader(Rows(), batch_size=4, shuffle=True):
+        for batch in loader:
             print("indices", batch["index"].tolist(), flush=True)
             time.sleep({COMPUTES})
             model(batch["x"])
@@ -113,11 +114,19 @@ def launch(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Launch
                 cwd=tree,
                 environment=clean_environment,
                 trial=TrialSpec(stop=STOP, ceilings=True),
+                training_loaders=(f"train.py:{line_of_loader(SCRIPT + text)}#0",),
             )
         )
 
     yield run
     launcher.close()
+
+
+def line_of_loader(text: str) -> int:
+    """Of the last one; 0 where there is none."""
+    return max(
+        (n for n, line in enumerate(text.splitlines(), 1) if "DataLoader(" in line), default=0
+    )
 
 
 def seen(outcome: Outcome) -> CeilingsEvent:

@@ -82,6 +82,9 @@ EXPECTED = {
     "by_hand_with_grad": ("backward", 12, 96, 8, ONE_LOADER, MODEL),
     "optimizer_never_steps": ("backward", 12, 96, 8, ONE_LOADER, MODEL),
     "inference": ("forward", 12, 96, 8, ONE_LOADER, MODEL),
+    "inference_fetched_with_gradients": ("forward", 12, 96, 8, ONE_LOADER, MODEL),
+    "inference_of_several_calls_a_batch": ("forward", 12, 96, 8, ONE_LOADER, MODEL),
+    "inference_after_statistics": ("forward", 12, 96, 8, (1, 0), MODEL),
     "statistics_and_evaluation_first": ("optimizer", 12, 96, 8, (2,), MODEL),
     "evaluation_without_gradients": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "evaluation_with_gradients": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
@@ -156,6 +159,19 @@ def test_the_split_adds_up_to_the_mean_step(shapes: dict[str, Shape], name: str)
     )
     assert sum(x for x in parts if x is not None) == pytest.approx(step.mean)
     assert split.rest_ms is not None
+
+
+def test_calls_before_a_model_is_known_have_their_own_batches(shapes: dict[str, Shape]) -> None:
+    for name in ("inference", "inference_fetched_with_gradients"):
+        clock = shapes[name].measured.clock
+        assert list(clock.samples) == [8] * 12
+        assert all(shapes[name].column(StepRow.DATA_NS))
+
+
+def test_steps_of_two_models_that_infer_are_in_the_order_of_time(shapes: dict[str, Shape]) -> None:
+    ends = shapes["inference_by_two_models"].column(StepRow.END_NS)
+    assert ends == sorted(ends)
+    assert len(ends) == 9, "the first three calls of the second model are not known to be a root's"
 
 
 def test_accumulation_counts_its_micro_batches_from_the_first_step(

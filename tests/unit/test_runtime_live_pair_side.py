@@ -14,8 +14,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from gpurun.records.messages.loader_keys import place
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, PrefetchLevel, send
+from gpurun.runtime.observe.step_clock import LoaderState, StepClock
 from gpurun.runtime.observe.torch_loader_internals import LoaderIterator
 from gpurun.runtime.trial import live_pair_side as turns_module
 from gpurun.runtime.trial.live_pair_side import Turns
@@ -217,7 +219,7 @@ def test_workers_are_not_ahead_while_the_next_batch_is_the_late_one(
         _rcvd_idx=4, _num_workers=2, _prefetch_factor=2, _workers=(),
     )  # fmt: skip
     stock = PrefetchedBatches()
-    stock.opened("train.py:1", cast(LoaderIterator, iterator), trained=False)
+    stock.opened(cast(LoaderIterator, iterator), trained=False)
     assert stock.level().ahead is ahead
 
 
@@ -225,7 +227,7 @@ def test_the_stock_of_a_real_loader_is_seen_and_its_workers_stop() -> None:
     stock = PrefetchedBatches()
     loader = DataLoader(TensorDataset(torch.zeros(64)), batch_size=1, num_workers=2)
     iterator = iter(loader)
-    stock.opened("train.py:1", iterator, trained=False)
+    stock.opened(iterator, trained=False)
     assert wait_for(lambda: stock.level() == PrefetchLevel(0, 4, 2, ending=False, ahead=True), 60)
     next(iterator)
     pids = stock.stop_workers()
@@ -244,14 +246,29 @@ def test_the_stock_of_a_real_loader_is_seen_and_its_workers_stop() -> None:
 
 
 def test_a_loader_that_trained_begins_an_epoch_also_where_it_is_built_anew() -> None:
-    stock = PrefetchedBatches()
-    stock.opened("train.py:1", object(), trained=False)
-    stock.opened("evaluate.py:1", object(), trained=False)
-    stock.opened("train.py:1", object(), trained=True)
-    stock.opened("evaluate.py:1", object(), trained=False)
-    assert stock.passes == 1
-    stock.opened("train.py:1", object(), trained=False)  # another loader, from the same line
+    stock, clock = PrefetchedBatches(), StepClock()
+
+    def read(key: str, trains: bool) -> None:
+        stock.opened(cast(LoaderIterator, object()), place(key) in clock.trained_places)
+        if trains:
+            clock.batch(LoaderState(0, key), 0, 1)
+            clock.backward(0, None)
+
+    for epoch in range(3):
+        read(f"train.py:1#{epoch}", trains=True)
+        read("evaluate.py:1#0", trains=False)
     assert stock.passes == 2
+
+
+def test_what_was_read_before_anything_trained_begins_no_epoch() -> None:
+    clock = StepClock()
+    clock.inference_batch(LoaderState(0, "evaluate.py:1#0"), 0, 8)
+    clock.forward(0, root=1, samples=8, tokens=0, training=False)
+    assert clock.trained_places == {"evaluate.py:1"}
+    clock.inference_batch(LoaderState(0, "evaluate.py:1#0"), 0, 8)
+    clock.backward(0, None)
+    assert clock.trained_places == set()
+    assert not clock._inferred, "data sets that were read must not be kept alive"
 
 
 class PlayedEvent:

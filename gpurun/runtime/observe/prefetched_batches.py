@@ -43,14 +43,11 @@ class PrefetchedBatches:
 
     def __init__(self) -> None:
         self.passes = 0
-        self._trained: set[str] = set()
         self._iterators: list[weakref.ref[WorkersIterator]] = []
 
-    def opened(self, place: str, iterator: LoaderIterator, trained: bool) -> None:
-        """A loader that is built at `place` was begun; `trained`: its last pass fed training."""
-        if trained:
-            self._trained.add(place)
-        self.passes += place in self._trained
+    def opened(self, iterator: LoaderIterator, trained: bool) -> None:
+        """A loader was begun; `trained`: one that is built at its place has fed training."""
+        self.passes += trained
         if hasattr(iterator, "_workers"):
             alive = [ref for ref in self._iterators if ref() not in (None, iterator)]
             self._iterators = [*alive, weakref.ref(cast(WorkersIterator, iterator))]

@@ -72,8 +72,6 @@ class StepClock:
         self.every_loss = False
         self.thread = main_thread().ident
         """The thread that steps: only what it waits for is a part of the step."""
-        self.trained_places: set[str] = set()
-        """Where loaders are built that fed training."""
         self.optimizers: IdentityMap[int] = IdentityMap()
         """Number of each optimizer that is alive, counted from 0 as they are seen."""
         self.device = DeviceClock()
@@ -101,9 +99,11 @@ class StepClock:
         self.losses: list[Tensor] = []
         self.pending_loaders: list[LoaderState] = []
         self._of_evaluation: tuple[LoaderState, int, int] | None = None
+        self.trained_places: set[str] = set()
+        """Where loaders are built that fed training, or inference as long as nothing trains."""
         self._inferred: dict[int, list[Any]] = {}
-        """Loader, nanoseconds waited, samples and batches, by its number, since the last forward
-        pass, as long as nothing has trained."""
+        """Place, nanoseconds waited, samples and batches of a loader, by its number, since the last
+        forward pass, as long as nothing has trained."""
         self._unsure: dict[int, list[list[Any]]] = {}
         """Rows of modules that may turn out to be roots, by id."""
         self.steps_of: dict[int, int] = {}
@@ -176,7 +176,7 @@ class StepClock:
 
     def inference_batch(self, loader: LoaderState, waited_ns: int, indices: int) -> None:
         """The same before anything has trained: it counts if the script turns out to infer only."""
-        seen = self._inferred.setdefault(loader.number, [loader, 0, 0, 0])
+        seen = self._inferred.setdefault(loader.number, [place(loader.key), 0, 0, 0])
         if get_ident() == self.thread:
             seen[1] += waited_ns
         seen[2] += indices
@@ -193,11 +193,36 @@ class StepClock:
             self.device.mark(row)
 
     def _take_in_inferred(self, row: list[Any]) -> None:
-        for number, (loader, waited_ns, indices, batches) in self._inferred.items():
-            self.trained_places.add(place(loader.key))
+        inferred, self._inferred = self._inferred, {}  # another thread may add to it
+        for number, (built_at, waited_ns, indices, batches) in inferred.items():
+            self.trained_places.add(built_at)
             row[DATA] += waited_ns
             row[SAMPLES] = {**(row[SAMPLES] or {}), number: [indices, batches]}
-        self._inferred = {}
+
+    def _take_in_unsure(self, root: int) -> None:
+        """The first call that is known to be a root's: those before it were steps as well.
+
+        Their batches may have been read with gradients enabled, one a call.
+        """
+        earlier, self._unsure = self._unsure.pop(root, []), {}
+        calls, row = len(earlier) + 1, self.row
+        shared = {n: seen for n, seen in (row[SAMPLES] or {}).items() if seen[1] == calls}
+        if earlier and shared:
+            waited = row[DATA] // calls
+            row[DATA] -= waited * len(earlier)
+            for number, (indices, _) in shared.items():
+                part = indices // calls
+                row[SAMPLES][number] = [indices - part * len(earlier), 1]
+                for each in earlier:
+                    each[SAMPLES] = {**(each[SAMPLES] or {}), number: [part, 1]}
+            for each in earlier:
+                each[DATA] += waited
+        self._rows["forward"] += earlier
+
+    def _trains(self) -> None:
+        """The first sign of training: what was read before was for something else."""
+        self.trained_places.clear()
+        self._inferred, self._unsure = {}, {}
 
     def forward(
         self, elapsed_ns: int, root: int, samples: int, tokens: int, training: bool
@@ -208,8 +233,11 @@ class StepClock:
             self.row[FORWARD] += elapsed_ns
             self._feed(root, samples, tokens)
         if forward_only:
-            self._rows["forward"] += self._unsure.pop(root, ())
             self._take_in_inferred(self.row)
+            if not self.forwards:
+                self._take_in_unsure(root)
+            for loader in self.pending_loaders:
+                self.trained_places.add(place(loader.key))
             self.forwards += 1
             self._close("forward", 0, now())
             self._report("forward", self.forwards)
@@ -233,8 +261,8 @@ class StepClock:
         row = self.row
         row[BACKWARD] += elapsed_ns
         row[MICROBATCHES] += 1
-        if not self.backwards:
-            self.trained_places.clear()
+        if not self.backwards and not self.steps_of:
+            self._trains()
         self.backwards += 1
         if self._of_evaluation is not None:
             self.batch(*self._of_evaluation)
@@ -282,6 +310,8 @@ class StepClock:
             return
         end = now()
         number = self.number(optimizer)
+        if not self.backwards and not self.steps_of:
+            self._trains()
         if self._provisional:
             parts_ns += self._parts_before(began)
             self._take_in(self._provisional)

@@ -185,8 +185,8 @@ class Loaders:
         state = self.states.get(loader)
         if state is not None:
             iterator._gpurun_state = state
-            built_at = place(state.key)  # a loop may build its loader anew for each epoch
-            PREFETCHED.opened(built_at, iterator, built_at in CLOCK.trained_places)
+            # a loop may build its loader anew for each epoch
+            PREFETCHED.opened(iterator, place(state.key) in CLOCK.trained_places)
             state.batches = state.training_batches = 0
             state.passes += 1
             state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)

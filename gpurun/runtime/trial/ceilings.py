@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from gpurun.records.events import CeilingsEvent
+from gpurun.records.messages.loader_keys import feeds_training
 from gpurun.records.spec import StopRule
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.recorder import RECORDER, error_text
@@ -60,9 +61,8 @@ class ResidentBatch:
             kept = None if state is None else self._kept.get(state.number)
             if kept is None:
                 batch = original(iterator)
-                if self.wanted and state is not None:
-                    if state.training_batches or CLOCK.forward_only:
-                        keep(state, iterator, batch)
+                if self.wanted and state is not None and _feeds_steps(state):
+                    keep(state, iterator, batch)
                 return batch
             if waiting is not None:
                 waiting.appendleft(kept[1])
@@ -187,6 +187,12 @@ class Ceilings:
     def _count(self, state: LoaderState, indices: object, batch: object) -> None:
         first = first_tensor((batch,), {})
         self._samples += count_indices(indices) or (0 if first is None else len(first))
+
+
+def _feeds_steps(state: LoaderState) -> bool:
+    """True if its batches are trained on, or inferred from in a script without training."""
+    infers = CLOCK.forward_only and feeds_training(state.key, LOADERS.training_keys)
+    return infers or bool(state.training_batches)
 
 
 def _for_ever(loader: DataLoader[Any]) -> Iterator[Any]:
