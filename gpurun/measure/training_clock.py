@@ -15,6 +15,9 @@ from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN, StepTable, merge_into
 from gpurun.records.events import CLOCKS, LoaderEvent, StepRow
 
+MOST_CALLS = 2.5
+"""With more calls of the model a batch than this (diffusion, generation), a step of inference has
+no batch of its own: the rows of the model's input are the samples."""
 SHARED_ROWS = 0.1
 """Two loaders that share more of their rows than this feed the same steps, not other epochs'."""
 
@@ -51,13 +54,20 @@ def step_clock(log: ProcessLog) -> StepClock | None:
     loaders = _sample_loaders(table, training)
     samples, batches = _per_step(table, loaders)
     if inferring:
-        if 2 * sum(n > 0 for n in batches) < len(table):  # several calls a batch
+        if _calls_a_batch(batches) > MOST_CALLS:
             samples = array("q", bytes(8 * len(table)))
     else:
         samples, batches = _where_used(samples, batches, table[StepRow.MICROBATCHES])
     if not any(samples):
         loaders, samples = (), table[StepRow.INPUT_SAMPLES]
     return StepClock(kind, table, training, loaders, samples, batches)
+
+
+def _calls_a_batch(batches: array[int]) -> float:
+    """From the first batch on; 0 if there is none."""
+    first = next((row for row, count in enumerate(batches) if count), len(batches))
+    read = sum(count > 0 for count in batches)
+    return (len(batches) - first) / read if read else 0.0
 
 
 def _read_loaders(table: StepTable) -> tuple[int, ...]:

@@ -202,6 +202,15 @@ def inference_of_several_calls_a_batch():
                 model(x)
 
 
+def inference_of_two_calls_a_batch():
+    model = net().eval()
+    with torch.no_grad():
+        model(torch.zeros(8, 8))
+        for x, _ in DataLoader(data(), batch_size=8):
+            model(x)
+            model(x)
+
+
 def inference_after_statistics():
     model = net().eval()
     with torch.no_grad():

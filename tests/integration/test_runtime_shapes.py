@@ -84,6 +84,7 @@ EXPECTED = {
     "inference": ("forward", 12, 96, 8, ONE_LOADER, MODEL),
     "inference_fetched_with_gradients": ("forward", 12, 96, 8, ONE_LOADER, MODEL),
     "inference_of_several_calls_a_batch": ("forward", 12, 96, 8, ONE_LOADER, MODEL),
+    "inference_of_two_calls_a_batch": ("forward", 25, 96, 8, ONE_LOADER, MODEL),
     "inference_after_statistics": ("forward", 12, 96, 8, (1, 0), MODEL),
     "statistics_and_evaluation_first": ("optimizer", 12, 96, 8, (2,), MODEL),
     "evaluation_without_gradients": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),

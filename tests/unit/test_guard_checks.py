@@ -287,6 +287,27 @@ def test_one_sample_that_varies_does_not_hide_mixed_up_labels() -> None:
     assert [x for x in verdict.reasons if "have another content" in x]
 
 
+def test_rows_that_follow_a_sample_that_varies_are_no_other_samples() -> None:
+    """Padded to the longest of its batch, each row changes with a sample that was replaced."""
+
+    def padded(*changed: int) -> Evidence:
+        checksums = {str(i): (i * 7, i + 500 * (i // 8 in changed)) for i in range(128)}
+        again = {i: (a, int(i)) for i, (a, _) in checksums.items()}
+        event = passing(1, shuffled(1, 128), checksums=checksums, checksums_again=again)
+        return trial(samples=(event,))
+
+    verdict = judge_training([padded(3)], [padded(5, 6, 7)], Effect.PIPELINE)
+    assert verdict.accepted, verdict.reasons
+
+
+def test_batches_may_have_different_numbers_of_parts() -> None:
+    """Boxes of a detector are a part where there are as many of them as samples."""
+    checksums: dict[str, Any] = {str(i): (i,) * (2 if i < 8 else 3) for i in range(64)}
+    odd = trial(samples=(passing(1, shuffled(1), checksums=checksums, checksums_again=checksums),))
+    verdict = judge_training([odd], [odd], Effect.PIPELINE)
+    assert verdict.accepted, verdict.reasons
+
+
 @pytest.mark.parametrize("what", ["gradient_norms", "update_norms"])
 def test_where_samples_are_drawn_anew_single_parameters_may_scatter(what: str) -> None:
     """Momentum carries the draws of the first step on: the steps do not scatter around them."""

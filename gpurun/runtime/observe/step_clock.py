@@ -102,7 +102,7 @@ class StepClock:
         self.trained_places: set[str] = set()
         """Where loaders are built that fed training, or inference as long as nothing trains."""
         self._inferred: dict[int, list[Any]] = {}
-        """Place, nanoseconds waited, samples and batches of a loader, by its number, since the last
+        """Key, nanoseconds waited, samples and batches of a loader, by its number, since the last
         forward pass, as long as nothing has trained."""
         self._unsure: dict[int, list[list[Any]]] = {}
         """Rows of modules that may turn out to be roots, by id."""
@@ -176,7 +176,7 @@ class StepClock:
 
     def inference_batch(self, loader: LoaderState, waited_ns: int, indices: int) -> None:
         """The same before anything has trained: it counts if the script turns out to infer only."""
-        seen = self._inferred.setdefault(loader.number, [place(loader.key), 0, 0, 0])
+        seen = self._inferred.setdefault(loader.number, [loader.key, 0, 0, 0])
         if get_ident() == self.thread:
             seen[1] += waited_ns
         seen[2] += indices
@@ -194,8 +194,8 @@ class StepClock:
 
     def _take_in_inferred(self, row: list[Any]) -> None:
         inferred, self._inferred = self._inferred, {}  # another thread may add to it
-        for number, (built_at, waited_ns, indices, batches) in inferred.items():
-            self.trained_places.add(built_at)
+        for number, (key, waited_ns, indices, batches) in inferred.items():
+            self.trained_places.add(place(key))
             row[DATA] += waited_ns
             row[SAMPLES] = {**(row[SAMPLES] or {}), number: [indices, batches]}
 
@@ -238,6 +238,8 @@ class StepClock:
                 self._take_in_unsure(root)
             for loader in self.pending_loaders:
                 self.trained_places.add(place(loader.key))
+                loader.pending = False
+            self.pending_loaders.clear()
             self.forwards += 1
             self._close("forward", 0, now())
             self._report("forward", self.forwards)

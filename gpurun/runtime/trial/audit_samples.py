@@ -182,9 +182,11 @@ def _fetch_again(seen: _Pass) -> dict[str, tuple[tuple[int, ...], Moments]]:
 def _random_leaves(
     before: dict[str, tuple[int, ...]], again: dict[str, tuple[tuple[int, ...], Moments]]
 ) -> list[int]:
-    pairs = [(before[index], sums) for index, (sums, _) in again.items()]
-    leaves = range(len(pairs[0][0])) if pairs else ()
-    return [leaf for leaf in leaves if any(a[leaf] != b[leaf] for a, b in pairs)]
+    varied: set[int] = set()
+    for index, (sums, _) in again.items():
+        pairs = zip(before[index], sums, strict=True)
+        varied |= {leaf for leaf, (a, b) in enumerate(pairs) if a != b}
+    return sorted(varied)
 
 
 def _fetch(

@@ -174,23 +174,28 @@ def samples(case: Comparison) -> str | None:
     for loader in {s.loader for s in case.candidate.samples}:
         stable = _repeatable_leaves(case.baselines, loader)
         seldom = _seldom_varied(case.baselines, loader, stable)
-        unlike, seen = Counter[int](), Counter[int]()
+        unlike, compared = Counter[int](), 0
         for event in (s for s in case.candidate.samples if s.loader == loader):
             known, leaves = _reference(case, event, stable | seldom.keys())
             for index, sums in event.checksums.items():
                 reference = known.get(index)
                 if reference is None or len(reference) != len(sums):
                     continue
-                total += 1
-                wrong += any(sums[leaf] != reference[leaf] for leaf in leaves & stable)
-                for leaf in leaves & seldom.keys():
-                    seen[leaf] += 1
-                    unlike[leaf] += sums[leaf] != reference[leaf]
-        if any(chance_of_more((unlike[x], seen[x]), seldom[x]) < BY_CHANCE for x in seen):
-            return "more samples than in the baseline have another content when they come again"
+                compared += 1
+                other = {x for x in leaves if x < len(sums) and sums[x] != reference[x]}
+                wrong += bool(other & stable)
+                unlike.update(other - stable)
+        total += compared
+        for leaf, number in unlike.items():
+            if 2 * number > compared and _improbable((number, compared), seldom[leaf]):
+                return f"{number} of {compared} samples have another content than in the baseline"
     if wrong:
         return f"{wrong} of {total} samples have another content than in the baseline"
     return None
+
+
+def _improbable(now: tuple[int, int], usual: tuple[int, int]) -> bool:
+    return chance_of_more(now, usual) < DEPENDENT_BY_CHANCE
 
 
 def _seldom_varied(
@@ -198,7 +203,8 @@ def _seldom_varied(
 ) -> dict[int, tuple[int, int]]:
     """Leaves of which few samples came out otherwise when fetched twice: how many, of how many.
 
-    A data set may hand out another sample for a broken one, or now and then another label.
+    A data set may hand out another sample for a broken one, or now and then another label. In the
+    candidate half of the samples must differ: the other rows of a batch may follow one of them.
     """
     events = _one_a_seed(baselines, loader)
     found = {}
@@ -206,7 +212,7 @@ def _seldom_varied(
         counts = [_fetched_twice(event, leaf) for event in events]
         seen = sum(n for _, n in counts)
         varied = seen - sum(alike for alike, _ in counts)
-        if varied < SELDOM * seen:
+        if 0 < varied < SELDOM * seen:
             found[leaf] = varied, seen
     return found
 
@@ -380,7 +386,7 @@ def _lost(now: tuple[int, int], usual: tuple[int, int]) -> bool:
     varied, varied_before = seen - alike, seen_before - alike_before
     if varied / seen >= FIXED * varied_before / seen_before:
         return False
-    return chance_of_more(now, usual) < (DEPENDENT_BY_CHANCE if alike_before else BY_CHANCE)
+    return _improbable(now, usual) if alike_before else chance_of_more(now, usual) < BY_CHANCE
 
 
 # -- what the model is fed -------------------------------------------------------------------------
