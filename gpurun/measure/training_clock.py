@@ -53,12 +53,9 @@ def step_clock(log: ProcessLog) -> StepClock | None:
     training = _read_loaders(table) if inferring else _training_loaders(log, table)
     loaders = _sample_loaders(table, training)
     samples, batches = _per_step(table, loaders)
-    if inferring:
-        if _calls_a_batch(batches) > MOST_CALLS:
-            samples = array("q", bytes(8 * len(table)))
-    else:
+    if not inferring:
         samples, batches = _where_used(samples, batches, table[StepRow.MICROBATCHES])
-    if not any(samples):
+    if not any(samples) or (inferring and _calls_a_batch(batches) > MOST_CALLS):
         loaders, samples = (), table[StepRow.INPUT_SAMPLES]
     return StepClock(kind, table, training, loaders, samples, batches)
 

@@ -211,8 +211,8 @@ class Loaders:
         iterator._next_data = _next_data
 
     def _first(self, batch: object, key: str) -> None:
-        may_train = self._grad_enabled() or CLOCK.untrained
-        if may_train and any(tensor.is_cuda for tensor in tensors(batch)):
+        may_feed = self._grad_enabled() or CLOCK.untrained
+        if may_feed and any(tensor.is_cuda for tensor in tensors(batch)):
             TRAITS.note_loader("cuda_batches", key)
 
     def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:

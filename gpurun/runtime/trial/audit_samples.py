@@ -1,8 +1,8 @@
 """Records the samples that loaders hand out: their order, contents and random parts.
 
 The order of indices is kept for the whole trial (an append a batch); contents are looked at in the
-audited steps only. Whether a part of a sample is random by design is found out at the very end, by
-fetching audited batches a second time under other seeds.
+audited steps only. At the very end audited batches are fetched a second time, under other seeds.
+This shows which parts of a sample are random by design.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ DIGITS = 6
 
 Moments = list[tuple[float, float] | None]
 """By leaf: mean and standard deviation of a sample's numbers; None where it has no such thing."""
+Content = tuple[tuple[int, ...], Moments]
+"""Checksums and moments of a sample."""
 
 
 @dataclass
@@ -105,7 +107,7 @@ class SamplesAudit:
         refetch = guarded("second fetch", self._refetch)
         random_leaves: dict[int, list[int]] = {}
         for (loader, number), seen in self._passes.items():
-            again: dict[str, tuple[tuple[int, ...], Moments]] = {}
+            again: dict[str, Content] = {}
             if seen.checksums and loader not in random_leaves:
                 again = refetch(seen) or {}
                 random_leaves[loader] = _random_leaves(seen.checksums, again)
@@ -138,7 +140,7 @@ class SamplesAudit:
                 # a constant part, such as a mask of ones, tells nothing
                 self._handed[key] = None if key in self._handed else self._batches
 
-    def _refetch(self, seen: _Pass) -> dict[str, tuple[tuple[int, ...], Moments]]:
+    def _refetch(self, seen: _Pass) -> dict[str, Content]:
         """Checksums and moments by index of audited samples, fetched again under other seeds."""
         numpy = sys.modules.get("numpy")
         state = (
@@ -163,8 +165,8 @@ class SamplesAudit:
         return known if same_form else {}
 
 
-def _fetch_again(seen: _Pass) -> dict[str, tuple[tuple[int, ...], Moments]]:
-    again: dict[str, tuple[tuple[int, ...], Moments]] = {}
+def _fetch_again(seen: _Pass) -> dict[str, Content]:
+    again: dict[str, Content] = {}
     if seen.recipe is None:
         return again
     began = time.monotonic()
@@ -179,9 +181,7 @@ def _fetch_again(seen: _Pass) -> dict[str, tuple[tuple[int, ...], Moments]]:
     return again
 
 
-def _random_leaves(
-    before: dict[str, tuple[int, ...]], again: dict[str, tuple[tuple[int, ...], Moments]]
-) -> list[int]:
+def _random_leaves(before: dict[str, tuple[int, ...]], again: dict[str, Content]) -> list[int]:
     varied: set[int] = set()
     for index, (sums, _) in again.items():
         pairs = zip(before[index], sums, strict=True)
@@ -220,9 +220,7 @@ def _whole_numbers(indices: Sequence[Any]) -> list[int]:
         return []
 
 
-def _contents(
-    batch: object, indices: Sequence[int], single: bool
-) -> list[tuple[tuple[int, ...], Moments]]:
+def _contents(batch: object, indices: Sequence[int], single: bool) -> list[Content]:
     """Checksums and moments by sample."""
     if single:
         parts: list[object] = [*tensors(batch)] or [batch]

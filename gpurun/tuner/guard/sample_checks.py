@@ -201,7 +201,7 @@ def _improbable(now: tuple[int, int], usual: tuple[int, int]) -> bool:
 def _seldom_varied(
     baselines: Sequence[Evidence], loader: int, stable: set[int]
 ) -> dict[int, tuple[int, int]]:
-    """Leaves of which few samples came out otherwise when fetched twice: how many, of how many.
+    """The leaves that few samples change when fetched twice. By leaf: how many, of how many.
 
     A data set may hand out another sample for a broken one, or now and then another label. In the
     candidate half of the samples must differ: the other rows of a batch may follow one of them.
@@ -209,11 +209,9 @@ def _seldom_varied(
     events = _one_a_seed(baselines, loader)
     found = {}
     for leaf in set(range(_leaves(events))) - stable:
-        counts = [_fetched_twice(event, leaf) for event in events]
-        seen = sum(n for _, n in counts)
-        varied = seen - sum(alike for alike, _ in counts)
-        if 0 < varied < SELDOM * seen:
-            found[leaf] = varied, seen
+        alike, seen = _fetched_twice(events, leaf)
+        if 0 < seen - alike < SELDOM * seen:
+            found[leaf] = seen - alike, seen
     return found
 
 
@@ -322,7 +320,11 @@ def _unlikeness(
     """Each sample's distance from itself, and their mean over that from others: 0 the same, 1
     unrelated. None where samples have no moments, or all the same."""
     known = [
-        (a[leaf], b[leaf]) for a, b in pairs if leaf < min(len(a), len(b)) and a[leaf] and b[leaf]
+        (x, y)
+        for a, b in pairs
+        if leaf < min(len(a), len(b))
+        for x, y in [(a[leaf], b[leaf])]
+        if x is not None and y is not None
     ]
     own = [_distance(a, b) for a, b in known]
     shifted = known[len(known) // 2 :] + known[: len(known) // 2]
@@ -330,8 +332,8 @@ def _unlikeness(
     return own, math.fsum(own) / math.fsum(other) if math.fsum(other) > 0 else None
 
 
-def _distance(a: tuple[float, float] | None, b: tuple[float, float] | None) -> float:
-    return abs(a[0] - b[0]) + abs(a[1] - b[1]) if a and b else math.inf
+def _distance(a: tuple[float, float], b: tuple[float, float]) -> float:
+    return abs(a[0] - b[0]) + abs(a[1] - b[1])
 
 
 def transforms(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> str | None:
@@ -343,11 +345,10 @@ def transforms(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) ->
     for loader in {s.loader for c in candidates for s in c.samples}:
         theirs, ours = _one_a_seed(baselines, loader), _one_a_seed(candidates, loader)
         for leaf in range(_leaves(theirs)):
-            counts = [_fetched_twice(event, leaf) for event in theirs]
-            usual = sum(alike for alike, _ in counts), sum(seen for _, seen in counts)
+            usual = _fetched_twice(theirs, leaf)
             if usual[0] == usual[1]:
                 continue
-            if any(_lost(_fetched_twice(event, leaf), usual) for event in ours) or _lost(
+            if any(_lost(_fetched_twice([event], leaf), usual) for event in ours) or _lost(
                 _seen_twice(ours, leaf), _seen_twice(theirs, leaf)
             ):
                 return "the data set's random transforms no longer vary"
@@ -358,10 +359,11 @@ def _leaves(events: Sequence[SamplesEvent]) -> int:
     return max((len(sums) for e in events for sums in e.checksums_again.values()), default=0)
 
 
-def _fetched_twice(event: SamplesEvent, leaf: int) -> tuple[int, int]:
+def _fetched_twice(events: Sequence[SamplesEvent], leaf: int) -> tuple[int, int]:
     """How many samples came out alike under other seeds, of how many."""
     twice = [
         (event.checksums[index][leaf], again[leaf])
+        for event in events
         for index, again in event.checksums_again.items()
         if index in event.checksums and leaf < min(len(again), len(event.checksums[index]))
     ]
