@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 
 from gpurun.knobs.api import Effect
 from gpurun.records.tuning import GuardVerdict
-from gpurun.tuner.guard import loss_checks, sample_checks, training_checks
-from gpurun.tuner.guard.gradient_directions import directions
+from gpurun.tuner.guard import first_step_checks, loss_checks, sample_checks, training_checks
 from gpurun.tuner.guard.output_checks import compare_outputs
 from gpurun.tuner.guard.training_evidence import (
     PIPELINE_ONLY,
@@ -136,8 +135,8 @@ CHECKS: tuple[Check, ...] = (
     training_checks.microbatches,
     training_checks.modules,
     training_checks.draws,
-    training_checks.first_step,
-    directions,
+    first_step_checks.first_step,
+    first_step_checks.directions,
     training_checks.gradients,
     training_checks.updates,
     training_checks.side_modules,

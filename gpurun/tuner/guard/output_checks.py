@@ -15,6 +15,7 @@ from itertools import combinations
 from gpurun.knobs.api import Effect
 from gpurun.measure.optional_figures import known
 from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
+from gpurun.tuner.guard.first_step_checks import starts_alike
 from gpurun.tuner.guard.output_differences import (
     Call,
     Difference,
@@ -23,7 +24,6 @@ from gpurun.tuner.guard.output_differences import (
     differences,
     of_group,
 )
-from gpurun.tuner.guard.training_checks import starts_alike
 from gpurun.tuner.guard.training_evidence import (
     UNKNOWN_ROUNDING,
     Comparison,

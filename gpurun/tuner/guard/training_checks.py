@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import islice, pairwise
+from collections.abc import Callable, Collection, Sequence
 
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
 from gpurun.stats.descriptive import median
 from gpurun.stats.loss_deviation import standard_error
+from gpurun.tuner.guard.first_step_checks import turned
 from gpurun.tuner.guard.training_evidence import (
     UNKNOWN_ROUNDING,
     Comparison,
     Evidence,
+    Norms,
     RoundingReason,
+    sizeable,
 )
 
-FIRST_LOSS = 0.03
-"""Rounding may move the loss of the very first step this much (bfloat16 moves it 0.4 %)."""
-SAME_GRADIENT = 0.8
-"""Cosine between the gradients of two first steps that differ in rounding alone."""
-LIKE_GRADIENT = 0.15
-"""And of two that differ in random draws (dropout, augmentation) on the same samples."""
-BETWEEN_BATCHES = 0.5
-"""Factor on the cosine between the gradients of two batches: a single one scatters."""
-LEAST_LIKE = 0.05
-"""Below this they have nothing in common, and mixed-up labels might look so."""
-SAME_DRAWS = 0.99
-"""Nor do two that differ in random draws come this close: 0.84 with a dropout of 0.2."""
-STEADY_GRADIENT = 0.95
-"""And of a parameter's, where rounding the parameters to half precision does not turn them."""
 NORM_TOLERANCE = 1.25
 """Factor by which the norm of all gradients, or updates, may always be off."""
 PARAMETER_TOLERANCE = 1.7
@@ -46,8 +34,6 @@ then depend on one another, and a hot training runs apart. Of simulated pairs th
 alone none of seven trainings went further, and one in 40 of the hottest."""
 DRAWN_PARAMETER_TOLERANCE = 10.0
 """And for one parameter there. None of these pairs went further; one in ten went beyond 1.7."""
-SMALL = 1e-3
-"""Parameters whose gradient is this small against the largest hold rounding noise alone."""
 NOISE = 1e-5
 """Gradients whose norm is this small against the median of all norms are made of rounding alone."""
 TURNED = 0.5
@@ -57,14 +43,12 @@ VANISHED = 1e-3
 IMPLEMENTATION_KEYS = frozenset({"fused", "foreach", "capturable", "differentiable", "initial_lr"})
 """Optimizer settings that choose kernels, not mathematics."""
 
-Norms = Mapping[str, "float | None"]
-
 
 def hyperparameters(case: Comparison) -> str | None:
     """Learning rates, decay, momentum and the like, by group, in every audited step."""
     if case.partner is None:
         return None
-    for ours, theirs in _steps(case):
+    for ours, theirs in case.steps:
         if _settings(ours) == _settings(theirs):
             continue
         for group, (a, b) in enumerate(
@@ -160,7 +144,7 @@ def microbatches(case: Comparison) -> str | None:
 
 def modules(case: Comparison) -> str | None:
     """Settings and mode of each module whose class is still the same (a knob may replace some)."""
-    for ours, theirs in _steps(case):
+    for ours, theirs in case.steps:
         for name, was in theirs.modules.items():
             now = ours.modules.get(name, was)
             if now != was and now.split("(")[0] == was.split("(")[0]:
@@ -177,105 +161,9 @@ def draws(case: Comparison) -> str | None:
     return None
 
 
-def first_step(case: Comparison) -> str | None:
-    """Under one seed the first step starts from the same parameters, with the same samples."""
-    if case.partner is None or not case.candidate.audits or not case.partner.audits:
-        return None
-    ours, theirs = case.candidate.audits[0], case.partner.audits[0]
-    if not _reproducible(case):
-        return None
-    if case.same_draws and ours.loss is not None and theirs.loss is not None:
-        apart = abs(ours.loss - theirs.loss)
-        if apart > FIRST_LOSS * max(abs(theirs.loss), 0.1 * _typical_loss(case)):
-            return f"the first loss is {ours.loss:.4g} instead of {theirs.loss:.4g}"
-    needed = SAME_GRADIENT if case.same_draws else _like(case)
-    for mine, other in list(_steps(case))[:1]:
-        alike = cosine(mine.gradient_values, other.gradient_values)
-        if alike is None or alike >= needed:
-            continue
-        steady = _steady_places(case)
-        if steady is not None and len(mine.gradient_values) == len(other.gradient_values):
-            mine_there, theirs_there = (
-                [x.gradient_values[place] for place in steady] for x in (mine, other)
-            )
-            alike = cosine(mine_there, theirs_there)
-        if alike is not None and alike < needed:
-            said = f"the gradients of step {mine.step} point elsewhere (cosine {alike:.2f})"
-            return RoundingReason(said)
-    return None
-
-
-def _like(case: Comparison) -> float:
-    """The least cosine of first gradients that differ in random draws.
-
-    Where the samples themselves were drawn anew (augmented, or with other partners), two draws of
-    one batch are at least as alike as two batches. The partner's neighbouring steps show how alike
-    these are.
-    """
-    if not case.other_draws or case.partner is None:
-        return LIKE_GRADIENT
-    found = (cosine(a.gradient_values, b.gradient_values) for a, b in pairwise(case.partner.audits))
-    known = [value for value in found if value is not None]
-    if not known:
-        return LIKE_GRADIENT
-    return min(LIKE_GRADIENT, max(LEAST_LIKE, BETWEEN_BATCHES * median(known)))
-
-
-def starts_alike(case: Comparison) -> bool:
-    """True if the first gradients differ so little that no other random numbers went into them."""
-    cosines = [cosine(a.gradient_values, b.gradient_values) for a, b in list(_steps(case))[:1]]
-    return all(c is not None and c >= SAME_DRAWS for c in cosines) and bool(cosines)
-
-
-def _steady_places(case: Comparison) -> list[int] | None:
-    """The first step's gradient values that rounding alone does not turn; None: unknown.
-
-    If gradients explode on their way back (a deep network before its first step), any rounding
-    turns the gradients of early layers. Then only those near the loss can be compared.
-    """
-    rounded = case.rounded
-    if rounded is None or case.effect is not Effect.NUMERICS or not rounded.audits:
-        return None
-    plain = next((b for b in case.baselines if b.seed == rounded.seed and b.audits), None)
-    counts = rounded.audits[0].gradient_counts
-    if plain is None or not counts or plain.audits[0].gradient_counts != counts:
-        return None
-    ours, theirs = rounded.audits[0].gradient_values, plain.audits[0].gradient_values
-    places: list[int] = []
-    end = 0
-    for count in counts:
-        begin, end = end, end + count
-        alike = cosine(ours[begin:end], theirs[begin:end])
-        if alike is not None and alike >= STEADY_GRADIENT:
-            places += range(begin, end)
-    return places
-
-
-def _reproducible(case: Comparison) -> bool:
-    """The baseline's own repeats under this seed agree on their first step."""
-    first = [b.audits[0] for b in case.partners if b.audits]
-    cosines = [cosine(a.gradient_values, first[0].gradient_values) for a in first[1:]]
-    return all(c is None or c > SAME_GRADIENT for c in cosines)
-
-
-def _typical_loss(case: Comparison) -> float:
-    known = [abs(x) for b in case.baselines for x in b.losses if math.isfinite(x)]
-    return math.fsum(known) / len(known) if known else 0.0
-
-
-def cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """The cosine of the angle between two lists of numbers; None if one is empty, or zero."""
-    if len(a) != len(b) or not a:
-        return None
-    size = math.sqrt(math.fsum(x * x for x in a) * math.fsum(y * y for y in b))
-    if not math.isfinite(size) or size == 0:
-        return None
-    return math.fsum(x * y for x, y in zip(a, b, strict=True)) / size
-
-
 def gradients(case: Comparison) -> str | None:
     """Every parameter gets its gradient, finite and of the usual size."""
-    for ours, theirs in _steps(case):
+    for ours, theirs in case.steps:
         for name, norm in sizeable(theirs.gradient_norms).items():
             if name not in ours.gradient_norms:
                 return f"parameter {name} is no longer optimized"
@@ -298,7 +186,7 @@ def updates(case: Comparison) -> str | None:
     def moved(audit: AuditEvent) -> dict[str, float]:
         return {n: d for n, d in audit.update_norms.items() if n not in vanishing}
 
-    for ours, theirs in _steps(case):
+    for ours, theirs in case.steps:
         mine, other = moved(ours), moved(theirs)
         by_chance = _far_below(theirs.update_norms)  # so small that rounding may swallow it
         still = [n for n, d in other.items() if n not in by_chance and d > 0 and not mine.get(n, d)]
@@ -313,20 +201,6 @@ def _turned(case: Comparison) -> set[str]:
     return turned(case, TURNED)
 
 
-def turned(case: Comparison, least: float) -> set[str]:
-    """The parameters whose first gradient repeats, or rounding alone, turn below this cosine."""
-    if case.partner is None or not case.partner.audits:
-        return set()
-    theirs = gradients_by_name(case.partner.audits[0])
-    found = set()
-    for other in (*case.partners[1:], *([case.rounded] if case.rounded else [])):
-        if other.seed == case.partner.seed and other.audits:
-            ours = gradients_by_name(other.audits[0])
-            cosines = {n: cosine(ours[n], theirs[n]) for n in ours.keys() & theirs.keys()}
-            found |= {n for n, c in cosines.items() if c is not None and c < least}
-    return found
-
-
 def _vanishing(case: Comparison) -> set[str]:
     """The parameters whose gradient is next to nothing in every audited step of the baseline."""
     audits = case.partner.audits if case.partner is not None else ()
@@ -338,16 +212,6 @@ def _far_below(norms: Norms) -> set[str]:
     known = {n: x for n, x in norms.items() if x is not None and math.isfinite(x)}
     typical = median([x for x in known.values() if x > 0] or [0.0])
     return {n for n, x in known.items() if x <= NOISE * typical}
-
-
-def gradients_by_name(audit: AuditEvent) -> dict[str, tuple[float, ...]]:
-    """The sampled values of each parameter's gradient; empty where they cannot be told apart."""
-    names = sorted(n for n, x in audit.gradient_norms.items() if x is not None)
-    counts = audit.gradient_counts
-    if len(names) != len(counts):  # some are sparse
-        return {}
-    values = iter(audit.gradient_values)
-    return {n: tuple(islice(values, count)) for n, count in zip(names, counts, strict=True)}
 
 
 def side_modules(case: Comparison) -> str | None:
@@ -376,20 +240,6 @@ def _moved(trials: Sequence[Evidence]) -> dict[str, float]:
     return total
 
 
-def _steps(case: Comparison) -> list[tuple[AuditEvent, AuditEvent]]:
-    """The audited steps of the candidate beside those of its partner."""
-    if case.partner is None:
-        return []
-    return list(zip(case.candidate.audits, case.partner.audits, strict=False))
-
-
-def sizeable(norms: Norms) -> dict[str, float]:
-    """Norms without those that hold rounding noise alone."""
-    known = {n: x for n, x in norms.items() if x is not None and math.isfinite(x)}
-    largest = max(known.values(), default=0.0)
-    return {n: x for n, x in known.items() if x > SMALL * largest}
-
-
 def _sizes(
     case: Comparison,
     what: str,
@@ -401,7 +251,7 @@ def _sizes(
     Parameters in `but` are not compared by themselves.
     """
     drawn = case.other_draws
-    steps = [(of(a), of(b)) for a, b in _steps(case)]
+    steps = [(of(a), of(b)) for a, b in case.steps]
     whole = [_log_ratio(_total(a), _total(b)) for a, b in steps]
     off = (
         _off(whole, DRAWN_TOLERANCE, DRAWN_SIGMAS, DRAWN_CAP)

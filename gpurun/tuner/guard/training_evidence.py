@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpurun.knobs.api import Effect
@@ -18,8 +18,12 @@ from gpurun.records.events import (
 )
 from gpurun.records.messages.model_outputs import OutputsEvent
 
+SMALL = 1e-3
+"""Parameters whose gradient is this small against the largest hold rounding noise alone."""
 PIPELINE_ONLY = "without that only pipeline changes are applied"
 UNKNOWN_ROUNDING = "no trial shows what rounding alone does to them"
+
+Norms = Mapping[str, "float | None"]
 
 
 class RoundingReason(str):
@@ -96,6 +100,13 @@ class Comparison:
         return self.partners[0] if self.partners else None
 
     @property
+    def steps(self) -> list[tuple[AuditEvent, AuditEvent]]:
+        """The candidate's audited steps beside the partner's, from the first."""
+        if self.partner is None:
+            return []
+        return list(zip(self.candidate.audits, self.partner.audits, strict=False))
+
+    @property
     def same_data(self) -> bool:
         """Every sample looked at is, byte for byte, what a partner was handed at that place.
 
@@ -130,6 +141,13 @@ class Comparison:
         """
         drawing = any(a.draws for b in self.baselines for a in b.audits)
         return self.same_data and not (drawing and self.effect is not Effect.PIPELINE)
+
+
+def sizeable(norms: Norms) -> dict[str, float]:
+    """Norms without those that hold rounding noise alone."""
+    known = {n: x for n, x in norms.items() if x is not None and math.isfinite(x)}
+    largest = max(known.values(), default=0.0)
+    return {n: x for n, x in known.items() if x > SMALL * largest}
 
 
 def same_pass(a: SamplesEvent, b: SamplesEvent) -> bool:
