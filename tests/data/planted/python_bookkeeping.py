@@ -32,7 +32,7 @@ def main():
     data = TensorDataset(torch.randn(960, 256), torch.arange(960) % 80)
     loader = DataLoader(data, batch_size=32, shuffle=True)
     model = nn.Sequential(
-        nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 80)
+        nn.Linear(256, 3072), nn.ReLU(), nn.Linear(3072, 3072), nn.ReLU(), nn.Linear(3072, 80)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     counts = torch.zeros(80, 80) if args.clean else [[0] * 80 for _ in range(80)]

@@ -34,7 +34,7 @@ def main():
     torch.manual_seed(0)
     loader = DataLoader(Records(0 if args.clean else 0.002), batch_size=32, shuffle=True)
     model = nn.Sequential(
-        nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10)
+        nn.Linear(256, 3072), nn.ReLU(), nn.Linear(3072, 3072), nn.ReLU(), nn.Linear(3072, 10)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = 0
