@@ -28,3 +28,11 @@ def chance_of_more(ours: tuple[int, int], theirs: tuple[int, int]) -> float:
 
     table = [[with_it, of_all - with_it] for with_it, of_all in (ours, theirs)]
     return float(fisher_exact(table, alternative="greater").pvalue)
+
+
+def chance_of_many(ours: tuple[int, int], part: float) -> float:
+    """Probability that so many or more of ours have a property that a `part` of all has."""
+    from scipy.stats import binom
+
+    with_it, of_all = ours
+    return float(binom.sf(with_it - 1, of_all, min(part, 1.0)))

@@ -15,6 +15,7 @@ from itertools import combinations
 from gpurun.knobs.api import Effect
 from gpurun.measure.optional_figures import known
 from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
+from gpurun.stats.two_samples import chance_of_many
 from gpurun.tuner.guard.first_step_checks import starts_alike
 from gpurun.tuner.guard.output_differences import (
     Call,
@@ -52,8 +53,8 @@ LEAST_SHARE = 0.5
 """At least so many calls of a script that only infers must be compared, or none counts."""
 DISAGREEING = {Effect.PIPELINE: 0.002, Effect.NUMERICS: 0.01}
 """Part of integers, and of rows' largest numbers, that may differ whatever the reference shows."""
-SIGMAS = 2.0
-"""And so many standard errors of that part."""
+BY_CHANCE = 1e-3
+"""A disagreement more probable than this is put down to chance: decisions are few."""
 SAME_INPUT = {Effect.PIPELINE: 1e-4, Effect.NUMERICS: 0.02}
 """Relative RMS difference of floating inputs that count as the same: they may be computed too."""
 VANISHED = 1e-6
@@ -256,9 +257,11 @@ class _Bounds:
         tempered = self._once(place, tempered, lambda d: d.worst_tempered)
         if worst > once and difference.worst_tempered > tempered:
             return self._beyond(f"{place} deviates by {worst:.2%} in one call", once)
-        wrong, most = difference.disagreement, self._disagreeing(place, difference.decisions)
-        if wrong > most:
-            return self._beyond(f"{place} agrees in {1 - wrong:.1%} only", 1 - most)
+        most = self._disagreeing(place, difference)
+        if most is not None:
+            return self._beyond(
+                f"{place} agrees in {1 - difference.disagreement:.1%} only", 1 - most
+            )
         lead, most = difference.clearest_turn, self._turning(place, allowed)
         if lead > most and not self._trained:
             said = f"{place} has another largest number in a row where it led by {lead:.1%}"
@@ -299,8 +302,8 @@ class _Bounds:
         worst = of(self._reference[place]) if place in self._reference else 0.0
         return max(ONE_CALL * allowed, ROUNDING * worst)
 
-    def _disagreeing(self, place: OutputTensor, decisions: int) -> float:
-        """The part that may disagree: by chance, more of few.
+    def _disagreeing(self, place: OutputTensor, difference: Difference) -> float | None:
+        """The part that may disagree, where chance does not explain that more do; None: it does.
 
         In a state of many like numbers a deviation that is allowed turns many of the largest: as
         many more than in the reference as it is larger.
@@ -309,10 +312,11 @@ class _Bounds:
         part = max(TRAINED if self._trained else DISAGREEING[self._effect], REPEATS * noise)
         if place in self._reference:
             shown = self._reference[place]
-            more = max(ROUNDING, self._allowed(place) / (shown.relative or math.inf))
-            part = max(part, more * shown.disagreement)
-        part = min(part, 1.0)
-        return part + SIGMAS * math.sqrt(part * (1 - part) / max(1, decisions))
+            times = max(ROUNDING, self._allowed(place) / (shown.relative or math.inf))
+            seen = (shown.disagreeing + 1) if shown.disagreeing else 0  # by chance one more
+            part = max(part, times * seen / max(1, shown.decisions))
+        by_chance = chance_of_many((difference.disagreeing, difference.decisions), part)
+        return None if by_chance >= BY_CHANCE else part
 
     def _beyond(self, said: str, allowed: float) -> str:
         """The reason where more is off than is allowed."""
