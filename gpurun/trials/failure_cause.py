@@ -99,11 +99,11 @@ def _failed(run_dir: Path, result: RunResult) -> Failure:
     said = last_error_line(run_dir / "output.log")
     if is_out_of_memory(said):
         return Failure(FailureKind.OUT_OF_MEMORY, said)
-    killed = FailureKind.KILLED if result.status == "killed" else None
+    signal_ended = FailureKind.SIGNAL if result.status == "killed" else None
     if EXCEPTION.match(said):
-        return Failure(killed or FailureKind.EXCEPTION, said)
+        return Failure(signal_ended or FailureKind.EXCEPTION, said)
     text = f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
-    return Failure(killed or FailureKind.EXIT_CODE, text)
+    return Failure(signal_ended or FailureKind.EXIT_CODE, text)
 
 
 def _failed_rank(run_dir: Path, exit_code: int, logs: Mapping[int, Path]) -> Failure:

@@ -21,6 +21,7 @@ STATUSES = {
     FailureKind.OUT_OF_MEMORY: "oom",
     FailureKind.KNOB_FAILED: "skipped",
     FailureKind.KILLED: "killed",
+    FailureKind.SIGNAL: "killed",
 }
 
 

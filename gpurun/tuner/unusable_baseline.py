@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gpurun.records.failure import FailureKind
 from gpurun.records.result import ENDED_WELL
-from gpurun.trials.failure_cause import NOT_FOR_MEMORY
 from gpurun.tuner.trial_length import needed_steps
 from gpurun.tuner.tuning_trial import Trial
 
@@ -41,6 +40,6 @@ def unusable(trial: Trial) -> tuple[str, str]:
         if not steps:
             return "no_training", "no training step was seen in it"
         return too_few(trial, steps)
-    if NOT_FOR_MEMORY in record.reason:
+    if kind is FailureKind.KILLED:
         return "script_failed", f"a trial of the script as it is: {record.reason}; tune again"
     return "script_failed", f"the script fails by itself ({record.status}): {record.reason}"

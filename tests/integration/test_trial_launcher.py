@@ -90,7 +90,7 @@ def kind(outcome: Outcome) -> FailureKind | None:
         (TRAINS + "[step() for _ in range(15)]", None, "completed", ""),
         (TRAINS + "step(); sys.exit(3)", FailureKind.EXIT_CODE, "failed", "exit code 3"),
         (TRAINS + "print('RuntimeError', flush=True); os.kill(os.getpid(), 15)",
-         FailureKind.KILLED, "killed", "RuntimeError"),
+         FailureKind.SIGNAL, "killed", "RuntimeError"),
         (TRAINS + "raise KeyError('lr')", FailureKind.EXCEPTION, "failed", "KeyError: 'lr'"),
         (TRAINS + "raise torch.OutOfMemoryError('tried 2 GiB')",
          FailureKind.OUT_OF_MEMORY, "oom", "tried 2 GiB"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpurun.arguments.options import Objective
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.tuner.tuning_trial import Trial
 from gpurun.tuner.unusable_baseline import unusable
 from tests.unit.tuner_trials import trial
@@ -33,3 +34,15 @@ def test_a_script_whose_energy_was_not_told_does_not_pass_for_one_that_fails() -
 def test_a_script_that_ended_without_a_step_is_no_training() -> None:
     assert unusable(with_steps(0, "completed"))[0] == "no_training"
     assert unusable(with_steps(7, "completed"))[0] == "too_few_steps"
+
+
+def test_a_script_that_somebody_killed_is_tuned_again_and_one_that_crashes_is_not() -> None:
+    def told(kind: FailureKind, reason: str) -> tuple[str, str]:
+        found = with_steps(3, "killed")
+        record = replace(found.record, reason=reason)
+        return unusable(replace(found, record=record, failure=Failure(kind, reason)))
+
+    verdict, reason = told(FailureKind.KILLED, "killed from outside (SIGKILL)")
+    assert (verdict, reason.endswith("tune again")) == ("script_failed", True)
+    verdict, reason = told(FailureKind.SIGNAL, "killed by signal SIGSEGV")
+    assert (verdict, "the script fails by itself" in reason) == ("script_failed", True)

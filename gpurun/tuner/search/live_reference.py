@@ -27,6 +27,7 @@ NOT_BESIDE = frozenset(
         FailureKind.EXCEPTION,
         FailureKind.EXIT_CODE,
         FailureKind.KILLED,
+        FailureKind.SIGNAL,
         FailureKind.HUNG,
     }
 )
