@@ -483,11 +483,36 @@ def step_that_raises():
         optimizer.step()
 
 
-def a_model_after_the_other():
+def a_model_after_the_other_24_steps():
     """Cross-validation: the second fold's model is a new root."""
     for _ in range(2):
         model = net()
         train(model, DataLoader(data(), batch_size=8), sgd(model))
+
+
+def a_sweep_24_steps():
+    """The next optimizer is built while the one before still lives."""
+    for rate in (0.1, 0.01):
+        model = net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        train(model, DataLoader(data(), batch_size=8), optimizer)
+
+
+def meta_learning():
+    """A short training of a copy for each of two tasks, before each step of the model."""
+    model = net()
+    outer = sgd(model)
+    for x, y in DataLoader(data(), batch_size=8):
+        for _ in range(2):
+            task = copy.deepcopy(model)
+            inner = sgd(task)
+            for _ in range(3):
+                inner.zero_grad()
+                loss_of(task(x), y).backward()
+                inner.step()
+        outer.zero_grad()
+        loss_of(model(x), y).backward()
+        outer.step()
 
 
 def trains_in_a_thread():

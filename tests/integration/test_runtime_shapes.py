@@ -119,7 +119,16 @@ EXPECTED = {
     "scaler": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "checkpointing": ("optimizer", 12, 96, 8, ONE_LOADER, ("Linear", "Linear")),
     "step_that_raises": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
-    "a_model_after_the_other": ("optimizer", 12, 96, 8, (0, 1), ("Sequential", "Sequential")),
+    "a_model_after_the_other_24_steps": (
+        "optimizer",
+        24,
+        192,
+        8,
+        (0, 1),
+        ("Sequential", "Sequential"),
+    ),
+    "a_sweep_24_steps": ("optimizer", 24, 192, 8, (0, 1), ("Sequential", "Sequential")),
+    "meta_learning": ("optimizer", 12, 96, 8, ONE_LOADER, ("Sequential",) * 25),
     "trains_in_a_thread": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "moving_average": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "closes_every_descriptor": ("optimizer", 12, 96, 8, (1,), MODEL),
@@ -238,7 +247,7 @@ def test_a_batch_of_the_training_data_that_is_only_evaluated_counts_nowhere(
 
 
 def test_every_model_of_a_cross_validation_is_timed(shapes: dict[str, Shape]) -> None:
-    steps = shapes["a_model_after_the_other"].log.steps["optimizer"]
+    steps = shapes["a_model_after_the_other_24_steps"].log.steps["optimizer"]
     assert len(steps) == 24
     assert min(steps[StepRow.FORWARD_NS]) > 0
 

@@ -95,7 +95,7 @@ class StepClock:
         """Nothing has happened yet."""
         self.row = NOTHING.copy()
         self.fed: dict[int, list[int]] = {}
-        """Samples and tokens that each root has been fed in this step, and in how many calls."""
+        """Samples and tokens that each root is fed in this step, and in how many calls."""
         self.losses: list[Tensor] = []
         self.pending_loaders: list[LoaderState] = []
         self._of_evaluation: tuple[LoaderState, int, int] | None = None
@@ -104,9 +104,10 @@ class StepClock:
         self._inferred: dict[int, list[Any]] = {}
         """Key, nanoseconds waited, samples and batches of a loader, by its number, since the last
         forward pass, as long as nothing has trained."""
-        self._unsure: dict[int, list[list[Any]]] = {}
-        """Rows of modules that may turn out to be roots, by id."""
+        self._unsure: dict[int, list[list[Any]]] = {}  # rows of modules that may be roots, by id
         self.steps_of: dict[int, int] = {}
+        self._kinds: dict[int, tuple[type, int]] = {}
+        """Class of each optimizer that has stepped, and how many numbers it trains."""
         self.backwards = 0
         self.forwards = 0
         self._clock = "forward"
@@ -287,9 +288,7 @@ class StepClock:
     def step_begins(self, optimizer: Optimizer, *_: object) -> None:
         """Global optimizer pre-hook."""
         thread = get_ident()
-        stepping = self._stepping.get(thread)
-        if stepping is None:
-            stepping = self._stepping[thread] = []
+        stepping = self._stepping.setdefault(thread, [])
         if stepping:
             # a step that raised has left its entry behind; frame 2 is torch's, which runs the hooks
             del stepping[_depth(sys._getframe(2)) :]
@@ -322,10 +321,29 @@ class StepClock:
         optimizer_ns = end - began + parts_ns - row[DATA] - row[FORWARD] - row[BACKWARD]
         if optimizer_ns > 0:
             row[OPTIMIZER] = optimizer_ns
-        count = self.steps_of[number] = self.steps_of.get(number, 0) + 1
+        if number not in self.steps_of:
+            number = self._first_of(optimizer, number)
+        count = self.steps_of[number] = self.steps_of[number] + 1
         self._close("optimizer", number, end)
         if count > self._reported or self._clock != "optimizer":
             self._report("optimizer", count)
+
+    def _first_of(self, optimizer: Optimizer, number: int) -> int:
+        """The number to count a new optimizer by.
+
+        If the one that stepped last is gone, and was like it, this is the next fold of the same
+        training, or the next run of a sweep: it takes over that number.
+        """
+        size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+        alike = (type(optimizer), size)
+        last = -1 if self._latest is None else int(self._latest[SOURCE])
+        alive = {known for _, known in self.optimizers.items()}
+        if self._kinds.get(last) == alike and last not in alive:
+            self.optimizers[optimizer] = number = last
+        self._kinds = {n: kind for n, kind in self._kinds.items() if n in alive}
+        self._kinds[number] = alike
+        self.steps_of.setdefault(number, 0)
+        return number
 
     # -- rows ----------------------------------------------------------------------------------
 
