@@ -474,6 +474,17 @@ def test_a_weight_whose_gradient_turns_is_told_beside_a_larger_one() -> None:
     assert not accepted(60, "Dropout(p=0.1, inplace=False), training"), "masks were the same"
 
 
+def test_copies_of_the_model_are_told_apart_by_how_far_they_move() -> None:
+    """An averaged copy from the start, and one that waits: another process finds them swapped."""
+    plain = trial(**audits(side_update_norms={"Net 0": 0.01, "Net 1": 0.0}))
+    swapped = trial(**audits(side_update_norms={"Net 0": 0.0, "Net 1": 0.01}))
+    assert judge_training([plain, swapped], [swapped], Effect.PIPELINE).accepted
+    assert judge_training([plain, plain], [swapped], Effect.PIPELINE).accepted
+    frozen = trial(**audits(side_update_norms={"Net 0": 0.0, "Net 1": 0.0}))
+    (reason,) = judge_training([plain, swapped], [frozen], Effect.PIPELINE).reasons
+    assert "Net 0 no longer follows" in reason
+
+
 def test_noise_that_turns_most_weights_but_not_the_largest_was_drawn_anew() -> None:
     """A variational autoencoder: its decoder's large gradient hides that other noise was drawn."""
 

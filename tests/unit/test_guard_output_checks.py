@@ -209,6 +209,28 @@ TRAINED = [trained(float, 0.0), trained(float, 0.0)]
 OTHER_SEEDS = [trained(off_by(0.3, 5), 0.5, 1), trained(off_by(0.3, 6), 0.5, 2)]
 
 
+def test_a_shape_that_depends_on_trained_weights_is_not_compared() -> None:
+    """A detector returns as many boxes as it finds."""
+
+    def boxes(found: int, seen: int, counts: tuple[int, ...] = (3, 5)) -> Evidence:
+        shown = trained(float, 0.0)
+        calls = tuple(
+            replace(
+                e, trained=seen, outputs=(*e.outputs, figures(e.call, place="boxes", shape=(n, 4)))
+            )
+            for e, n in zip(shown.outputs, (found, *counts), strict=False)
+        )
+        return replace(shown, outputs=calls)
+
+    plain = [boxes(4, 21), boxes(4, 21)]
+    assert judge_training(plain, [boxes(6, 21)], Effect.PIPELINE).accepted
+    untrained = [boxes(4, 0), boxes(4, 0)]
+    (reason,) = judge_training(untrained, [boxes(6, 0)], Effect.PIPELINE).reasons
+    assert "output boxes of Net has the shape [6, 4] instead of [4, 4]" in reason
+    always = [boxes(4, 21, (4, 4)), boxes(4, 21, (4, 4))]
+    assert not judge_training(always, [boxes(6, 21, (4, 4))], Effect.PIPELINE).accepted
+
+
 def test_a_training_that_drew_other_numbers_is_held_against_other_seeds_alone() -> None:
     """Where its first gradients show that it drew the same, outputs must be the same."""
 

@@ -23,6 +23,7 @@ from gpurun.tuner.guard.output_differences import (
     OutputTensor,
     calls_of,
     differences,
+    of_fixed_shape,
     of_group,
 )
 from gpurun.tuner.guard.training_evidence import (
@@ -151,7 +152,7 @@ def _compare(case: Comparison, why_not: str | None) -> OutputComparison:
     partner = next((p for p in case.partners if p.outputs), None)
     if partner is None:
         return OutputComparison(why_not=why_not or "no baseline trial of the same seed shows any")
-    calls = calls_of(case.candidate, partner)
+    calls = of_fixed_shape(calls_of(case.candidate, partner), case.baselines)
     if not calls:
         if case.candidate.forward_only:
             return OutputComparison(reasons=("no output was seen",), why_not=why_not)

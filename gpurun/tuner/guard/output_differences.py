@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
 from gpurun.tuner.guard.training_evidence import Evidence
@@ -159,6 +159,28 @@ def calls_of(ours: Evidence, theirs: Evidence) -> list[Call]:
 def of_group(ours: Evidence, theirs: Evidence, trained: bool) -> list[Call]:
     """The calls after some training step, or before any."""
     return [call for call in calls_of(ours, theirs) if bool(call[1].trained) is trained]
+
+
+def of_fixed_shape(calls: list[Call], baselines: Sequence[Evidence]) -> list[Call]:
+    """The calls, after training without tensors whose shape depends on the model's numbers.
+
+    A detector returns as many boxes as its weights find, and those differ by rounding at least.
+    """
+    found: dict[tuple[object, ...], set[tuple[int, ...]]] = {}
+    for baseline in baselines:
+        for e in baseline.outputs:
+            given = tuple(figures.shape for figures in e.inputs)
+            for figures in e.outputs:
+                found.setdefault((e.module, figures.path, given), set()).add(figures.shape)
+    varying = {(module, path) for (module, path, _), shapes in found.items() if len(shapes) > 1}
+    if not varying:
+        return calls
+
+    def fixed(e: OutputsEvent) -> OutputsEvent:
+        kept = tuple(figures for figures in e.outputs if (e.module, figures.path) not in varying)
+        return replace(e, outputs=kept) if e.trained else e
+
+    return [(fixed(ours), fixed(theirs)) for ours, theirs in calls]
 
 
 def differences(calls: Sequence[Call]) -> dict[OutputTensor, Difference]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
@@ -40,6 +41,8 @@ TURNED = 0.5
 """And so are those that repeats, or rounded parameters, turn so far (cosine)."""
 VANISHED = 1e-3
 """A gradient this small against the baseline's has been dropped."""
+NUMBERED = re.compile(r"(?!buffers of ).* \d+")
+"""The name of a copy of the model, which a number tells from others."""
 IMPLEMENTATION_KEYS = frozenset({"fused", "foreach", "capturable", "differentiable", "initial_lr"})
 """Optimizer settings that choose kernels, not mathematics."""
 
@@ -217,8 +220,8 @@ def _far_below(norms: Norms) -> set[str]:
 def side_modules(case: Comparison) -> str | None:
     """Modules that change beside the optimizer (an EMA copy, a normalisation's statistics) must go
     on changing."""
-    mine = _moved([case.candidate])
-    theirs = [_moved([b]) for b in case.baselines]
+    mine = _moved(case.candidate)
+    theirs = [_moved(b) for b in case.baselines]
     for name in sorted(set.intersection(*map(set, theirs)) if theirs else ()):
         if min(t[name] for t in theirs) <= 0 or name not in mine:
             continue
@@ -232,11 +235,21 @@ def side_modules(case: Comparison) -> str | None:
     return None
 
 
-def _moved(trials: Sequence[Evidence]) -> dict[str, float]:
+def _moved(trial: Evidence) -> dict[str, float]:
+    """How far each moved in all audited steps.
+
+    Copies have numbers, in whatever order they lie in memory: another process finds them in another
+    one. So they are numbered anew, the one that moved furthest first.
+    """
     total: dict[str, float] = {}
-    for audit in (a for t in trials for a in t.audits):
+    copies: dict[str, list[float]] = {}
+    for audit in trial.audits:
         for name, size in audit.side_update_norms.items():
             total[name] = total.get(name, 0.0) + (size if math.isfinite(size) else 0.0)
+    for name in [n for n in total if NUMBERED.fullmatch(n)]:
+        copies.setdefault(name.rpartition(" ")[0], []).append(total.pop(name))
+    for kind, sizes in copies.items():
+        total |= {f"{kind} {n}": size for n, size in enumerate(sorted(sizes, reverse=True))}
     return total
 
 
