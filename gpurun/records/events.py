@@ -288,6 +288,8 @@ PARALLEL_REFUSED = "parallel_refused"
 """The trait of a rank that gave up: what, and in a second line what to do."""
 DOUBLE_BACKWARD = "double_backward"
 """The trait of a script that differentiates gradients, or whose source does."""
+RECOMPUTES = "recomputes"
+"""The trait of a script that computes forward passes again (`torch.utils.checkpoint`)."""
 KEEPS_TENSORS = "keeps_tensors"
 """The trait of a model whose forward pass leaves tensors in it, by the name of one."""
 OUT_OF_MEMORY = "out_of_memory"
@@ -300,9 +302,9 @@ class TraitEvent:
 
     `trait`: "autocast", "compile", "grad_scaler", "ddp", "data_parallel", "process_group",
     "cuda_batches", "scheduler_total_steps", "synchronize", "no_guard", "no_root",
-    "manual_attention", "double_backward", "keeps_tensors", "out_of_memory"; `detail` says where.
-    gpurun itself writes "hidden_ddp" (this rank exchanges the gradients of the module in `detail`)
-    and "parallel_refused" (it cannot).
+    "manual_attention", "double_backward", "keeps_tensors", "recomputes", "out_of_memory"; `detail`
+    says where. gpurun itself writes "hidden_ddp" (this rank exchanges the gradients of the module
+    in `detail`) and "parallel_refused" (it cannot).
     """
 
     kind: ClassVar[str] = "trait"

@@ -311,6 +311,13 @@ class TestDeviceKnobs:
         seen = gpu_facts(traits={"synchronize": "train.py:9"})
         assert proposed("needless_sync", seen) == ["skip"]
 
+    def test_a_forward_is_computed_again_unless_it_is_for_memory(self) -> None:
+        assert "no forward again" in skipped("needless_recompute", gpu_facts())
+        traits = {"recomputes": "torch.utils.checkpoint"}
+        assert proposed("needless_recompute", gpu_facts(traits=traits)) == ["skip"]
+        for short in ({"objective": "memory"}, {"out_of_memory": True}):
+            assert "memory" in skipped("needless_recompute", gpu_facts(traits=traits, **short))
+
     def test_each_looks_for_what_it_acts_on(self) -> None:
         (dense,) = gpu_facts().roots
         images = replace(dense, module_types={"Conv2d": 3, "Linear": 1})

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import flop_counter
+from torch.utils import checkpoint, flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpurun.records.events import FlopsEvent
+from gpurun.records.events import RECOMPUTES, FlopsEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
@@ -168,6 +169,8 @@ class _Counting(TorchDispatchMode):
         # with gradients enabled a backward pass only repeats a forward one: a checkpoint
         elif not (self.backward and torch.is_grad_enabled()):
             self._count(formula, args, kwargs, result)
+        elif RECOMPUTES not in TRAITS.seen and _in_checkpoint():
+            TRAITS.note(RECOMPUTES, "torch.utils.checkpoint")
         return result
 
     def _look_at(self, func: Any) -> None:
@@ -188,6 +191,14 @@ class _Counting(TorchDispatchMode):
             self.flops += int(formula(*args, **kwargs, out_val=result))
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"[:200]
+
+
+def _in_checkpoint() -> bool:
+    """True if torch's checkpoint calls, and no derivative of a gradient."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != checkpoint.__file__:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _formula(func: Any) -> Callable[..., int] | None:
