@@ -334,8 +334,8 @@ class StepClock:
         If the one that stepped last is gone, and was like it, this is the next fold of the same
         training, or the next run of a sweep: it takes over that number.
         """
-        size = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-        alike = (type(optimizer), size)
+        groups = getattr(optimizer, "param_groups", ())  # of a class of its own it may lack them
+        alike = (type(optimizer), sum(p.numel() for group in groups for p in group["params"]))
         last = -1 if self._latest is None else int(self._latest[SOURCE])
         alive = {known for _, known in self.optimizers.items()}
         if self._kinds.get(last) == alike and last not in alive:
