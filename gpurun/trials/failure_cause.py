@@ -30,8 +30,8 @@ WORTH_A_WORD = 0.05
 """Of the measured time: compiling that took less of it is not why a change gains nothing."""
 SHOWN_LINES = 5
 """Last lines of an output that are shown where a launch failed."""
-KILLED_HERE = re.compile(r"rank (\d+) failed first: signal SIGKILL")
-"""The line by which this host's agent reports a killed rank of its own."""
+SIGNAL_HERE = re.compile(r"rank (\d+) failed first: signal (SIG\w+)")
+"""The line by which this host's agent reports that a signal ended a rank of its own."""
 OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)", re.MULTILINE)
 """Parts of the agent's lines that are left out: process ids hold only in the sandbox."""
 
@@ -99,11 +99,10 @@ def _failed(run_dir: Path, result: RunResult) -> Failure:
     said = last_error_line(run_dir / "output.log")
     if is_out_of_memory(said):
         return Failure(FailureKind.OUT_OF_MEMORY, said)
-    signal_ended = FailureKind.SIGNAL if result.status == "killed" else None
-    if EXCEPTION.match(said):
-        return Failure(signal_ended or FailureKind.EXCEPTION, said)
-    text = f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
-    return Failure(signal_ended or FailureKind.EXIT_CODE, text)
+    if result.status != "killed" and EXCEPTION.match(said):
+        return Failure(FailureKind.EXCEPTION, said)
+    kind = FailureKind.SIGNAL if result.status == "killed" else FailureKind.EXIT_CODE
+    return Failure(kind, f"{_ending(result)}{f', after it printed: {said}' if said else ''}")
 
 
 def _failed_rank(run_dir: Path, exit_code: int, logs: Mapping[int, Path]) -> Failure:
@@ -113,13 +112,17 @@ def _failed_rank(run_dir: Path, exit_code: int, logs: Mapping[int, Path]) -> Fai
     for rank, log in logs.items():
         if out_of_memory(log) is not None:
             return Failure(FailureKind.OUT_OF_MEMORY, f"out of memory on rank {rank}", rank=rank)
+    here = SIGNAL_HERE.search("\n".join(last_lines(run_dir / "output.log")))
     if exit_code == 128 + signal.SIGKILL:
-        here = KILLED_HERE.search("\n".join(last_lines(run_dir / "output.log")))
         killed, who = (None, "a rank") if here is None else (int(here[1]), f"rank {here[1]}")
         if here is not None and killed_for_memory(run_dir) is False:
             return Failure(FailureKind.KILLED, f"{who} was {NOT_FOR_MEMORY}", rank=killed)
         text = f"out of memory, most likely: {who} was killed (SIGKILL)"
         return Failure(FailureKind.OUT_OF_MEMORY, text, rank=killed)
+    if here is not None:
+        return Failure(
+            FailureKind.SIGNAL, f"rank {here[1]} was ended by {here[2]}", rank=int(here[1])
+        )
     first = first_to_fail(logs)
     if first is not None:
         text = f"rank {first}: {last_error_line(logs[first])}"

@@ -84,6 +84,16 @@ def test_a_killed_rank_is_named_and_not_by_a_process_of_the_box(tmp_path: Path) 
     assert printed(tmp_path) == ("rank 1 failed first: signal SIGKILL",)
 
 
+def test_a_rank_that_crashes_is_named_with_the_signal(tmp_path: Path) -> None:
+    said(tmp_path, 0, f"{GONE}\n", order=1)
+    said(tmp_path, 1, "", order=2)
+    told = "gpurun: rank 1 failed first: signal SIGSEGV (process 7)\n"
+    (tmp_path / "output.log").write_text(told)
+    found = failure(tmp_path, 139)
+    assert (found.kind, found.rank) == (FailureKind.SIGNAL, 1)
+    assert found.text == "rank 1 was ended by SIGSEGV"
+
+
 def test_a_rank_that_exits_without_a_word_is_told_by_its_agent(tmp_path: Path) -> None:
     said(tmp_path, 0, "")
     (tmp_path / "output.log").write_text("gpurun: rank 1 failed first: exit code 7 (process 9)\n")
