@@ -485,30 +485,6 @@ def test_copies_of_the_model_are_told_apart_by_how_far_they_move() -> None:
     assert "Net 0 no longer follows" in reason
 
 
-def test_noise_that_turns_most_weights_but_not_the_largest_was_drawn_anew() -> None:
-    """A variational autoencoder: its decoder's large gradient hides that other noise was drawn."""
-
-    def trained(*turned: float, draws: bool) -> Evidence:
-        shown = [weights(angle).audits[0].gradient_values[64:] for angle in turned]
-        large = weights(0).audits[0].gradient_values[:64]
-        names = [f"{number}.deep" for number, _ in enumerate(turned, 1)]
-        fields: dict[str, Any] = {
-            "gradient_norms": {"0.decoder": 80.0, **dict.fromkeys(names, 5.7)},
-            "gradient_values": tuple(x for part in (large, *shown) for x in part),
-            "gradient_counts": (64,) * (1 + len(shown)), "update_norms": {}, "draws": draws,
-        }  # fmt: skip
-        return trial(**audits(**fields))
-
-    def accepted(*turned: float, draws: bool = True) -> bool:
-        plain = trained(*[0.0] * len(turned), draws=draws)
-        other = trained(*turned, draws=draws)
-        return judge_training([plain, plain], [other], Effect.NUMERICS).accepted
-
-    assert accepted(20, 20, 50, 20)
-    assert not accepted(20, 20, 50, 20, draws=False)
-    assert not accepted(0, 0, 50, 0), "one weight alone is no noise"
-
-
 def test_a_weight_whose_gradient_rounding_turns_is_not_asked() -> None:
     plain, other = weights(0), weights(45)
     rounded = replace(weights(30), rounded=True)

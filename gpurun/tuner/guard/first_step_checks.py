@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice, pairwise
-from statistics import median_high
 
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
@@ -85,25 +84,9 @@ def _like(case: Comparison) -> float:
 
 
 def starts_alike(case: Comparison) -> bool:
-    """True if the first gradients differ so little that no other random numbers went into them.
-
-    All gradients together are ruled by the largest: noise that enters near small ones hardly turns
-    them (a variational autoencoder's). So half of the weights must not turn either.
-    """
-    if not case.steps:
-        return False
-    ours, theirs = case.steps[0]
-    mine, others = gradients_by_name(ours), gradients_by_name(theirs)
-    each = [
-        cosine(mine[n], others[n]) for n in mine.keys() & others.keys() if _has_direction(n, mine)
-    ]
-    whole = cosine(ours.gradient_values, theirs.gradient_values)
-    known = [c for c in each if c is not None]
-    return whole is not None and min(whole, median_high(known or [whole])) >= SAME_DRAWS
-
-
-def _has_direction(name: str, values: Mapping[str, Sequence[float]]) -> bool:
-    return len(values[name]) >= ENOUGH and "bias" not in name
+    """True if the first gradients differ so little that no other random numbers went into them."""
+    cosines = [cosine(a.gradient_values, b.gradient_values) for a, b in case.steps[:1]]
+    return all(c is not None and c >= SAME_DRAWS for c in cosines) and bool(cosines)
 
 
 def _steady_places(case: Comparison) -> list[int] | None:
@@ -150,7 +133,7 @@ def directions(case: Comparison) -> str | None:
     ours, theirs = (gradients_by_name(t.audits[0]) for t in (case.candidate, case.partner))
     sound = sizeable(case.partner.audits[0].gradient_norms).keys() - turned(case, STEADY_GRADIENT)
     for name in sorted(ours.keys() & theirs.keys() & sound):
-        if not _has_direction(name, theirs):
+        if len(theirs[name]) < ENOUGH or "bias" in name:
             continue
         alike = cosine(ours[name], theirs[name])
         if alike is not None and alike < needed:

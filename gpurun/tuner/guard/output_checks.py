@@ -8,7 +8,7 @@ rounds as half precision does.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -21,10 +21,12 @@ from gpurun.tuner.guard.output_differences import (
     Call,
     Difference,
     OutputTensor,
+    Place,
     calls_of,
     differences,
-    of_fixed_shape,
     of_group,
+    varying_shapes,
+    without,
 )
 from gpurun.tuner.guard.training_evidence import (
     UNKNOWN_ROUNDING,
@@ -54,8 +56,12 @@ LEAST_SHARE = 0.5
 """At least so many calls of a script that only infers must be compared, or none counts."""
 DISAGREEING = {Effect.PIPELINE: 0.002, Effect.NUMERICS: 0.01}
 """Part of integers, and of rows' largest numbers, that may differ whatever the reference shows."""
+SIGMAS = 2.0
+"""And so many standard errors of that part."""
 BY_CHANCE = 1e-3
-"""A disagreement more probable than this is put down to chance: decisions are few."""
+"""More than the reference shows is put down to chance if it is more probable than this."""
+MOST_TURNED = 0.5
+"""No rounding turns more than this part, whatever the reference shows."""
 SAME_INPUT = {Effect.PIPELINE: 1e-4, Effect.NUMERICS: 0.02}
 """Relative RMS difference of floating inputs that count as the same: they may be computed too."""
 VANISHED = 1e-6
@@ -152,16 +158,20 @@ def _compare(case: Comparison, why_not: str | None) -> OutputComparison:
     partner = next((p for p in case.partners if p.outputs), None)
     if partner is None:
         return OutputComparison(why_not=why_not or "no baseline trial of the same seed shows any")
-    calls = of_fixed_shape(calls_of(case.candidate, partner), case.baselines)
+    calls = calls_of(case.candidate, partner)
     if not calls:
         if case.candidate.forward_only:
             return OutputComparison(reasons=("no output was seen",), why_not=why_not)
         return OutputComparison(why_not=why_not or "no evaluation was seen in both trials")
-    plain = _plainly_wrong(calls)
+    varying = varying_shapes(case.baselines)
+    plain = _plainly_wrong(calls, varying)
     if plain is not None:
         return OutputComparison(reasons=(plain,), why_not=why_not)
     if why_not is not None:
         return OutputComparison(why_not=why_not)
+    calls = without(varying, calls)
+    if not any(theirs.outputs for _, theirs in calls):
+        return OutputComparison(why_not="the shapes of all outputs depend on the model's numbers")
     same = [call for call in calls if _same_inputs(*call, case.effect)]
     if len(same) < len(calls):
         reason = _other_inputs(case, calls)
@@ -304,20 +314,25 @@ class _Bounds:
         return max(ONE_CALL * allowed, ROUNDING * worst)
 
     def _disagreeing(self, place: OutputTensor, difference: Difference) -> float | None:
-        """The part that may disagree, where chance does not explain that more do; None: it does.
+        """The part of decisions that may differ, if more do; None if they do not.
 
         In a state of many like numbers a deviation that is allowed turns many of the largest: as
-        many more than in the reference as it is larger.
+        many more than in the reference as it is larger, and of few by chance still more.
         """
+        wrong, decisions = difference.disagreeing, difference.decisions
         noise = max((d[place].disagreement for d in self._noise if place in d), default=0.0)
         part = max(TRAINED if self._trained else DISAGREEING[self._effect], REPEATS * noise)
-        if place in self._reference:
-            shown = self._reference[place]
-            times = max(ROUNDING, self._allowed(place) / (shown.relative or math.inf))
-            seen = (shown.disagreeing + 1) if shown.disagreeing else 0  # by chance one more
-            part = max(part, times * seen / max(1, shown.decisions))
-        by_chance = chance_of_many((difference.disagreeing, difference.decisions), part)
-        return None if by_chance >= BY_CHANCE else part
+        part = min(part, 1.0)
+        part += SIGMAS * math.sqrt(part * (1 - part) / max(1, decisions))
+        if difference.disagreement <= part:
+            return None
+        shown = self._reference.get(place)
+        if shown is None or not shown.disagreeing:
+            return part
+        times = max(ROUNDING, self._allowed(place) / (shown.relative or math.inf))
+        usual = min(MOST_TURNED, times * (shown.disagreeing + 1) / shown.decisions)
+        by_chance = chance_of_many((wrong, decisions), usual)
+        return None if by_chance >= BY_CHANCE else max(part, usual)
 
     def _beyond(self, said: str, allowed: float) -> str:
         """The reason where more is off than is allowed."""
@@ -342,9 +357,9 @@ def _reference(case: Comparison, trained: bool) -> dict[OutputTensor, Difference
 # -- what is wrong whatever the inputs are ---------------------------------------------------------
 
 
-def _plainly_wrong(calls: Sequence[Call]) -> str | None:
+def _plainly_wrong(calls: Sequence[Call], varying: Collection[Place]) -> str | None:
     for ours, theirs in calls:
-        reason = _other_kind(ours, theirs)
+        reason = _other_kind(ours, theirs, varying)
         if reason is not None:
             return reason
         if ours.overwritten and theirs.overwritten is False:
@@ -366,7 +381,7 @@ def _in_training_mode(calls: Sequence[Call]) -> str | None:
     return None
 
 
-def _other_kind(ours: OutputsEvent, theirs: OutputsEvent) -> str | None:
+def _other_kind(ours: OutputsEvent, theirs: OutputsEvent, varying: Collection[Place]) -> str | None:
     """Other containers, types, shapes, or numbers that are not finite."""
     if ours.structure != theirs.structure or len(ours.outputs) != len(theirs.outputs):
         return f"{theirs.module} returns {ours.structure} instead of {theirs.structure}"
@@ -375,7 +390,8 @@ def _other_kind(ours: OutputsEvent, theirs: OutputsEvent) -> str | None:
         place = OutputTensor(theirs.module, other.path, other.dtype)
         if mine.dtype != other.dtype:
             return f"{place} is {mine.dtype} instead of {other.dtype}"
-        if sized and mine.shape != other.shape:
+        free = theirs.trained and (theirs.module, other.path) in varying
+        if sized and mine.shape != other.shape and not free:
             return f"{place} has the shape {list(mine.shape)} instead of {list(other.shape)}"
         if sized and mine.not_finite > other.not_finite:
             return f"{place} is not finite in call {ours.call}"

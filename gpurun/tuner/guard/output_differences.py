@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
@@ -18,6 +18,8 @@ FAR = 3.0
 """A number so many times as large as the RMS is rounded by more than others."""
 Call = tuple[OutputsEvent, OutputsEvent]
 """A call in a trial, and the same call in the baseline."""
+Place = tuple[str, str]
+"""A module's class, and where a tensor stands in its output."""
 
 
 @dataclass(frozen=True)
@@ -161,20 +163,21 @@ def of_group(ours: Evidence, theirs: Evidence, trained: bool) -> list[Call]:
     return [call for call in calls_of(ours, theirs) if bool(call[1].trained) is trained]
 
 
-def of_fixed_shape(calls: list[Call], baselines: Sequence[Evidence]) -> list[Call]:
-    """The calls, after training without tensors whose shape depends on the model's numbers.
+def varying_shapes(baselines: Sequence[Evidence]) -> set[Place]:
+    """The tensors whose shape differs between calls of the script as it is on equal shapes.
 
     A detector returns as many boxes as its weights find, and those differ by rounding at least.
     """
     found: dict[tuple[object, ...], set[tuple[int, ...]]] = {}
-    for baseline in baselines:
-        for e in baseline.outputs:
-            given = tuple(figures.shape for figures in e.inputs)
-            for figures in e.outputs:
-                found.setdefault((e.module, figures.path, given), set()).add(figures.shape)
-    varying = {(module, path) for (module, path, _), shapes in found.items() if len(shapes) > 1}
-    if not varying:
-        return calls
+    for event in (e for baseline in baselines for e in baseline.outputs):
+        given = tuple(figures.shape for figures in event.inputs)
+        for figures in event.outputs:
+            found.setdefault((event.module, figures.path, given), set()).add(figures.shape)
+    return {(str(m), str(path)) for (m, path, _), shapes in found.items() if len(shapes) > 1}
+
+
+def without(varying: Collection[Place], calls: Sequence[Call]) -> list[Call]:
+    """The calls; those after training without these tensors."""
 
     def fixed(e: OutputsEvent) -> OutputsEvent:
         kept = tuple(figures for figures in e.outputs if (e.module, figures.path) not in varying)
