@@ -84,3 +84,31 @@ def test_less_memory_and_the_same_training(
 def test_small_activations_stay_on_the_device(tmp_path: Path, gpurun: Gpurun) -> None:
     run = train(gpurun, tmp_path, {"activation_offload": "host"}, width=8)
     assert run.outcomes("activation_offload") == ["skipped"]
+
+
+def test_activations_are_kept_where_the_device_has_room(tmp_path: Path, gpurun: Gpurun) -> None:
+    """The script checkpoints each block: without that it takes more memory, and draws the same."""
+    text = TRAIN.replace("WIDTH", "512").replace("DROP", "0.1")
+    text = text.replace(
+        "model = nn.Sequential(nn.Linear(16, 512), *blocks, nn.Linear(512, 4)).cuda()",
+        """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Linear(16, 512), nn.Linear(512, 4)
+        self.blocks = nn.ModuleList(blocks)
+    def forward(self, x):
+        x = self.stem(x)
+        for block in self.blocks:
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+        return self.head(x)
+model = Net().cuda()
+""",
+    )
+    assert "use_reentrant" in text
+    plain = run_under(gpurun, tmp_path, text, {}).printed
+    run = run_under(gpurun, tmp_path, text, {"needless_recompute": "skip"})
+    assert run.outcomes("needless_recompute") == ["applied"]
+    assert run.printed.pop("peak") > 1.3 * plain.pop("peak")
+    assert run.printed["drawn"] == plain["drawn"]
+    assert run.printed["losses"] == pytest.approx(plain["losses"], rel=1e-5)

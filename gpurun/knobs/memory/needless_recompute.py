@@ -20,9 +20,9 @@ class NeedlessRecompute(Knob):
     one: it computes forward passes twice without need, up to a third of a step. The results are
     the same numbers.
 
-    Risks: memory. On a GPU a call is computed again as before as soon as tensors take half of the
-    memory. So is one that has a context of its own, does not restore random numbers, updates
-    statistics of a batch normalisation, or would get no gradient without this (`use_reentrant`).
+    Risks: memory. On a GPU a call is computed again as before once half of the memory is taken. So
+    is all that would train otherwise: the reentrant kind (`use_reentrant=True`), a call with a
+    context of its own or other random numbers, and all of a model whose forward changes buffers.
     """
 
     name: ClassVar[str] = "needless_recompute"
