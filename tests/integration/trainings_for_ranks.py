@@ -605,6 +605,21 @@ def heads_in_turn():
     return net
 
 
+def weighed_tasks():
+    """A head and a weight of the loss for each task; the script itself uses the weight."""
+    net = Heads()
+    net.weights = nn.ParameterList(nn.Parameter(torch.zeros(())) for _ in range(2))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(4):
+        for task, (x, y) in enumerate(shuffled()):
+            weight = net.weights[task % 2]
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x, task % 2), y)
+            (torch.exp(-weight) * loss + 0.5 * weight).backward()
+            optimizer.step()
+    return net
+
+
 def replaced():
     """Layers that are replaced and added between two epochs."""
     net = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 4))
@@ -726,7 +741,8 @@ def ten_thousand_million_samples():
 
 OF_MEANS = [
     spectral, sparse, buffers, ten_thousand_million_samples,
-    weighed_by_their_gradients, clamped_by_hand, heads_in_turn, replaced, swept, listed,
+    weighed_by_their_gradients, clamped_by_hand, heads_in_turn, weighed_tasks, replaced,
+    swept, listed,
     measured_by_much, headed, encoded, shuffled_stream, shuffled_stream_of_a_worker, clipped,
     sharpened, twice, thawed, frozen, toggled, left_over, stream_with_a_rest,
     frozen_after_the_call, frozen_within_a_step, frozen_between_calls,

@@ -263,6 +263,8 @@ class HiddenDDP:
             if self._exchange:
                 self._share_buffers(module)
             result = original(module, *args, **kwargs)
+            if self._exchange and root.steps <= root.look_steps and torch.is_grad_enabled():
+                root.returned(result)
         else:
             last = self._is_last_pass()
             wrapper.require_backward_grad_sync = last

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gpurun.runtime.core.tensor_values import tensors
+
 LOOK_STEPS = 2
 """After this many steps of a module the parameters that get gradients are known."""
 LATER = 4
@@ -61,6 +63,10 @@ class WrappedRoot:
         self._by_call: set[int] = set()
         """Parameters that got gradients in passes after calls, and in others."""
         self._by_itself: set[int] = set()
+        self._by_forward: set[int] = set()
+        """Parameters that what it returned depends on, and those that got gradients though none of
+        it did (a weight of the loss)."""
+        self._outside: set[int] = set()
         self._one: Callable[[], Tensor | None] = lambda: None
         self.stand_ins()
 
@@ -100,15 +106,30 @@ class WrappedRoot:
         """True or False if the pass since `mark` gave all or none of its parameters a gradient;
         both if it gave one to some. Parameters with a gradient are remembered for `apart`."""
         found = {id(p): _state(p.grad) != self._marks.get(id(p)) for p in self.trainable()}
-        (self._by_call if self.called else self._by_itself).update(p for p in found if found[p])
+        touched = {p for p in found if found[p]}
+        (self._by_call if self.called else self._by_itself).update(touched)
+        if self.called:
+            self._outside |= touched - self._by_forward
         return set(found.values())
+
+    def returned(self, result: object) -> None:
+        """Remember which parameters it depends on."""
+        waiting: list[Any] = [tensor.grad_fn for tensor in tensors(result)]
+        seen: set[Any] = {None}
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                self._by_forward.add(id(getattr(node, "variable", None)))
+                waiting += [following for following, _ in node.next_functions]
 
     @property
     def apart(self) -> bool:
-        """True if some parameter gets gradients only in passes that no call of the module began:
-        no wrapper would wait for them.
+        """True if some parameter gets gradients only in passes that no call of the module began: no
+        wrapper would wait for them. Nor does one that looks for unused parameters know of those
+        that the script itself uses in the loss.
         """
-        return bool(self._by_itself - self._by_call)
+        return bool(self._by_itself - self._by_call) or (self.unused and bool(self._outside))
 
     def trainable(self) -> list[Tensor]:
         """The parameters that are trained now."""
