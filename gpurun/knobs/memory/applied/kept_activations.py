@@ -11,20 +11,17 @@ from torch.nn import Module
 from torch.utils import checkpoint
 
 from gpurun.knobs.api import Hooks
-from gpurun.records.frames import drop_frame
 
 WATCHED_STEPS = 2
 """So many steps show whether forward passes change buffers of the model."""
-OPTIONS = frozenset(
-    {"use_reentrant", "preserve_rng_state", "determinism_check", "debug", "early_stop"}
-)
-"""Arguments that are torch's; others are the function's."""
+AROUND = "_checkpoint_without_reentrant_generator"
+"""Torch's generator (since 2.1): it runs to its `yield` before the function, and on after it."""
 ROOM = 0.5
 """At least this part of a GPU's memory must be free, or a call is computed again as before."""
 
 
 class KeptActivations:
-    """Stands in for `torch.utils.checkpoint.checkpoint`.
+    """Keeps `torch.utils.checkpoint` from dropping activations.
 
     In the first steps everything is computed again as before. A model whose buffers change
     meanwhile stays so: computed once, its statistics would be updated once and not twice.
@@ -39,8 +36,16 @@ class KeptActivations:
         """True in a forward pass that will be computed again, with all that is called in it."""
 
     def install(self) -> None:
-        """Replace the function before the script imports it."""
-        checkpoint.checkpoint = self._stand_in(checkpoint.checkpoint)
+        """Replace what `checkpoint` calls before and after its function.
+
+        A library may have imported `checkpoint` itself before. It calls this for the kind that is
+        not reentrant; the other one gives no gradients to what its function leaves elsewhere.
+        """
+        original = getattr(checkpoint, AROUND, None)
+        if original is None:
+            self._hooks.skipped("this version of torch checkpoints in another way")
+            return
+        setattr(checkpoint, AROUND, self._stand_in(original))
         self._hooks.on_root(self._root_found)
         self._hooks.on_step(self._stepped)
 
@@ -62,39 +67,36 @@ class KeptActivations:
             for buffer in root.buffers():
                 yield id(buffer), buffer._version
 
-    def _stand_in(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _stand_in(self, original: Callable[..., Iterator[None]]) -> Callable[..., Iterator[None]]:
         @functools.wraps(original)
-        def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        def around(
+            function: Callable[..., Any],
+            restores_draws: bool,
+            contexts: Callable[..., Any],
+            *rest: Any,
+            **kwargs: Any,
+        ) -> Iterator[None]:
+            own_contexts = contexts is not checkpoint.noop_context_fn
+            if restores_draws and not own_contexts and self._needless():
+                self._hooks.applied("forward passes are not computed again")
+                yield
+                return
+            outer, self._inside = self._inside, True
             try:
-                if self._needless(kwargs):
-                    self._hooks.applied("forward passes are not computed again")
-                    own = {name: value for name, value in kwargs.items() if name not in OPTIONS}
-                    return function(*args, **own)
-                outer, self._inside = self._inside, True
-                try:
-                    return original(function, *args, **kwargs)
-                finally:
-                    self._inside = outer
-            except BaseException as error:
-                drop_frame(error)
-                raise
+                yield from original(function, restores_draws, contexts, *rest, **kwargs)
+            finally:
+                self._inside = outer
 
-        return call
+        return around
 
-    def _needless(self, kwargs: dict[str, Any]) -> bool:
-        """True if a call gives the same numbers and gradients by itself, and memory has room.
-
-        The reentrant kind gives other gradients: none to what the function leaves elsewhere.
-        """
+    def _needless(self) -> bool:
+        """True if a call gives the same numbers and gradients by itself, and memory has room."""
         return (
             self._on
             and not self._inside
             and torch._C._current_graph_task_id() == -1  # else a backward pass computes it again
             and not torch.compiler.is_compiling()
             and torch.is_grad_enabled()
-            and kwargs.get("use_reentrant") is False
-            and "context_fn" not in kwargs
-            and kwargs.get("preserve_rng_state", True) is True
             and _has_room()
         )
 
