@@ -12,7 +12,7 @@ from tests.integration.knob_runs import KnobRun, bare, run_under
 
 SETTINGS = {"evaluation_fusion": True}
 HEAD = """
-import copy, json, pickle, warnings
+import copy, json, pickle, pickletools, warnings
 import torch
 from torch import nn
 
@@ -88,7 +88,8 @@ report = {
     "scores": {k: v[0] for k, v in scores.items()}, "norms": {k: v[1] for k, v in scores.items()},
     "losses": losses, "looked": looked, "keys": list(model.state_dict()),
     "attributes": [sorted(vars(m)) for m in model.modules()],
-    "pickle": len(pickle.dumps(model)), "modes": [m.training for m in model.modules()],
+    "pickle": [op.name for op, *_ in pickletools.genops(pickle.dumps(model))],
+    "modes": [m.training for m in model.modules()],
     "repr": repr(model), "traced": sorted(torch.jit.trace(model.eval(), data[0]).state_dict()),
 }
 print(json.dumps(report))
