@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gpurun.knobs.applied.backward_graph import graph_leaves
 from gpurun.runtime.core.tensor_values import tensors
 
 LOOK_STEPS = 2
@@ -64,9 +65,9 @@ class WrappedRoot:
         """Parameters that got gradients in passes after calls, and in others."""
         self._by_itself: set[int] = set()
         self._by_forward: set[int] = set()
-        """Parameters that what it returned depends on, and those that got gradients though none of
-        it did (a weight of the loss)."""
+        """Parameters on which its results depend."""
         self._outside: set[int] = set()
+        """Parameters that got gradients though no result depends on them (a weight of the loss)."""
         self._one: Callable[[], Tensor | None] = lambda: None
         self.stand_ins()
 
@@ -114,14 +115,7 @@ class WrappedRoot:
 
     def returned(self, result: object) -> None:
         """Remember which parameters it depends on."""
-        waiting: list[Any] = [tensor.grad_fn for tensor in tensors(result)]
-        seen: set[Any] = {None}
-        while waiting:
-            node = waiting.pop()
-            if node not in seen:
-                seen.add(node)
-                self._by_forward.add(id(getattr(node, "variable", None)))
-                waiting += [following for following, _ in node.next_functions]
+        self._by_forward.update(map(id, graph_leaves(tensors(result))))
 
     @property
     def apart(self) -> bool:

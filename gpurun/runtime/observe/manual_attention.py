@@ -6,10 +6,10 @@ softmax of a product shows without any wrapper. torch's own attention has other 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from gpurun.knobs.applied.backward_graph import nodes_before
 from gpurun.runtime.core.tensor_values import tensors
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
@@ -42,26 +42,14 @@ def watch() -> None:
     def returned(result: object) -> object:
         nonlocal left
         left -= 1
-        graphs = [t.grad_fn for t in tensors(result) if t.grad_fn is not None]
+        graphs = [tensor for tensor in tensors(result) if tensor.grad_fn is not None]
         if graphs or not left:
             ROOTS.around.remove(NAME)
-        if any(map(_is_weighted_sum, _nodes(graphs))):
+        if any(map(_is_weighted_sum, nodes_before(graphs, MOST_NODES))):
             TRAITS.note(TRAIT, "in the backward graph of a root")
         return result
 
     ROOTS.around.add(NAME, nullcontext, returned, lambda error: None)
-
-
-def _nodes(roots: list[Node]) -> Iterator[Node]:
-    """The operations of backward graphs."""
-    seen, waiting = set(roots), list(roots)
-    while waiting and len(seen) < MOST_NODES:
-        node = waiting.pop()
-        yield node
-        for source, _ in node.next_functions:
-            if source is not None and source not in seen:
-                seen.add(source)
-                waiting.append(source)
 
 
 def _is_weighted_sum(node: Node) -> bool:

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from gpurun.identity_map import IdentityMap
 from gpurun.knobs.api import Hooks
+from gpurun.knobs.applied.backward_graph import graph_leaves
 from gpurun.knobs.applied.call_types import Args, Kwargs
 from gpurun.knobs.applied.replaced_methods import intercepted
 from gpurun.knobs.callers import is_ours
@@ -71,7 +72,7 @@ class LossScale:
             return None
         with torch.enable_grad():
             scaled = (loss.float() if loss.itemsize < 4 else loss) * self._scale
-        leaves = _leaves(scaled)
+        leaves = graph_leaves([scaled])
         if hooked_tensors(leaves):
             self._read("register_hook")
             return None
@@ -152,21 +153,6 @@ class LossScale:
 
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def _leaves(loss: Tensor) -> list[Tensor]:
-    """The tensors into which a backward pass from this loss accumulates."""
-    waiting = [] if loss.grad_fn is None else [loss.grad_fn]
-    found, seen = [], set(waiting)
-    while waiting:
-        node = waiting.pop()
-        if type(node).__name__ == "AccumulateGrad":
-            found.append(node.variable)  # type: ignore[attr-defined]  # torch declares it nowhere
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                waiting.append(following)
-    return found
 
 
 def _gradients(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
