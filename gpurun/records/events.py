@@ -337,6 +337,10 @@ class WaitsEvent:
     reads: tuple[ValueRead, ...]
 
 
+BUFFERS = "buffers of "
+"""Names of buffers in `side_update_norms` begin so; those of copies end in a number."""
+
+
 @record
 class AuditEvent:
     """One audited step of a trial: what the loss guard compares between trials.

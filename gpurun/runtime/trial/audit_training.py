@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from gpurun.records.events import AuditEvent, RatesEvent
+from gpurun.records.events import BUFFERS, AuditEvent, RatesEvent
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.seeds import generator_state
@@ -220,7 +220,7 @@ class TrainingAudit:
                     k: b for k, b in module.named_buffers(recurse=False) if b.is_floating_point()
                 }
                 if own:
-                    yield f"buffers of {number}.{name}", _Buffers(module, tuple(own))
+                    yield f"{BUFFERS}{number}.{name}", _Buffers(module, tuple(own))
         yield from _model_copies(roots)
 
 

@@ -21,7 +21,6 @@ from gpurun.tuner.guard.output_differences import (
     Call,
     Difference,
     OutputTensor,
-    Place,
     calls_of,
     differences,
     of_group,
@@ -268,11 +267,9 @@ class _Bounds:
         tempered = self._once(place, tempered, lambda d: d.worst_tempered)
         if worst > once and difference.worst_tempered > tempered:
             return self._beyond(f"{place} deviates by {worst:.2%} in one call", once)
-        most = self._disagreeing(place, difference)
-        if most is not None:
-            return self._beyond(
-                f"{place} agrees in {1 - difference.disagreement:.1%} only", 1 - most
-            )
+        wrong, part = difference.disagreement, self._disagreeing(place, difference)
+        if part is not None:
+            return self._beyond(f"{place} agrees in {1 - wrong:.1%} only", 1 - part)
         lead, most = difference.clearest_turn, self._turning(place, allowed)
         if lead > most and not self._trained:
             said = f"{place} has another largest number in a row where it led by {lead:.1%}"
@@ -357,7 +354,7 @@ def _reference(case: Comparison, trained: bool) -> dict[OutputTensor, Difference
 # -- what is wrong whatever the inputs are ---------------------------------------------------------
 
 
-def _plainly_wrong(calls: Sequence[Call], varying: Collection[Place]) -> str | None:
+def _plainly_wrong(calls: Sequence[Call], varying: Collection[OutputTensor]) -> str | None:
     for ours, theirs in calls:
         reason = _other_kind(ours, theirs, varying)
         if reason is not None:
@@ -381,7 +378,9 @@ def _in_training_mode(calls: Sequence[Call]) -> str | None:
     return None
 
 
-def _other_kind(ours: OutputsEvent, theirs: OutputsEvent, varying: Collection[Place]) -> str | None:
+def _other_kind(
+    ours: OutputsEvent, theirs: OutputsEvent, varying: Collection[OutputTensor]
+) -> str | None:
     """Other containers, types, shapes, or numbers that are not finite."""
     if ours.structure != theirs.structure or len(ours.outputs) != len(theirs.outputs):
         return f"{theirs.module} returns {ours.structure} instead of {theirs.structure}"
@@ -390,7 +389,7 @@ def _other_kind(ours: OutputsEvent, theirs: OutputsEvent, varying: Collection[Pl
         place = OutputTensor(theirs.module, other.path, other.dtype)
         if mine.dtype != other.dtype:
             return f"{place} is {mine.dtype} instead of {other.dtype}"
-        free = theirs.trained and (theirs.module, other.path) in varying
+        free = theirs.trained and place in varying
         if sized and mine.shape != other.shape and not free:
             return f"{place} has the shape {list(mine.shape)} instead of {list(other.shape)}"
         if sized and mine.not_finite > other.not_finite:

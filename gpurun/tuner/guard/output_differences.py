@@ -18,8 +18,6 @@ FAR = 3.0
 """A number so many times as large as the RMS is rounded by more than others."""
 Call = tuple[OutputsEvent, OutputsEvent]
 """A call in a trial, and the same call in the baseline."""
-Place = tuple[str, str]
-"""A module's class, and where a tensor stands in its output."""
 
 
 @dataclass(frozen=True)
@@ -163,27 +161,31 @@ def of_group(ours: Evidence, theirs: Evidence, trained: bool) -> list[Call]:
     return [call for call in calls_of(ours, theirs) if bool(call[1].trained) is trained]
 
 
-def varying_shapes(baselines: Sequence[Evidence]) -> set[Place]:
+def varying_shapes(baselines: Sequence[Evidence]) -> set[OutputTensor]:
     """The tensors whose shape differs between calls of the script as it is on equal shapes.
 
     A detector returns as many boxes as its weights find, and those differ by rounding at least.
     """
-    found: dict[tuple[object, ...], set[tuple[int, ...]]] = {}
+    found: dict[tuple[OutputTensor, object], set[tuple[int, ...]]] = defaultdict(set)
     for event in (e for baseline in baselines for e in baseline.outputs):
         given = tuple(figures.shape for figures in event.inputs)
         for figures in event.outputs:
-            found.setdefault((event.module, figures.path, given), set()).add(figures.shape)
-    return {(str(m), str(path)) for (m, path, _), shapes in found.items() if len(shapes) > 1}
+            found[_place(event, figures), given].add(figures.shape)
+    return {place for (place, _), shapes in found.items() if len(shapes) > 1}
 
 
-def without(varying: Collection[Place], calls: Sequence[Call]) -> list[Call]:
+def without(varying: Collection[OutputTensor], calls: Sequence[Call]) -> list[Call]:
     """The calls; those after training without these tensors."""
 
     def fixed(e: OutputsEvent) -> OutputsEvent:
-        kept = tuple(figures for figures in e.outputs if (e.module, figures.path) not in varying)
+        kept = tuple(figures for figures in e.outputs if _place(e, figures) not in varying)
         return replace(e, outputs=kept) if e.trained else e
 
     return [(fixed(ours), fixed(theirs)) for ours, theirs in calls]
+
+
+def _place(event: OutputsEvent, figures: TensorFigures) -> OutputTensor:
+    return OutputTensor(event.module, figures.path, figures.dtype)
 
 
 def differences(calls: Sequence[Call]) -> dict[OutputTensor, Difference]:
@@ -192,5 +194,5 @@ def differences(calls: Sequence[Call]) -> dict[OutputTensor, Difference]:
     for ours, theirs in calls:
         for mine, other in zip(ours.outputs, theirs.outputs, strict=False):
             if mine.shape == other.shape and mine.dtype == other.dtype:
-                found[OutputTensor(theirs.module, other.path, other.dtype)].add(mine, other)
+                found[_place(theirs, other)].add(mine, other)
     return found

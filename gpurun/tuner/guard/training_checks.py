@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
 from gpurun.knobs.api import Effect
-from gpurun.records.events import AuditEvent
+from gpurun.records.events import BUFFERS, AuditEvent
 from gpurun.stats.descriptive import median
 from gpurun.stats.loss_deviation import standard_error
 from gpurun.tuner.guard.first_step_checks import turned
@@ -41,8 +40,6 @@ TURNED = 0.5
 """And so are those that repeats, or rounded parameters, turn so far (cosine)."""
 VANISHED = 1e-3
 """A gradient this small against the baseline's has been dropped."""
-NUMBERED = re.compile(r"(?!buffers of ).* \d+")
-"""The name of a copy of the model, which a number tells from others."""
 IMPLEMENTATION_KEYS = frozenset({"fused", "foreach", "capturable", "differentiable", "initial_lr"})
 """Optimizer settings that choose kernels, not mathematics."""
 
@@ -246,7 +243,7 @@ def _moved(trial: Evidence) -> dict[str, float]:
     for audit in trial.audits:
         for name, size in audit.side_update_norms.items():
             total[name] = total.get(name, 0.0) + (size if math.isfinite(size) else 0.0)
-    for name in [n for n in total if NUMBERED.fullmatch(n)]:
+    for name in [n for n in total if not n.startswith(BUFFERS)]:
         copies.setdefault(name.rpartition(" ")[0], []).append(total.pop(name))
     for kind, sizes in copies.items():
         total |= {f"{kind} {n}": size for n, size in enumerate(sorted(sizes, reverse=True))}
