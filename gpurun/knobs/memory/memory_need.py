@@ -8,13 +8,18 @@ from gpurun.records.facts import Facts
 
 def not_needed(facts: Facts) -> Skip | None:
     """Why memory is not to be paid for with time here, None if it is."""
-    if facts.objective != "memory" and not facts.out_of_memory:
+    if not memory_is_scarce(facts):
         return Skip(
             "saves memory, costs time: for --objective memory or a script that does not fit"
         )
     if not facts.roots:
         return Skip("no module is called while training")
     return unfit(facts.traits, any(root.compiled for root in facts.roots), facts.current)
+
+
+def memory_is_scarce(facts: Facts) -> bool:
+    """True if memory is what the tuning is for, or what the script lacks."""
+    return facts.objective == "memory" or facts.out_of_memory
 
 
 def unfit(traits: dict[str, str], compiled: bool, current: dict[str, object]) -> Skip | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.memory.memory_need import memory_is_scarce
 from gpurun.records.events import RECOMPUTES
 from gpurun.records.facts import Facts
 
@@ -36,7 +37,7 @@ class NeedlessRecompute(Knob):
         """Skip it, where the script was seen to compute a forward again."""
         if RECOMPUTES not in facts.traits:
             return Skip("the script computes no forward again")
-        if facts.objective == "memory" or facts.out_of_memory or "checkpointing" in facts.current:
+        if memory_is_scarce(facts) or "checkpointing" in facts.current:
             return Skip("it saves the memory that is asked for")
         host, memory = facts.result.host, facts.machine.memory_bytes
         held = None if host is None else host.peak_rss_bytes
@@ -45,7 +46,7 @@ class NeedlessRecompute(Knob):
         return ["skip"]
 
     def apply(self, value: str, hooks: Hooks) -> None:
-        """Stand in for the function."""
+        """Stand in for what torch does around the function."""
         from gpurun.knobs.memory.applied.kept_activations import KeptActivations
 
         KeptActivations(hooks).install()

@@ -288,7 +288,9 @@ class StepClock:
     def step_begins(self, optimizer: Optimizer, *_: object) -> None:
         """Global optimizer pre-hook."""
         thread = get_ident()
-        stepping = self._stepping.setdefault(thread, [])
+        stepping = self._stepping.get(thread)
+        if stepping is None:
+            stepping = self._stepping[thread] = []
         if stepping:
             # a step that raised has left its entry behind; frame 2 is torch's, which runs the hooks
             del stepping[_depth(sys._getframe(2)) :]
@@ -329,11 +331,8 @@ class StepClock:
             self._report("optimizer", count)
 
     def _first_of(self, optimizer: Optimizer, number: int) -> int:
-        """The number to count a new optimizer by.
-
-        If the one that stepped last is gone, and was like it, this is the next fold of the same
-        training, or the next run of a sweep: it takes over that number.
-        """
+        """The number to count a new optimizer by: that of the one that stepped last, if that is
+        gone and was like it. Then this is the next fold, or the next run of a sweep."""
         groups = getattr(optimizer, "param_groups", ())  # of a class of its own it may lack them
         alike = (type(optimizer), sum(p.numel() for group in groups for p in group["params"]))
         last = -1 if self._latest is None else int(self._latest[SOURCE])
