@@ -32,6 +32,7 @@ print("trained", model.weight.isfinite().all().item())
 """
 
 SPAWNED = """
+import os
 import torch
 import torch.distributed as dist
 
@@ -47,11 +48,11 @@ def train(rank, store):
         loss.backward()
         before = model.module.weight.detach().clone()
         optimizer.step()
-    print("left out" if torch.equal(before, model.module.weight) else "stepped", flush=True)
+    text = "left out" if torch.equal(before, model.module.weight) else "stepped"
+    os.write(1, f"{text}\\n".encode())  # at once, or the two ranks' lines mix
     dist.barrier()
 
 if __name__ == "__main__":
-    import os
     torch.multiprocessing.spawn(train, (os.path.abspath("store"),), nprocs=2)
 """
 

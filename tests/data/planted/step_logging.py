@@ -23,7 +23,7 @@ class Log:
 
     def save(self):
         with open(self.path, "w") as file:
-            for entry in self.entries[-20:] * 100:
+            for entry in self.entries[-20:] * 300:
                 file.write(json.dumps(entry) + "\n")
             file.flush()
             os.fsync(file.fileno())
