@@ -143,3 +143,74 @@ def test_all_numerics_knobs_together(train: Any) -> None:
     run = train({"fused_optimizer": "fused", "autocast": "bf16", "compile": "reduce-overhead"})
     assert set(run.outcomes("autocast") + run.outcomes("compile")) == {"applied"}
     agrees(run.printed, train({}).printed, rel=0.1)
+
+
+LENGTHS = """
+import json, random
+import torch
+from torch import nn
+
+random.seed(0)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for step in range(30):
+    x = torch.randn(8, random.randint(3, 40), 16).cuda()
+    loss = (model(x) - x[..., :4]).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(json.dumps(losses))
+"""
+
+
+@pytest.mark.slow
+def test_inputs_of_many_lengths_are_compiled_without_a_cuda_graph_for_each(
+    tmp_path: Path, gpurun: Callable[..., Any]
+) -> None:
+    run = run_under(gpurun, tmp_path, LENGTHS, {"compile": "reduce-overhead"})
+    why = "the input had 11 shapes, each with its own graph"
+    assert run.knobs[-1] == ("compile", "applied", f"Sequential: default, for {why}")
+    bare = run_under(gpurun, tmp_path, LENGTHS, {})
+    assert run.printed == pytest.approx(bare.printed, rel=1e-3)
+
+
+NOISY = """
+import json
+import torch
+from torch import nn
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encode, self.decode = nn.Linear(64, 16), nn.Linear(8, 64)
+    def forward(self, x):
+        mean, spread = self.encode(x).chunk(2, 1)
+        return self.decode(mean + torch.randn_like(spread) * spread.exp())
+
+torch.manual_seed(0)
+model = Noisy().cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+losses = []
+for step in range(12):
+    x = torch.rand(16, 64).cuda()
+    loss = (model(x) - x).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(json.dumps(losses))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["reduce-overhead", "default"])
+def test_a_compiled_model_draws_the_noise_that_it_draws_uncompiled(
+    tmp_path: Path, gpurun: Callable[..., Any], mode: str
+) -> None:
+    run = run_under(gpurun, tmp_path, NOISY, {"compile": mode})
+    assert run.knobs == [("compile", "applied", f"Noisy: {mode}")]
+    bare = run_under(gpurun, tmp_path, NOISY, {})
+    assert run.printed == pytest.approx(bare.printed, rel=1e-3)

@@ -12,7 +12,7 @@ from torch.nn import Module
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.autograd_state import is_traced
 from gpurun.knobs.applied.root_outputs import COPIED_LATER
-from gpurun.knobs.applied.tensor_trees import map_tensors
+from gpurun.knobs.applied.tensor_trees import leaves, map_tensors
 from gpurun.knobs.compiling.applied.compilations import Compilations
 from gpurun.knobs.compiling.applied.graph_rewrites import compile_in_place
 from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
@@ -20,6 +20,10 @@ from gpurun.knobs.compiling.compile import BY_ITSELF, CANNOT_TWICE, COPIES_MODEL
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_on
 from gpurun.knobs.loss.applied.padded_logits import copy_of
 from gpurun.records.events import DOUBLE_BACKWARD
+
+MOST_SHAPES = 10
+"""A graph is recorded for each combination of input shapes: more than training, evaluation, and the
+last batches of both take."""
 
 
 def compile_roots(mode: str, hooks: Hooks) -> None:
@@ -43,7 +47,7 @@ def compile_roots(mode: str, hooks: Hooks) -> None:
     hooks.on_root(compile_root)
     if graphs is not None:
         hooks.on_step(graphs.step_done)
-        hooks.around_root_call(lambda: graphs, graphs.output)
+        hooks.around_root_call(lambda: graphs, graphs.output, graphs.inputs)
     hooks.on_step(report.step_done)
 
 
@@ -90,7 +94,8 @@ class _CompileReport:
 
 class _GraphSteps:
     """Tells CUDA graphs where a step begins, and compiles anew without them where they would
-    overwrite results: under gradient accumulation, and in models that keep a tensor of a step.
+    overwrite results: under gradient accumulation, and in models that keep a tensor of a step. So
+    it does where the shapes of inputs keep changing, and each would take a graph of its own.
 
     It is the context of each root call.
     """
@@ -100,6 +105,7 @@ class _GraphSteps:
         self._kept: list[KeptTensors] = []
         self._report = report
         self._training_calls = 0
+        self._shapes: set[tuple[torch.Size, ...]] = set()
 
     def add(self, module: Module) -> None:
         """Take care of a root that is about to be called for the first time."""
@@ -128,6 +134,14 @@ class _GraphSteps:
         """The next root call begins a step."""
         self._training_calls = 0
         self._kept.clear()
+
+    def inputs(self, given: object) -> object:
+        """What a root is given, whose shapes are noted."""
+        if self.modules and not is_traced():
+            self._shapes.add(tuple(tensor.shape for tensor in leaves(given)))
+            if len(self._shapes) > MOST_SHAPES:
+                self._give_up(f"the input had {len(self._shapes)} shapes, each with its own graph")
+        return given
 
     def output(self, value: object) -> object:
         """A copy of the root's output, which the next step does not overwrite."""

@@ -25,21 +25,37 @@ REWRITES: list[Rewrite] = []
 def compile_in_place(module: Module, mode: str) -> None:
     """`module.compile(mode=mode)`, of graphs that were rewritten first.
 
-    Three things differ from what torch does. A container of torch's own as the root, such as
+    Four things differ from what torch does. A container of torch's own as the root, such as
     `nn.Sequential`, is compiled too: `Module.compile` skips all of torch's own frames there, and
     compiles nothing. No buffer that the graph saves is reused in its backward pass. Otherwise the
     second backward pass of a script that sometimes retains its graph would raise. Calls that
-    compiled code cannot answer run the module's own code (`or_plain`).
+    compiled code cannot answer run the module's own code (`or_plain`). A model without a dropout
+    module draws the numbers that it draws without compiling, so that both can be compared; masks
+    of dropout stay fused with what they mask, which is faster.
     """
     config = torch._functorch.config
     if hasattr(config, "donated_buffer"):
         config.donated_buffer = False
+    if not any(_drops(part) for part in module.modules()):
+        _draw_as_uncompiled()
     inductor = getattr(torch, "_TorchCompileInductorWrapper", None)
     how: dict[str, Any] = {"mode": mode}
     if REWRITES and inductor is not None:
         how = {"backend": rewriting(inductor(mode, None, None))}
     call = _inlined(module) or module._call_impl
     module._compiled_call_impl = or_plain(module, torch.compile(call, **how))
+
+
+def _drops(module: Module) -> bool:
+    return isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0
+
+
+def _draw_as_uncompiled() -> None:
+    """Let inductor call torch's own kernels for random numbers, as long as it has that option."""
+    import torch._inductor.config as inductor
+
+    if hasattr(inductor, "fallback_random"):
+        inductor.fallback_random = True
 
 
 def _inlined(module: Module) -> Callable[..., Any] | None:
