@@ -120,7 +120,8 @@ class Knob(ABC):
     tried by itself. `saves_memory`: it can make a script fit that runs out of memory, with the same
     training. If `facts.out_of_memory`, later candidates save more memory. `most_values`: so many of
     its candidates are tried at most; refinements come on top. `startup_seconds`: what turning it
-    adds at least to the start of a process, once a value. `early_imports`: modules that its values
+    adds at least to the start of a process, once a value. `reorders_samples`: under some scripts
+    the model may see other samples, or in another order. `early_imports`: modules that its values
     import anyway: a trial's process may do so beforehand.
     """
 
@@ -134,6 +135,7 @@ class Knob(ABC):
     saves_memory: ClassVar[bool] = False
     most_values: ClassVar[int] = 2
     startup_seconds: ClassVar[float] = 0.0
+    reorders_samples: ClassVar[bool] = False
     early_imports: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.api import Effect
 from gpurun.knobs.loading.loader_workers import LoaderWorkers
 from gpurun.knobs.processor.cpu_threads import CpuThreads
 from gpurun.records.facts import Facts
@@ -19,84 +19,18 @@ from gpurun.tuner.search.screening import Screening, SearchLimits, SearchState, 
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import MACHINE, facts
+from tests.unit.tuner_searches import (
+    Compiled,
+    Doubtful,
+    Likely,
+    Rate,
+    Rounding,
+    Second,
+    kept,
+    product,
+    searched,
+)
 from tests.unit.tuner_trials import judge_of, trial
-
-
-class Likely(Knob):
-    """A change that is likely to gain."""
-
-    name: ClassVar[str] = "first"
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 1
-    likely: ClassVar[bool] = True
-    values: ClassVar[Sequence[Any]] = (True,)
-
-    def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
-        return self.values
-
-    def apply(self, value: Any, hooks: Hooks) -> None:
-        raise AssertionError("nothing is launched here")
-
-
-class Second(Likely):
-    name: ClassVar[str] = "second"
-    order: ClassVar[int] = 2
-
-
-class Rounding(Likely):
-    name: ClassVar[str] = "rounding"
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    order: ClassVar[int] = 3
-
-
-class Doubtful(Likely):
-    name: ClassVar[str] = "doubtful"
-    order: ClassVar[int] = 4
-    likely: ClassVar[bool] = False
-    values: ClassVar[Sequence[Any]] = ("a", "b")
-
-
-Rate = Callable[[dict[str, Any]], float | None]
-
-
-def searched(
-    knobs: Sequence[Any],
-    rate: Rate,
-    *,
-    trials: int = 99,
-    of: Callable[[TrialRequest], Trial] | None = None,
-    late: Callable[[Trial, StartupSeconds], bool] = lambda best, startup: False,
-) -> tuple[SearchState, list[dict[str, Any]], list[str]]:
-    """The state after a search, the settings launched, and what was noted."""
-    asked: list[dict[str, Any]] = []
-    notes: list[str] = []
-
-    def launch(request: TrialRequest) -> Trial:
-        asked.append(dict(request.settings))
-        return of(request) if of else trial(rate(asked[-1]), request.settings)
-
-    base = trial(100.0)
-    assert base.evidence is not None
-    state = SearchState({}, base, facts(), judge_of(base.evidence, base.evidence))
-    limits = SearchLimits(trials, late, frozenset(Effect))
-    KnobSearch(launch, notes.append, PROBE, limits).run(knobs, state)
-    return state, asked, notes
-
-
-def product(**factors: float) -> Rate:
-    """100 samples/s, times the factor of each change that is set."""
-
-    def rate(settings: dict[str, Any]) -> float:
-        result = 100.0
-        for name in settings:
-            result *= factors.get(name, 1.0)
-        return result
-
-    return rate
-
-
-def kept(state: SearchState) -> dict[str, float | None]:
-    return {row.knob: row.speedup for row in state.ladder if row.kept}
 
 
 def test_the_first_trial_takes_every_likely_change_and_no_doubtful_one() -> None:
@@ -335,27 +269,6 @@ def test_what_goes_with_a_change_is_set_and_left_out_with_it() -> None:
     assert rows["cpu_threads"] == "goes with loader_workers"
 
 
-class Compiled(Likely):
-    name: ClassVar[str] = "compiled"
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    order: ClassVar[int] = 5
-    startup_seconds: ClassVar[float] = 30.0
-
-
-def test_of_a_set_that_is_of_no_use_what_is_compiled_goes_first_and_then_the_numerics() -> None:
-    def rate(settings: dict[str, Any]) -> float | None:
-        return None if {"compiled", "rounding"} & set(settings) else 150.0
-
-    knobs = [Likely(), Second(), Rounding(), Compiled()]
-    state, asked, _ = searched(knobs, rate, trials=3)
-    assert [set(settings) for settings in asked] == [
-        {"first", "second", "rounding", "compiled"},
-        {"first", "second", "rounding"},
-        {"first", "second"},
-    ]
-    assert set(state.settings) == {"first", "second"}
-
-
 def test_a_knob_may_be_likely_for_some_scripts_alone() -> None:
     class Choosy(Likely):
         name: ClassVar[str] = "choosy"
@@ -386,63 +299,3 @@ def test_changed_numerics_are_compiled_anew_and_a_changed_pipeline_is_not() -> N
 
 def no_limits() -> SearchLimits:
     return SearchLimits(99, lambda best, startup: False, frozenset(Effect))
-
-
-class Dear(Compiled):
-    startup_seconds: ClassVar[float] = 40.0
-
-
-def test_a_set_that_takes_more_than_its_share_goes_on_without_what_is_compiled() -> None:
-    def of(request: TrialRequest) -> Trial:
-        if "compiled" not in request.settings:
-            return trial(150.0, request.settings)
-        found = trial(None, request.settings, status="timeout", seconds=69.0, reason="not done")
-        return replace(found, late=True)
-
-    knobs = [Likely(), Second(), Dear()]
-    state, asked, notes = searched(knobs, product(), of=of)
-    assert asked[:2] == [
-        {"first": True, "second": True, "compiled": True}, {"first": True, "second": True},
-    ]  # fmt: skip
-    assert sum("compiled" in settings for settings in asked) == 1, "it is not tried alone again"
-    row = next(row for row in state.ladder if row.knob == "compiled")
-    assert "not tried to its end" in row.reason
-    assert "compiled: not tried to its end, 1 min 09 s" in "\n".join(notes)
-
-
-@pytest.mark.parametrize(("room", "untried"), [(100.0, ["compiled"]), (0.0, ["compiled b"])])
-def test_what_had_no_time_is_named_at_the_end(room: float, untried: list[str]) -> None:
-    """A value that was given up, and one that would have started too late."""
-
-    class Two(Dear):
-        values: ClassVar[Sequence[Any]] = ("a", "b")
-        likely: ClassVar[bool] = False
-
-    asked: list[dict[str, Any]] = []
-
-    def launch(request: TrialRequest) -> Trial:
-        asked.append(dict(request.settings))
-        found = trial(90.0, request.settings)
-        return replace(found, late=True) if room else found
-
-    def late(best: Trial, startup: StartupSeconds) -> bool:
-        return bool(asked) and startup.first > room
-
-    base = trial(100.0)
-    assert base.evidence is not None
-    state = SearchState({}, base, facts(), judge_of(base.evidence, base.evidence))
-    search = KnobSearch(launch, lambda note: None, PROBE, SearchLimits(99, late, frozenset(Effect)))
-    search.run([Two()], state)
-    assert asked == [{"compiled": "a"}]
-    assert search.untried == untried
-
-
-def test_what_takes_too_long_to_start_is_left_out_of_the_set_before_it_is_launched() -> None:
-    knobs = [Likely(), Second(), Dear()]
-    _, asked, notes = searched(
-        knobs, product(first=1.5, second=2.0), late=lambda best, startup: startup.first > 20
-    )
-    assert asked[0] == {"first": True, "second": True}
-    assert any(
-        line.startswith("compiled: not among all at once: it takes about 40 s") for line in notes
-    )

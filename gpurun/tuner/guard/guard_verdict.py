@@ -21,6 +21,7 @@ from gpurun.tuner.guard.training_evidence import (
     DrawsReason,
     Evidence,
     RoundingReason,
+    SamplesReason,
 )
 
 Check = Callable[[Comparison], "str | None"]
@@ -84,7 +85,7 @@ def _failed_checks(cases: Sequence[Comparison], training: bool) -> list[str]:
     for check in TRAINING_CHECKS if training else CHECKS:
         reason = next((r for r in map(check, cases) if r is not None), None)
         if reason is not None:
-            reasons.append(reason)
+            reasons.append(SamplesReason(reason) if check in SAMPLE_CHECKS else reason)
     return reasons
 
 
@@ -99,6 +100,11 @@ def may_be_draws(verdict: GuardVerdict) -> bool:
     may explain: the data set's random parts were drawn anew, and the loss is not far off."""
     drawn = bool(verdict.reasons) and all(isinstance(x, DrawsReason) for x in verdict.reasons)
     return drawn and verdict.loss_deviation is not None and verdict.loss_deviation <= MOST_BY_DRAWS
+
+
+def may_be_samples(verdict: GuardVerdict) -> bool:
+    """True if other samples reach the model, or in another order."""
+    return any(isinstance(reason, SamplesReason) for reason in verdict.reasons)
 
 
 def _both(
@@ -118,10 +124,7 @@ def _shows_gradients(trial: Evidence) -> bool:
     return any(norm is not None and math.isfinite(norm) for norm in norms)
 
 
-CHECKS: tuple[Check, ...] = (
-    loss_checks.finite,
-    loss_checks.has_loss,
-    loss_checks.to_compare_with,
+SAMPLE_CHECKS: tuple[Check, ...] = (
     sample_checks.data_set,
     sample_checks.order,
     sample_checks.samples,
@@ -129,6 +132,12 @@ CHECKS: tuple[Check, ...] = (
     sample_checks.likeness,
     sample_checks.fed,
     sample_checks.inputs,
+)
+CHECKS: tuple[Check, ...] = (
+    loss_checks.finite,
+    loss_checks.has_loss,
+    loss_checks.to_compare_with,
+    *SAMPLE_CHECKS,
     training_checks.optimizers,
     training_checks.hyperparameters,
     training_checks.rates,

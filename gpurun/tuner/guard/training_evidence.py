@@ -32,6 +32,12 @@ class RoundingReason(str):
     __slots__ = ()
 
 
+class SamplesReason(str):
+    """A reason of the guard: other samples reach the model, or in another order."""
+
+    __slots__ = ()
+
+
 class DrawsReason(str):
     """A reason of the guard that trials of the script as it is under other seeds may lift."""
 

@@ -16,6 +16,7 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.records.failure import FailureKind
 from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import knob_calls
+from gpurun.tuner.guard.guard_verdict import may_be_samples
 from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.script_facts import facts_under
 from gpurun.tuner.search.screening import (
@@ -89,6 +90,8 @@ class CombinedTrial:
         self._screening = screening
         self._before = (dict(state.settings), state.best)
         self._adopted: list[CombinedChange] = []
+        self._halved = False
+        """True once the doubtful numerics of a set of no use were left out."""
 
     def try_set(self, members: Sequence[CombinedChange], state: SearchState) -> bool:
         """Launch them at once and adopt them if they gain; False: to be tried one by one."""
@@ -120,7 +123,7 @@ class CombinedTrial:
                 continue
             if not trial.late:
                 self._screening.note(f"not all at once: {reason}")
-            group = self._safer(group, trial, state)
+            group = self._safer(group, trial, guard, state)
         return False
 
     def _too_slow(
@@ -144,18 +147,30 @@ class CombinedTrial:
         return next(m for m in group if m.knob is slowest)
 
     def _safer(
-        self, group: Sequence[CombinedChange], trial: Trial, state: SearchState
+        self,
+        group: Sequence[CombinedChange],
+        trial: Trial,
+        guard: GuardVerdict | None,
+        state: SearchState,
     ) -> list[CombinedChange]:
         """The members to try next if a set is of no use.
 
-        First the one that starts slowly goes, for it is the likeliest to fail. Then all that change
-        numerics go. In the end none is left.
+        If other samples reach the model, what may hand them out otherwise goes. If not, first the
+        one that starts slowly goes, for it is the likeliest to fail; then the more doubtful half of
+        those that change numerics; then all of these. In the end none is left.
         """
+        if guard is not None and may_be_samples(guard):
+            others = [m for m in group if not m.knob.reorders_samples]
+            if len(others) < len(group):
+                return others
         slow = self._slowest_start(group, state)
         if slow is not None:
             if trial.late:
                 self._drop(slow, trial, trial.record.reason, state)
             return [m for m in group if m is not slow]
+        if not self._halved:
+            self._halved = True
+            return _without_doubtful(group)
         return _safe(group)
 
     def leave_one_out(self, state: SearchState) -> None:
@@ -295,6 +310,15 @@ def _safe(group: Sequence[CombinedChange]) -> list[CombinedChange]:
     """Those that only feed the model: they seldom cost time. None if that is all of them."""
     safe = [m for m in group if m.knob.effect is Effect.PIPELINE]
     return safe if len(safe) < len(group) else []
+
+
+def _without_doubtful(group: Sequence[CombinedChange]) -> list[CombinedChange]:
+    """Without the more doubtful half of those that change numerics: the last ones in order."""
+    numerics = sorted(
+        (m for m in group if m.knob.effect is not Effect.PIPELINE), key=lambda m: m.knob.order
+    )
+    doubtful = numerics[len(numerics) // 2 :]
+    return [m for m in group if m not in doubtful] if doubtful else []
 
 
 def _culprit(group: Sequence[CombinedChange], trial: Trial) -> CombinedChange | None:
