@@ -204,6 +204,17 @@ def test_a_script_that_raises_in_the_window_keeps_its_traceback(
     assert found.timeline.notes == ("the window is short: the script ended inside the window",)
 
 
+def test_a_call_that_raises_before_the_window_shows_no_frame_of_ours(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    script(tmp_path, "if step == 2: torch.autograd.backward(torch.zeros(1))")
+    done = gpurun("profile", "--quiet", "train.py", cwd=tmp_path)
+    assert done.returncode == 1
+    told = without_verdict(done.stderr).decode()
+    assert "RuntimeError: element 0 of tensors does not require grad" in told
+    assert "gpurun" not in told.partition("Traceback")[2].partition("RuntimeError")[0]
+
+
 def test_a_script_that_is_over_before_it_is_steady_is_still_diagnosed(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

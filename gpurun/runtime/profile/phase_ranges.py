@@ -72,16 +72,16 @@ class PhaseRanges:
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
-                if self._compiling() or not self._seen():
-                    return original(*args, **kwargs)
-                began = self._begin(name)
+                seen = not self._compiling() and self._seen()
+                began = self._begin(name) if seen else 0
                 try:
                     return original(*args, **kwargs)
                 except BaseException as error:
                     drop_frame(error)
                     raise
                 finally:
-                    self._end(name, began)
+                    if seen:
+                        self._end(name, began)
 
             return call
 
