@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Gpurun
 from tests.integration.knob_runs import bare, run_under
+from tests.integration.noisy_training import noisy_training
 
 SCRIPT = """
 import json
@@ -110,43 +111,12 @@ def test_a_compiled_model_is_traced_and_differentiated_otherwise_by_its_own_code
     assert run.printed == pytest.approx(bare(tmp_path, TRACED), rel=1e-5)
 
 
-NOISY = """
-import json
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-torch.set_num_threads(1)
-
-class Noisy(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encode, self.decode = nn.Linear(64, 16), nn.Linear(8, 64)
-        self.last = nn.Dropout(DROPOUT)
-    def forward(self, x):
-        mean, spread = self.encode(x).chunk(2, 1)
-        return self.last(self.decode(mean + torch.randn_like(spread) * spread.exp()))
-
-model = Noisy()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-losses = []
-for step in range(5):
-    x = torch.rand(16, 64)
-    loss = (model(x) - x).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
-print(json.dumps(losses))
-"""
-
-
 @pytest.mark.slow  # quick twin: the traced model, above
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_compiled_model_draws_the_same_noise_unless_it_has_dropout(
     tmp_path: Path, gpurun: Gpurun, dropout: float
 ) -> None:
-    script = NOISY.replace("DROPOUT", str(dropout))
+    script = noisy_training("cpu", dropout)
     run = run_under(gpurun, tmp_path, script, {"compile": "default"})
     assert run.knobs == [("compile", "applied", "Noisy: default")]
     same = run.printed == pytest.approx(bare(tmp_path, script), rel=1e-5)

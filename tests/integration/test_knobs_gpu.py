@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.integration.knob_runs import run_under
+from tests.integration.noisy_training import noisy_training
 
 pytestmark = pytest.mark.gpu
 
@@ -98,7 +99,19 @@ def test_under_accumulation_the_model_is_compiled_without_cuda_graphs(train: Any
     agrees(run.printed, train({}, accumulate=4).printed, rel=1e-2)
 
 
-MASKED = """
+SMALL_STEPS = """
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for x in batches:
+    loss = loss_of(model(x), x)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(json.dumps(losses))
+"""
+MASKED = (
+    """
 import json
 import torch
 
@@ -114,17 +127,11 @@ class Net(torch.nn.Module):
 
 torch.manual_seed(0)
 model = Net().cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-losses = []
-for step in range(12):
-    x = torch.randn(32, 16).cuda()
-    loss = torch.nn.functional.cross_entropy(model(x), x.argmax(1) % 4)
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
-print(json.dumps(losses))
+batches = (torch.randn(32, 16).cuda() for _ in range(12))
+loss_of = lambda out, x: torch.nn.functional.cross_entropy(out, x.argmax(1) % 4)
 """
+    + SMALL_STEPS
+)
 
 
 @pytest.mark.slow
@@ -145,7 +152,8 @@ def test_all_numerics_knobs_together(train: Any) -> None:
     agrees(run.printed, train({}).printed, rel=0.1)
 
 
-LENGTHS = """
+LENGTHS = (
+    """
 import json, random
 import torch
 from torch import nn
@@ -153,17 +161,11 @@ from torch import nn
 random.seed(0)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-losses = []
-for step in range(30):
-    x = torch.randn(8, random.randint(3, 40), 16).cuda()
-    loss = (model(x) - x[..., :4]).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
-print(json.dumps(losses))
+batches = (torch.randn(8, random.randint(3, 40), 16).cuda() for _ in range(30))
+loss_of = lambda out, x: (out - x[..., :4]).square().mean()
 """
+    + SMALL_STEPS
+)
 
 
 @pytest.mark.slow
@@ -177,40 +179,13 @@ def test_inputs_of_many_lengths_are_compiled_without_a_cuda_graph_for_each(
     assert run.printed == pytest.approx(bare.printed, rel=1e-3)
 
 
-NOISY = """
-import json
-import torch
-from torch import nn
-
-class Noisy(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.encode, self.decode = nn.Linear(64, 16), nn.Linear(8, 64)
-    def forward(self, x):
-        mean, spread = self.encode(x).chunk(2, 1)
-        return self.decode(mean + torch.randn_like(spread) * spread.exp())
-
-torch.manual_seed(0)
-model = Noisy().cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-losses = []
-for step in range(12):
-    x = torch.rand(16, 64).cuda()
-    loss = (model(x) - x).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
-print(json.dumps(losses))
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["reduce-overhead", "default"])
 def test_a_compiled_model_draws_the_noise_that_it_draws_uncompiled(
     tmp_path: Path, gpurun: Callable[..., Any], mode: str
 ) -> None:
-    run = run_under(gpurun, tmp_path, NOISY, {"compile": mode})
+    script = noisy_training("cuda")
+    run = run_under(gpurun, tmp_path, script, {"compile": mode})
     assert run.knobs == [("compile", "applied", f"Noisy: {mode}")]
-    bare = run_under(gpurun, tmp_path, NOISY, {})
+    bare = run_under(gpurun, tmp_path, script, {})
     assert run.printed == pytest.approx(bare.printed, rel=1e-3)
