@@ -102,7 +102,7 @@ def may_be_draws(verdict: GuardVerdict) -> bool:
     return drawn and verdict.loss_deviation is not None and verdict.loss_deviation <= MOST_BY_DRAWS
 
 
-def may_be_samples(verdict: GuardVerdict) -> bool:
+def shows_other_samples(verdict: GuardVerdict) -> bool:
     """True if other samples reach the model, or in another order."""
     return any(isinstance(reason, SamplesReason) for reason in verdict.reasons)
 

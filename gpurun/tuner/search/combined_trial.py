@@ -16,7 +16,7 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.records.failure import FailureKind
 from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import knob_calls
-from gpurun.tuner.guard.guard_verdict import may_be_samples
+from gpurun.tuner.guard.guard_verdict import shows_other_samples
 from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.script_facts import facts_under
 from gpurun.tuner.search.screening import (
@@ -159,7 +159,7 @@ class CombinedTrial:
         one that starts slowly goes, for it is the likeliest to fail; then the more doubtful half of
         those that change numerics; then all of these. In the end none is left.
         """
-        if guard is not None and may_be_samples(guard):
+        if guard is not None and shows_other_samples(guard):
             others = [m for m in group if not m.knob.reorders_samples]
             if len(others) < len(group):
                 return others
@@ -308,17 +308,26 @@ def _is_slower(trial: Trial, state: SearchState) -> bool:
 
 def _safe(group: Sequence[CombinedChange]) -> list[CombinedChange]:
     """Those that only feed the model: they seldom cost time. None if that is all of them."""
-    safe = [m for m in group if m.knob.effect is Effect.PIPELINE]
-    return safe if len(safe) < len(group) else []
+    return _without(_numerics(group), group)
 
 
 def _without_doubtful(group: Sequence[CombinedChange]) -> list[CombinedChange]:
-    """Without the more doubtful half of those that change numerics: the last ones in order."""
-    numerics = sorted(
-        (m for m in group if m.knob.effect is not Effect.PIPELINE), key=lambda m: m.knob.order
-    )
-    doubtful = numerics[len(numerics) // 2 :]
-    return [m for m in group if m not in doubtful] if doubtful else []
+    """Without the more doubtful half of those that change numerics."""
+    numerics = _numerics(group)
+    return _without(numerics[len(numerics) // 2 :], group)
+
+
+def _numerics(group: Sequence[CombinedChange]) -> list[CombinedChange]:
+    """Those that do more than feed the model, the most doubtful last."""
+    found = [m for m in group if m.knob.effect is not Effect.PIPELINE]
+    return sorted(found, key=lambda m: m.knob.order)
+
+
+def _without(
+    members: Sequence[CombinedChange], group: Sequence[CombinedChange]
+) -> list[CombinedChange]:
+    """The group without these members; none of it if there are no such members."""
+    return [m for m in group if m not in members] if members else []
 
 
 def _culprit(group: Sequence[CombinedChange], trial: Trial) -> CombinedChange | None:
