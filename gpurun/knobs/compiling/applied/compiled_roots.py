@@ -136,7 +136,7 @@ class _GraphSteps:
         self._kept.clear()
 
     def inputs(self, given: object) -> object:
-        """What a root is given, whose shapes are noted."""
+        """Note the shapes of what a root is given, which is returned as it is."""
         if self.modules and not is_traced():
             self._shapes.add(tuple(tensor.shape for tensor in leaves(given)))
             if len(self._shapes) > MOST_SHAPES:
