@@ -202,7 +202,7 @@ def judge_cases(
 
 def _rounding(baseline: Launch, shown: Evidence) -> Launch:
     """The trial of a script that only rounds, as `Screening` launches it."""
-    stop = rounding_rule(STOP, [shown])
+    stop = rounding_rule(STOP, [shown], STEPS)
     place = baseline.folder.with_name(f"{baseline.script}-rounded")
     return replace(baseline, folder=place, rounded=True, stop=stop)
 
@@ -211,7 +211,7 @@ def _judged(case: Case, baselines: list[Evidence], candidates: list[Evidence]) -
     """As a tuning does."""
     rounded = next((b for b in baselines if b.rounded), None)
     plain = [b for b in baselines if not b.rounded]
-    judge = TrainingJudge(plain[:2], lambda shown: rounded)
+    judge = TrainingJudge(plain[:2], lambda shown, steps: rounded)
     screening = judge.judge(candidates[:1], case.effect)
     proof = judge.judge(candidates, case.effect, repeats=plain[2:])
     return Judged(case, screening.reasons, proof.reasons)

@@ -21,6 +21,8 @@ SIGMAS = 3.5
 """Deviations of chance that are tolerated: with four parts, one in 500 goes further."""
 SMALLEST = 0.05
 """Deviations are fractions of a part's mean, or of this much of the curve's highest part."""
+FAR_ENOUGH = 0.8
+"""A curve tells of another one if it is at least this part of its length."""
 REPEATS = 3
 """Fewer repeats than this tell nothing of the spread between them."""
 
@@ -59,22 +61,26 @@ class Deviation:
 
 
 def deviation(
-    baselines: Sequence[SeededCurve], candidates: Sequence[SeededCurve]
+    baselines: Sequence[SeededCurve],
+    candidates: Sequence[SeededCurve],
+    repeats: Sequence[SeededCurve] = (),
 ) -> Deviation | None:
     """Distance of the candidates' curves from the baseline's, over all pairs; None without curves.
 
-    Many pairs separate a bias that they share from chance better than one pair.
+    Many pairs separate a bias that they share from chance better than one pair. `repeats`: further
+    curves, which only chance sets apart from the baseline's longest one of their seed.
     """
     pairs = []
     for candidate in candidates:
         partners = [b for b in baselines if b.seed == candidate.seed] or list(baselines)
+        partners = reaching(partners, candidate)
         found = [p for b in partners if (p := differences(b.losses, candidate.losses))]
         if found:
             pairs.append(min(found, key=lambda p: max(abs(d.relative) for d in p)))
     if not pairs:
         return None
     parts = min(map(len, pairs))
-    spread = repeat_spread(baselines, parts)
+    spread = repeat_spread(baselines, parts, repeats)
     worst: Deviation | None = None
     for part in range(parts):
         mine = [p[part] for p in pairs]
@@ -87,18 +93,37 @@ def deviation(
     return worst
 
 
-def repeat_spread(baselines: Sequence[SeededCurve], parts: int) -> list[float]:
+def repeat_spread(
+    baselines: Sequence[SeededCurve], parts: int, repeats: Sequence[SeededCurve] = ()
+) -> list[float]:
     """By part: the deviation between two repeats of the baseline that chance makes."""
     spread = [0.0] * parts
     alike = [(a, b) for a, b in combinations(baselines, 2) if a.seed == b.seed]
     other = [(a, b) for a, b in combinations(baselines, 2) if a.seed != b.seed]
-    for pairs in (alike, other if len({b.seed for b in baselines}) >= REPEATS else []):
+    further = [(b, r) for r in repeats if (b := longest(baselines, r.seed)) is not None]
+    enough_seeds = len({b.seed for b in baselines}) >= REPEATS
+    for pairs in (alike, other if enough_seeds else [], further):
         found = [d for a, b in pairs if len(d := differences(a.losses, b.losses)) >= parts]
         if found:
             for part in range(parts):
                 square = math.fsum(d[part].relative ** 2 for d in found) / len(found)
                 spread[part] = max(spread[part], math.sqrt(square))
     return spread
+
+
+def reaching(curves: Sequence[SeededCurve], other: SeededCurve) -> list[SeededCurve]:
+    """The curves that go about as far along another one as any of them does.
+
+    Shorter ones agree with it more easily, and say nothing of its later steps.
+    """
+    reach = [min(len(curve.losses), len(other.losses)) for curve in curves]
+    least = FAR_ENOUGH * max(reach, default=0)
+    return [curve for curve, steps in zip(curves, reach, strict=True) if steps >= least]
+
+
+def longest(curves: Sequence[SeededCurve], seed: int) -> SeededCurve | None:
+    """The curve of this seed with most steps; None if there is none."""
+    return max((c for c in curves if c.seed == seed), key=lambda c: len(c.losses), default=None)
 
 
 def differences(reference: Sequence[float], other: Sequence[float]) -> list[PartDifference]:

@@ -9,8 +9,9 @@ from typing import Any
 from gpurun.knobs.api import Effect
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, TrialPurpose
-from gpurun.stats.loss_deviation import REPEATS
+from gpurun.stats.loss_deviation import LOSS_TOLERANCE, REPEATS
 from gpurun.tuner.guard.guard_verdict import judge_training, may_be_draws, may_be_rounding
+from gpurun.tuner.guard.loss_checks import compared_steps
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
@@ -21,7 +22,8 @@ SEEDS_SHARE = 0.25
 class TrainingJudge:
     """Compares trials with those of the script as it is (`baselines`).
 
-    `rounded(shown)`: what a trial shows that only rounds and goes as far as these; None if nothing.
+    `rounded(shown, curve_steps)`: what a trial shows that only rounds and goes as far as these
+    evaluate, and for so many steps at least; None if nothing.
     It is called where the guard needs to know what rounding alone does, and again where a later
     trial evaluates after more steps. `reseeded()`: what trials under other seeds show; it is called
     once, where the guard needs to know what other random draws alone do.
@@ -30,7 +32,7 @@ class TrainingJudge:
     def __init__(
         self,
         baselines: list[Evidence],
-        rounded: Callable[[Sequence[Evidence]], Evidence | None],
+        rounded: Callable[[Sequence[Evidence], int], Evidence | None],
         reseeded: Callable[[], list[Evidence]] = list,
     ) -> None:
         self.baselines = baselines
@@ -44,11 +46,17 @@ class TrainingJudge:
     ) -> GuardVerdict:
         """`repeats`: further trials of the script as it is, launched beside the candidates."""
         verdict = judge_training([*self.baselines, *repeats], candidates, effect)
-        if may_be_rounding(verdict, effect) and self.learn_rounding(repeats):
-            verdict = judge_training([*self.baselines, *repeats], candidates, effect)
+        if may_be_rounding(verdict, effect):
+            curve = self._steps_of_curve(candidates, repeats) if _loss_is_off(verdict) else 0
+            if self.learn_rounding(repeats, curve):
+                verdict = judge_training([*self.baselines, *repeats], candidates, effect)
         if may_be_draws(verdict) and (others := self._other_seeds()):
             verdict = judge_training([*self.baselines, *others, *repeats], candidates, effect)
         return verdict
+
+    def _steps_of_curve(self, candidates: Sequence[Evidence], repeats: Sequence[Evidence]) -> int:
+        plain = [one for one in (*self.baselines, *repeats) if not one.rounded]
+        return compared_steps(plain, candidates)
 
     def _other_seeds(self) -> list[Evidence]:
         """What the script as it is shows under other seeds."""
@@ -56,18 +64,18 @@ class TrainingJudge:
             self._of_other_seeds = self._reseeded()
         return self._of_other_seeds
 
-    def learn_rounding(self, repeats: Sequence[Evidence] = ()) -> bool:
+    def learn_rounding(self, repeats: Sequence[Evidence] = (), curve_steps: int = 0) -> bool:
         """Ask for the trial that only rounds, unless one went as far; true if it showed anything.
 
         It goes as far as the first evaluation after training steps that any trial shows, under the
-        seed of that trial.
+        seed of that trial, and for `curve_steps` steps at least.
         """
         known = [*self.baselines, *repeats]
-        steps, _ = first_evaluation(known)
+        steps = max(first_evaluation(known)[0], curve_steps)
         if steps <= self._asked_steps:
             return False
         self._asked_steps = steps
-        shown = self._rounded(known)
+        shown = self._rounded(known, curve_steps)
         if shown is not None:
             self.baselines[:] = [b for b in self.baselines if not b.rounded]
             self.baselines.append(shown)
@@ -89,6 +97,7 @@ def launch_rounded(
     base: Mapping[str, Any],
     rule: StopRule,
     baselines: Sequence[Evidence],
+    curve_steps: int,
 ) -> Evidence | None:
     """What the script shows with rounded parameters and the settings `base`.
 
@@ -96,7 +105,8 @@ def launch_rounded(
     it there may be nothing left to prove: it is launched whatever is left of the budget.
     """
     note("is it rounding alone? a trial that only rounds parameters shows it")
-    short, (_, seed) = rounding_rule(rule, baselines), first_evaluation(baselines)
+    _, seed = first_evaluation(baselines)
+    short = rounding_rule(rule, baselines, curve_steps)
     return launch(TrialRequest(TrialPurpose.ROUNDING, base, short, seed, rounded=True)).evidence
 
 
@@ -121,15 +131,21 @@ def launch_reseeded(
     return found if len(found) == len(others) else []
 
 
-def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:
+def _loss_is_off(verdict: GuardVerdict) -> bool:
+    apart, noise = verdict.loss_deviation, verdict.noise
+    return apart is not None and apart > max(LOSS_TOLERANCE, noise or 0.0)
+
+
+def rounding_rule(rule: StopRule, baselines: Sequence[Evidence], curve_steps: int = 0) -> StopRule:
     """The length of a trial that only rounds: as far as anything is compared with it.
 
-    It goes beyond the evaluation of a training. A script that only infers has its first calls
-    looked at; with fewer of them the reference would miss calls that rounding moves most.
+    It goes beyond the evaluation of a training, and as far as `curve_steps`. A script that only
+    infers has its first calls looked at; with fewer of them the reference would miss calls that
+    rounding moves most.
     """
     trained, _ = first_evaluation(baselines)
-    if trained:
-        steps = trained + 1
+    if trained or curve_steps:
+        steps = max(trained + 1, curve_steps)
         return replace(
             rule, min_steps=max(rule.min_steps, steps), max_steps=max(rule.max_steps, steps)
         )

@@ -397,6 +397,41 @@ def test_a_rounded_trial_is_no_baseline() -> None:
     ).noise == pytest.approx(0.0)
 
 
+def drifting(rate: float, steps: int = 80, **fields: Any) -> Evidence:
+    """A training whose loss moves away from the plain one by this part a step."""
+    losses = tuple(0.8 * (1 + rate * step) for step in range(steps))
+    return trial(losses=losses, microbatches=(1,) * steps, **fields)
+
+
+@pytest.mark.parametrize(
+    ("rounding", "reach", "changed", "accepted"),
+    [
+        (1e-3, 80, 1e-3, True),
+        (1e-3, 80, -1e-3, True),
+        (1e-4, 80, 1e-3, False),
+        (1e-3, 40, 1e-3, False),
+        (1e-3, 80, 3e-3, False),
+    ],
+    ids=["as far", "the other way", "hardly", "not so long", "much further"],
+)
+def test_a_loss_may_go_as_far_off_as_rounding_alone_takes_it(
+    rounding: float, reach: int, changed: float, accepted: bool
+) -> None:
+    rounded = drifting(rounding, reach, rounded=True)
+    known = [drifting(0), drifting(0), rounded]
+    verdict = judge_training(known, [drifting(changed)], Effect.NUMERICS)
+    assert verdict.accepted is accepted, verdict.reasons
+    assert not judge_training(known, [drifting(changed)], Effect.PIPELINE).accepted
+    assert not judge_training(known[:2], [drifting(changed)], Effect.NUMERICS).accepted
+
+
+def test_rounding_is_asked_about_a_loss_that_is_not_far_off() -> None:
+    for rate, asked in ((1e-3, True), (1e-2, False)):
+        verdict = judge_training([drifting(0)], [drifting(rate)], Effect.NUMERICS)
+        assert not verdict.accepted
+        assert may_be_rounding(verdict, Effect.NUMERICS) is asked
+
+
 NORMS = {"0.conv": 1.5, "0.conv bias": 3e-8, "0.norm": 0.13}
 MOVED = {"0.conv": 0.1, "0.conv bias": 0.01, "0.norm": 0.01}
 

@@ -86,6 +86,28 @@ def test_it_asks_again_where_a_pair_evaluates_after_more_steps(
     assert len([b for b in judge.baselines if b.rounded]) == 1
 
 
+def test_a_loss_that_drifts_away_asks_for_rounding_as_long_as_its_curve() -> None:
+    """Seen with a trainer: bfloat16 and rounded parameters alike moved the loss by a tenth."""
+    steps = 200
+    straight = Evidence(seed=0, losses=(1.0,) * steps, microbatches=(1,) * steps)
+    drifting = replace(straight, losses=tuple(1 + 0.1 * n / steps for n in range(steps)))
+    short = replace(straight, losses=(1.0,) * 40, microbatches=(1,) * 40)
+    asked: list[TrialRequest] = []
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(request)
+        return replace(trial(100.0), evidence=replace(drifting, rounded=True))
+
+    judge = judge_of(short, launch=launch)
+    candidates = [drifting, replace(drifting, seed=1)]
+    repeats = [straight, replace(straight, seed=1)]
+    assert judge.judge(candidates, Effect.NUMERICS, repeats).accepted
+    (request,) = asked
+    assert request.rounded
+    assert request.stop.min_steps == steps
+    assert not judge.judge(candidates, Effect.PIPELINE, repeats).accepted
+
+
 @pytest.mark.usefixtures("needs_rounding")
 def test_a_trial_that_only_rounds_and_fails_is_not_repeated() -> None:
     asked: list[TrialRequest] = []
@@ -120,7 +142,7 @@ def test_other_seeds_are_asked_once_if_other_draws_may_explain_a_loss(
     launch = shows_what_is_asked(asked)
     assert SHOWN is not None
     reseeded = partial(launch_reseeded, launch, lambda line: None, {"a": 1}, PROBE, lambda: room)
-    judge = TrainingJudge([SHOWN], lambda shown: None, reseeded)
+    judge = TrainingJudge([SHOWN], lambda shown, steps: None, reseeded)
     for _ in range(2):
         assert judge.judge([SHOWN], Effect.PIPELINE).accepted is bool(launched)
     assert [request.seed_offset for request in asked] == launched

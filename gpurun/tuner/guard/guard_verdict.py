@@ -37,8 +37,8 @@ def judge_training(
     """Compare candidate trials with baseline trials; any one candidate trial that fails rejects.
 
     A `training` change may alter samples, steps and loss by design: it must only stay finite, not
-    run away, and read the same samples. Baseline trials with rounded parameters only tell which
-    gradients rounding alone turns.
+    run away, and read the same samples. Baseline trials with rounded parameters only tell what
+    rounding alone does.
     """
     training = effect is Effect.TRAINING
     forward_only = bool(candidates) and all(c.forward_only for c in candidates)
@@ -55,7 +55,7 @@ def judge_training(
         reasons.append(f"outputs not compared: {outputs.why_not}; {PIPELINE_ONLY}")
     apart = None
     if not training:
-        apart, too_far = loss_checks.compare_curves(baselines, candidates)
+        apart, too_far = loss_checks.compare_curves(baselines, candidates, effect, rounded)
         if too_far is not None:
             drawn = effect is Effect.PIPELINE and any(c.other_draws for c in cases)
             reasons.append(DrawsReason(too_far) if drawn else too_far)

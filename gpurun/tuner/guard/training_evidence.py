@@ -21,7 +21,7 @@ from gpurun.records.messages.model_outputs import OutputsEvent
 SMALL = 1e-3
 """Parameters whose gradient is this small against the largest hold rounding noise alone."""
 PIPELINE_ONLY = "without that only pipeline changes are applied"
-UNKNOWN_ROUNDING = "no trial shows what rounding alone does to them"
+UNKNOWN_ROUNDING = "no trial shows what rounding alone does"
 
 Norms = Mapping[str, "float | None"]
 
