@@ -183,3 +183,37 @@ def test_a_gradient_penalty_that_comes_late_never_meets_compiled_code(
     run = run_under(gpurun, tmp_path, script, {"compile": "default"})
     assert run.knobs == [("compile", *outcome)]
     assert run.printed == pytest.approx(bare(tmp_path, script), rel=1e-5)
+
+
+PARTIAL = """
+import json
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+losses = []
+for epoch in range(2):
+    for size in [16] * 30 + [5]:
+        loss = model(torch.randn(size, 8)).exp().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    with torch.no_grad():
+        losses.append(model(torch.randn(16, 8)).mean().item())
+print(json.dumps({"losses": losses, "graphs": counters["stats"]["unique_graphs"]}))
+"""
+
+
+@pytest.mark.slow  # quick twin: tests/unit/test_knobs_rare_calls.py
+def test_the_last_batch_and_a_short_evaluation_are_not_compiled(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    run = run_under(gpurun, tmp_path, PARTIAL, {"compile": "default"})
+    assert run.knobs == [("compile", "applied", "Sequential: default")]
+    assert run.printed["graphs"] == 1
+    assert run.printed["losses"] == pytest.approx(bare(tmp_path, PARTIAL)["losses"], rel=1e-5)

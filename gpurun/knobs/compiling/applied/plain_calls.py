@@ -1,6 +1,7 @@
-"""Calls that a compiled module answers with its own code: torch.compile raises an error in them.
+"""Calls that a compiled module answers with its own code.
 
-Compiled code cannot be traced, and its gradients cannot be differentiated again.
+Torch.compile raises an error in some: compiled code cannot be traced, and its gradients cannot be
+differentiated again. Others are so rare that they are not worth a compilation.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch.nn import Module, Parameter
 
 from gpurun.knobs.applied.autograd_state import is_traced
 from gpurun.knobs.applied.tensor_trees import leaves
+from gpurun.knobs.compiling.applied.rare_calls import RareCalls
 from gpurun.records.frames import drop_frame
 
 
@@ -25,10 +27,13 @@ def or_plain(module: Module, compiled: Callable[..., Any]) -> Callable[..., Any]
     """
 
     plain: Callable[..., Any] = module._call_impl
+    rare = RareCalls()
 
     @functools.wraps(compiled)
     def call(*args: Any, **kwargs: Any) -> Any:
-        run = plain if is_traced() or _may_differentiate_twice((args, kwargs)) else compiled
+        given = (args, kwargs)
+        as_written = is_traced() or _may_differentiate_twice(given) or rare.is_rare(given)
+        run = plain if as_written else compiled
         try:
             return run(*args, **kwargs)
         except BaseException as error:
