@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 LOSS_TOLERANCE = 0.02
 """A loss curve may always deviate this much (fraction), whatever the noise."""
@@ -21,8 +21,12 @@ SIGMAS = 3.5
 """Deviations of chance that are tolerated: with four parts, one in 500 goes further."""
 SMALLEST = 0.05
 """Deviations are fractions of a part's mean, or of this much of the curve's highest part."""
+TIMES_ROUNDING = 2.0
+"""A change of rounding may move a curve this many times as far as rounded weights move it."""
+MOST_BY_ROUNDING = 0.15
+"""But no further: a curve that rounded weights move further than this tells nothing."""
 FAR_ENOUGH = 0.8
-"""A curve tells of another one if it is at least this part of its length."""
+"""A curve tells of others if it goes this part of their length."""
 REPEATS = 3
 """Fewer repeats than this tell nothing of the spread between them."""
 
@@ -37,6 +41,9 @@ class SeededCurve(Protocol):
     @property
     def losses(self) -> Sequence[float]:
         """NaN where no loss was seen, infinity where it was not finite."""
+
+
+Curve = TypeVar("Curve", bound=SeededCurve)
 
 
 @dataclass(frozen=True)
@@ -63,67 +70,82 @@ class Deviation:
 def deviation(
     baselines: Sequence[SeededCurve],
     candidates: Sequence[SeededCurve],
-    repeats: Sequence[SeededCurve] = (),
+    rounded: SeededCurve | None = None,
 ) -> Deviation | None:
     """Distance of the candidates' curves from the baseline's, over all pairs; None without curves.
 
-    Many pairs separate a bias that they share from chance better than one pair. `repeats`: further
-    curves, which only chance sets apart from the baseline's longest one of their seed.
+    Many pairs separate a bias that they share from chance better than one pair. `rounded`: a curve
+    that only rounded weights set apart from the baseline's longest one of its seed.
     """
     pairs = []
     for candidate in candidates:
         partners = [b for b in baselines if b.seed == candidate.seed] or list(baselines)
-        partners = reaching(partners, candidate)
         found = [p for b in partners if (p := differences(b.losses, candidate.losses))]
         if found:
             pairs.append(min(found, key=lambda p: max(abs(d.relative) for d in p)))
     if not pairs:
         return None
     parts = min(map(len, pairs))
-    spread = repeat_spread(baselines, parts, repeats)
+    spread = repeat_spread(baselines, parts)
+    moved = _moved_by_rounding(baselines, rounded, compared_steps(baselines, candidates), parts)
     worst: Deviation | None = None
     for part in range(parts):
         mine = [p[part] for p in pairs]
         size = abs(math.fsum(d.relative for d in mine)) / len(mine)
         error = math.sqrt(math.fsum(d.error**2 for d in mine)) / len(mine)
-        noise = SIGMAS * max(error, spread[part] / math.sqrt(len(mine)))
+        chance = SIGMAS * max(error, spread[part] / math.sqrt(len(mine)))
+        noise = max(chance, TIMES_ROUNDING * moved[part])
         here = Deviation(size, noise)
         if worst is None or here.size / here.bound > worst.size / worst.bound:
             worst = here
     return worst
 
 
-def repeat_spread(
-    baselines: Sequence[SeededCurve], parts: int, repeats: Sequence[SeededCurve] = ()
+def compared_steps(baselines: Sequence[SeededCurve], candidates: Sequence[SeededCurve]) -> int:
+    """Steps that each candidate's curve shares with the longest of the baseline that it has."""
+    reach = []
+    for one in candidates:
+        partners = [b for b in baselines if b.seed == one.seed] or baselines
+        reach.append(min(len(one.losses), max((len(b.losses) for b in partners), default=0)))
+    return min(reach, default=0)
+
+
+def goes_as_far(rounded: SeededCurve, baselines: Sequence[SeededCurve], steps: int) -> bool:
+    """True if a curve under rounded weights tells of the first so many steps."""
+    own = longest(baselines, rounded.seed)
+    return own is not None and min(len(own.losses), len(rounded.losses)) >= FAR_ENOUGH * steps
+
+
+def longest(curves: Sequence[Curve], seed: int) -> Curve | None:
+    """The curve of this seed with most steps; None if there is none."""
+    return max((c for c in curves if c.seed == seed), key=lambda c: len(c.losses), default=None)
+
+
+def _moved_by_rounding(
+    baselines: Sequence[SeededCurve], rounded: SeededCurve | None, steps: int, parts: int
 ) -> list[float]:
+    """By part: how far rounded weights move the first so many steps of the baseline's curve."""
+    own = None if rounded is None else longest(baselines, rounded.seed)
+    if rounded is None or own is None or not goes_as_far(rounded, baselines, steps):
+        return [0.0] * parts
+    moved = [abs(d.relative) for d in differences(own.losses[:steps], rounded.losses[:steps])]
+    if len(moved) < parts or max(moved) > MOST_BY_ROUNDING:
+        return [0.0] * parts
+    return [min(size, MOST_BY_ROUNDING / TIMES_ROUNDING) for size in moved]
+
+
+def repeat_spread(baselines: Sequence[SeededCurve], parts: int) -> list[float]:
     """By part: the deviation between two repeats of the baseline that chance makes."""
     spread = [0.0] * parts
     alike = [(a, b) for a, b in combinations(baselines, 2) if a.seed == b.seed]
     other = [(a, b) for a, b in combinations(baselines, 2) if a.seed != b.seed]
-    further = [(b, r) for r in repeats if (b := longest(baselines, r.seed)) is not None]
-    enough_seeds = len({b.seed for b in baselines}) >= REPEATS
-    for pairs in (alike, other if enough_seeds else [], further):
+    for pairs in (alike, other if len({b.seed for b in baselines}) >= REPEATS else []):
         found = [d for a, b in pairs if len(d := differences(a.losses, b.losses)) >= parts]
         if found:
             for part in range(parts):
                 square = math.fsum(d[part].relative ** 2 for d in found) / len(found)
                 spread[part] = max(spread[part], math.sqrt(square))
     return spread
-
-
-def reaching(curves: Sequence[SeededCurve], other: SeededCurve) -> list[SeededCurve]:
-    """The curves that go about as far along another one as any of them does.
-
-    Shorter ones agree with it more easily, and say nothing of its later steps.
-    """
-    reach = [min(len(curve.losses), len(other.losses)) for curve in curves]
-    least = FAR_ENOUGH * max(reach, default=0)
-    return [curve for curve, steps in zip(curves, reach, strict=True) if steps >= least]
-
-
-def longest(curves: Sequence[SeededCurve], seed: int) -> SeededCurve | None:
-    """The curve of this seed with most steps; None if there is none."""
-    return max((c for c in curves if c.seed == seed), key=lambda c: len(c.losses), default=None)
 
 
 def differences(reference: Sequence[float], other: Sequence[float]) -> list[PartDifference]:

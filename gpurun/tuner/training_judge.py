@@ -9,9 +9,8 @@ from typing import Any
 from gpurun.knobs.api import Effect
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, TrialPurpose
-from gpurun.stats.loss_deviation import LOSS_TOLERANCE, REPEATS
+from gpurun.stats.loss_deviation import LOSS_TOLERANCE, REPEATS, compared_steps
 from gpurun.tuner.guard.guard_verdict import judge_training, may_be_draws, may_be_rounding
-from gpurun.tuner.guard.loss_checks import compared_steps
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
@@ -101,8 +100,8 @@ def launch_rounded(
 ) -> Evidence | None:
     """What the script shows with rounded parameters and the settings `base`.
 
-    `rule`: of the other trials, `baselines` among them. This one takes some steps only, and without
-    it there may be nothing left to prove: it is launched whatever is left of the budget.
+    `rule`: of the other trials, `baselines` among them. Without this one there may be nothing left
+    to prove: it is launched whatever is left of the budget.
     """
     note("is it rounding alone? a trial that only rounds parameters shows it")
     _, seed = first_evaluation(baselines)

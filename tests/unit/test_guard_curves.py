@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from gpurun.stats.loss_deviation import deviation, differences, standard_error
 from gpurun.tuner.guard.training_evidence import Evidence
@@ -25,15 +24,6 @@ def test_the_same_curve_does_not_deviate() -> None:
 
 def test_a_bias_beyond_two_percent_is_seen_where_repeats_agree() -> None:
     found = deviation([curve(), curve()], [curve(factor=1.03)])
-    assert found is not None
-    assert found.size > found.bound
-
-
-def test_what_goes_wrong_late_is_seen_though_a_shorter_trial_has_the_same_seed() -> None:
-    """The first pair of a proof has the seed of the search's trials, which are shorter."""
-    sound = curve(steps=160)
-    late = replace(sound, losses=(*sound.losses[:80], *(1.2 * x for x in sound.losses[80:])))
-    found = deviation([curve(steps=40), curve(steps=40), sound], [late])
     assert found is not None
     assert found.size > found.bound
 

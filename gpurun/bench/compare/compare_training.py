@@ -195,7 +195,7 @@ def _sizes(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> tuple
     ]
     parts = len(differences(sides[0][0].losses, sides[1][0].losses))
     spread = max(max(repeat_spread(side, parts), default=0.0) for side in sides)
-    found = deviation(*sides)
+    found = deviation(sides[0], sides[1])
     return 0.0 if found is None else found.size, spread
 
 

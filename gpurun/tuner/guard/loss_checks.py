@@ -9,7 +9,14 @@ from itertools import zip_longest
 from gpurun.knobs.api import Effect
 from gpurun.records.tuning import LossCurves
 from gpurun.stats.descriptive import median
-from gpurun.stats.loss_deviation import FAR_ENOUGH, Deviation, deviation, longest
+from gpurun.stats.loss_deviation import (
+    MOST_BY_ROUNDING,
+    Deviation,
+    compared_steps,
+    deviation,
+    goes_as_far,
+    longest,
+)
 from gpurun.tuner.guard.training_evidence import (
     PIPELINE_ONLY,
     UNKNOWN_ROUNDING,
@@ -17,9 +24,6 @@ from gpurun.tuner.guard.training_evidence import (
     Evidence,
     RoundingReason,
 )
-
-MOST_BY_ROUNDING = 0.15
-"""A loss further off is not put down to rounding, whatever rounding does to it."""
 
 
 def finite(case: Comparison) -> str | None:
@@ -72,37 +76,16 @@ def compare_curves(
     Rounding grows from step to step in some trainings, and a script that repeats itself to the last
     bit shows nothing of it: where numerics change, a trial that only rounds (`rounded`) does.
     """
-    apart = deviation(baselines, candidates)
-    asked = effect is Effect.NUMERICS and apart is not None and _may_be_rounding(apart)
-    known = asked and rounded is not None and _goes_as_far(rounded, baselines, candidates)
-    if known and rounded is not None:
-        apart = deviation(baselines, candidates, [rounded])
+    apart = deviation(baselines, candidates, rounded if effect is Effect.NUMERICS else None)
     told = None if any(b.nonfinite_from for b in baselines) else apart
     if apart is None or apart.size <= apart.bound:
         return told, None
     said = f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%}"
-    if asked and not known:
+    steps = compared_steps(baselines, candidates)
+    known = rounded is not None and goes_as_far(rounded, baselines, steps)
+    if effect is Effect.NUMERICS and told and told.size <= MOST_BY_ROUNDING and not known:
         return told, RoundingReason(f"{said}; {UNKNOWN_ROUNDING})")
     return told, f"{said})"
-
-
-def _may_be_rounding(apart: Deviation) -> bool:
-    return apart.bound < apart.size <= MOST_BY_ROUNDING
-
-
-def compared_steps(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> int:
-    """Steps of the longest curve of a candidate that a curve of the baseline reaches."""
-    most = max((len(b.losses) for b in baselines), default=0)
-    return max((min(len(c.losses), most) for c in candidates), default=0)
-
-
-def _goes_as_far(
-    rounded: Evidence, baselines: Sequence[Evidence], candidates: Sequence[Evidence]
-) -> bool:
-    """True if the trial that only rounds tells of these curves."""
-    plain = longest(baselines, rounded.seed)
-    reach = 0 if plain is None else min(len(plain.losses), len(rounded.losses))
-    return reach >= FAR_ENOUGH * compared_steps(baselines, candidates)
 
 
 def curves(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> LossCurves | None:
@@ -115,7 +98,7 @@ def curves(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> Los
         return found.size if found else 0.0
 
     worst = max(candidates, key=off)
-    reference = next((b for b in baselines if b.seed == worst.seed), baselines[0])
+    reference = longest(baselines, worst.seed) or baselines[0]
     steps = [
         [x for x in at if math.isfinite(x)]
         for at in zip_longest(*(b.losses for b in baselines), fillvalue=math.nan)

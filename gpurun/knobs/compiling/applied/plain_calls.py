@@ -1,7 +1,7 @@
 """Calls that a compiled module answers with its own code.
 
 Torch.compile raises an error in some: compiled code cannot be traced, and its gradients cannot be
-differentiated again. Others are so rare that they are not worth a compilation.
+differentiated again. The last batch of an epoch is not worth a compilation.
 """
 
 from __future__ import annotations
