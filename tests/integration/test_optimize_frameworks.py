@@ -20,7 +20,7 @@ def test_it_is_tuned_and_no_change_breaks_it(tmp_path: Path, name: str) -> None:
     script = FRAMEWORKS.read_text()
     assert SHORT in script
     (tmp_path / "train.py").write_text(script.replace(SHORT, LONG))
-    words = ("--optimize", "--tune-only", "--budget", "60s", "--max-trials", "4")
+    words = ("--optimize", "--tune-only", "--budget", "120s", "--max-trials", "4")
     done = launch(tmp_path, *words, "train.py", name)
     assert done.returncode in (0, 3), lines(done)
     left = {path.name for path in tmp_path.iterdir()} - {".gpurun"}
