@@ -24,7 +24,7 @@ SMALLEST = 0.05
 TIMES_ROUNDING = 2.0
 """A change of rounding may move a curve this many times as far as rounded weights move it."""
 MOST_BY_ROUNDING = 0.15
-"""But no further: a curve that rounded weights move further than this tells nothing."""
+"""But no further than this. Rounded weights that move a curve further themselves excuse nothing."""
 FAR_ENOUGH = 0.8
 """A curve tells of others if it goes this part of their length."""
 REPEATS = 3
@@ -56,7 +56,10 @@ class PartDifference:
 
 @dataclass(frozen=True)
 class Deviation:
-    """The part of the curve that sticks out most: by how much, and how much chance explains."""
+    """The part of the curve that sticks out most: by how much, and how much is explained.
+
+    `noise`: by chance, or by rounding where a curve shows what that does.
+    """
 
     size: float
     noise: float
@@ -77,24 +80,30 @@ def deviation(
     Many pairs separate a bias that they share from chance better than one pair. `rounded`: a curve
     that only rounded weights set apart from the baseline's longest one of its seed.
     """
-    pairs = []
+    pairs, moved = [], []
     for candidate in candidates:
-        partners = [b for b in baselines if b.seed == candidate.seed] or list(baselines)
-        found = [p for b in partners if (p := differences(b.losses, candidate.losses))]
+        partners = _partners(baselines, candidate.seed)
+        found = [
+            (p, min(len(b.losses), len(candidate.losses)))
+            for b in partners
+            if (p := differences(b.losses, candidate.losses))
+        ]
         if found:
-            pairs.append(min(found, key=lambda p: max(abs(d.relative) for d in p)))
+            nearest, steps = min(found, key=lambda one: max(abs(d.relative) for d in one[0]))
+            pairs.append(nearest)
+            moved.append(_moved_by_rounding(baselines, rounded, steps))
     if not pairs:
         return None
     parts = min(map(len, pairs))
     spread = repeat_spread(baselines, parts)
-    moved = _moved_by_rounding(baselines, rounded, compared_steps(baselines, candidates), parts)
     worst: Deviation | None = None
     for part in range(parts):
         mine = [p[part] for p in pairs]
         size = abs(math.fsum(d.relative for d in mine)) / len(mine)
         error = math.sqrt(math.fsum(d.error**2 for d in mine)) / len(mine)
         chance = SIGMAS * max(error, spread[part] / math.sqrt(len(mine)))
-        noise = max(chance, TIMES_ROUNDING * moved[part])
+        excused = math.fsum(by[part] for by in moved) / len(moved)
+        noise = max(chance, TIMES_ROUNDING * excused)
         here = Deviation(size, noise)
         if worst is None or here.size / here.bound > worst.size / worst.bound:
             worst = here
@@ -122,16 +131,34 @@ def longest(curves: Sequence[Curve], seed: int) -> Curve | None:
 
 
 def _moved_by_rounding(
-    baselines: Sequence[SeededCurve], rounded: SeededCurve | None, steps: int, parts: int
+    baselines: Sequence[SeededCurve], rounded: SeededCurve | None, steps: int
 ) -> list[float]:
     """By part: how far rounded weights move the first so many steps of the baseline's curve."""
+    nothing = [0.0] * PARTS
     own = None if rounded is None else longest(baselines, rounded.seed)
     if rounded is None or own is None or not goes_as_far(rounded, baselines, steps):
-        return [0.0] * parts
+        return nothing
     moved = [abs(d.relative) for d in differences(own.losses[:steps], rounded.losses[:steps])]
-    if len(moved) < parts or max(moved) > MOST_BY_ROUNDING:
-        return [0.0] * parts
-    return [min(size, MOST_BY_ROUNDING / TIMES_ROUNDING) for size in moved]
+    if max(moved, default=1.0) > MOST_BY_ROUNDING:
+        return nothing
+    return [*(min(size, MOST_BY_ROUNDING / TIMES_ROUNDING) for size in moved), *nothing]
+
+
+def _partners(baselines: Sequence[SeededCurve], seed: int) -> Sequence[SeededCurve]:
+    """The baseline's curves to compare with: those of this seed, all where there is none.
+
+    Where those are alike to the last bit, nothing is left to chance: then the longest alone. A
+    shorter one would say nothing of later steps.
+    """
+    same = [b for b in baselines if b.seed == seed]
+    if len(same) > 1 and all(_alike(a, b) for a, b in combinations(same, 2)):
+        return [max(same, key=lambda curve: len(curve.losses))]
+    return same or baselines
+
+
+def _alike(one: SeededCurve, other: SeededCurve) -> bool:
+    both = zip(one.losses, other.losses, strict=False)
+    return all(a == b or (math.isnan(a) and math.isnan(b)) for a, b in both)
 
 
 def repeat_spread(baselines: Sequence[SeededCurve], parts: int) -> list[float]:

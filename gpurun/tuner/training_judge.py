@@ -9,7 +9,7 @@ from typing import Any
 from gpurun.knobs.api import Effect
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, TrialPurpose
-from gpurun.stats.loss_deviation import LOSS_TOLERANCE, REPEATS, compared_steps
+from gpurun.stats.loss_deviation import REPEATS, Deviation, compared_steps
 from gpurun.tuner.guard.guard_verdict import judge_training, may_be_draws, may_be_rounding
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
@@ -75,10 +75,12 @@ class TrainingJudge:
             return False
         self._asked_steps = steps
         shown = self._rounded(known, curve_steps)
-        if shown is not None:
-            self.baselines[:] = [b for b in self.baselines if not b.rounded]
-            self.baselines.append(shown)
-        return shown is not None
+        before = max((len(b.losses) for b in self.baselines if b.rounded), default=0)
+        if shown is None or len(shown.losses) < before:  # it was cut short
+            return False
+        self.baselines[:] = [b for b in self.baselines if not b.rounded]
+        self.baselines.append(shown)
+        return True
 
 
 def first_evaluation(shown: Sequence[Evidence]) -> tuple[int, int]:
@@ -131,8 +133,8 @@ def launch_reseeded(
 
 
 def _loss_is_off(verdict: GuardVerdict) -> bool:
-    apart, noise = verdict.loss_deviation, verdict.noise
-    return apart is not None and apart > max(LOSS_TOLERANCE, noise or 0.0)
+    apart = verdict.loss_deviation
+    return apart is not None and apart > Deviation(apart, verdict.noise or 0.0).bound
 
 
 def rounding_rule(rule: StopRule, baselines: Sequence[Evidence], curve_steps: int = 0) -> StopRule:

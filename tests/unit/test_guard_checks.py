@@ -436,6 +436,17 @@ def test_rounding_excuses_no_part_of_a_curve_that_is_far_off() -> None:
     assert not judge_training([plain, plain, rounded], [broken], Effect.NUMERICS).accepted
 
 
+def test_late_rounding_excuses_no_early_steps() -> None:
+    """The first trial of a script is short, and a candidate is nearest to it."""
+    plain, rounded = drifting(0, 200), drifting(8e-4, 200, rounded=True)
+    first = drifting(0, 24)
+    losses = tuple(
+        x * (1.0 if step < 18 else 1.1 if step < 24 else 1.6) for step, x in enumerate(plain.losses)
+    )
+    broken = replace(plain, losses=losses)
+    assert not judge_training([first, plain, rounded], [broken], Effect.NUMERICS).accepted
+
+
 def test_rounding_is_asked_about_a_loss_that_is_not_far_off() -> None:
     for rate, asked in ((1e-3, True), (1e-2, False)):
         verdict = judge_training([drifting(0)], [drifting(rate)], Effect.NUMERICS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from gpurun.stats.loss_deviation import deviation, differences, standard_error
 from gpurun.tuner.guard.training_evidence import Evidence
@@ -26,6 +27,24 @@ def test_a_bias_beyond_two_percent_is_seen_where_repeats_agree() -> None:
     found = deviation([curve(), curve()], [curve(factor=1.03)])
     assert found is not None
     assert found.size > found.bound
+
+
+def test_what_goes_wrong_late_is_seen_though_shorter_trials_have_the_same_seed() -> None:
+    """The first trial of a script is the shortest; the first pair of a proof has its seed."""
+    sound = curve(steps=160)
+    late = replace(sound, losses=(*sound.losses[:80], *(1.2 * x for x in sound.losses[80:])))
+    found = deviation([curve(steps=24), curve(steps=40), sound], [late])
+    assert found is not None
+    assert found.size > found.bound
+
+
+def test_repeats_that_differ_may_be_compared_with_the_nearest() -> None:
+    """The spread of short repeats says little of how far long ones come apart."""
+    sound, apart = curve(steps=160), curve(steps=160, factor=1.03)
+    short = replace(curve(steps=24), losses=(*apart.losses[:23], 2.0))
+    found = deviation([short, sound], [apart])
+    assert found is not None
+    assert found.size < found.bound
 
 
 def test_a_bias_below_two_percent_is_tolerated() -> None:

@@ -108,6 +108,20 @@ def test_a_loss_that_drifts_away_asks_for_rounding_as_long_as_its_curve() -> Non
     assert not judge.judge(candidates, Effect.PIPELINE, repeats).accepted
 
 
+def test_a_trial_that_only_rounds_and_is_cut_short_does_not_replace_a_longer_one() -> None:
+    lengths = iter((200, 30))
+
+    def launch(request: TrialRequest) -> Trial:
+        steps = next(lengths)
+        shown = Evidence(seed=0, losses=(1.0,) * steps, microbatches=(1,) * steps, rounded=True)
+        return replace(trial(100.0), evidence=shown)
+
+    judge = judge_of(SHOWN, launch=launch)
+    assert judge.learn_rounding(curve_steps=200)
+    assert not judge.learn_rounding(curve_steps=260)
+    assert [len(b.losses) for b in judge.baselines if b.rounded] == [200]
+
+
 @pytest.mark.usefixtures("needs_rounding")
 def test_a_trial_that_only_rounds_and_fails_is_not_repeated() -> None:
     asked: list[TrialRequest] = []

@@ -50,10 +50,11 @@ class Attention(Knob):
     def apply(self, value: str, hooks: Hooks) -> None:
         """Rewrite what another knob compiles, else capture the modules that hold attention."""
         from gpurun.knobs.attention.applied.module_capture import Capture
-        from gpurun.knobs.compiling.applied.graph_rewrites import REWRITES
+        from gpurun.knobs.compiling.applied.graph_rewrites import LEANER, REWRITES
 
         capture = Capture(hooks)
         REWRITES.append(capture.rewritten)
+        LEANER.append(capture.rewritten)
         hooks.on_root(capture.root_found)
         hooks.around_root_call(lambda: capture)
         hooks.on_step(capture.step_done)

@@ -33,12 +33,12 @@ class Compile(Knob):
     graphs are copied. "max-autotune" also searches matrix-product kernels.
 
     Risks: compiling takes seconds to minutes at the first step and again when shapes change. The
-    last, smaller batch of an epoch runs the model's own code, where there is memory for it. CUDA
-    graphs overwrite their outputs at the next step, so the root's outputs are cloned. CUDA graphs
-    fail under gradient accumulation, and in a model that keeps a tensor of a step. Each shape of
-    the inputs takes a recording of its own. In the first two cases, and where shapes are many, the
-    model is compiled by "default". Scripts that compile are left alone, and so are those with
-    `create_graph=True` (double backward). A call runs the model's own code while it is traced
+    last, smaller batch of a longer epoch runs the model's own code, where there is memory for it.
+    CUDA graphs overwrite their outputs at the next step, so the root's outputs are cloned. CUDA
+    graphs fail under gradient accumulation, and in a model that keeps a tensor of a step. Each
+    shape of the inputs takes a recording of its own. In the first two cases, and where shapes are
+    many, the model is compiled by "default". Scripts that compile are left alone, and so are those
+    with `create_graph=True` (double backward). A call runs the model's own code while it is traced
     (`jit.trace`), and where an input is a leaf that requires a gradient: a gradient penalty
     differentiates it twice. Other double backward passes raise an error if only an installed
     library asks for them, and no trial has seen one.

@@ -20,6 +20,8 @@ Rewrite = Callable[[GraphModule, Sequence[Any], Finish], Callable[..., Any]]
 
 REWRITES: list[Rewrite] = []
 """The rewrites of this process, in the order of their knobs."""
+LEANER: list[Rewrite] = []
+"""Those of them by which a model takes much less memory."""
 
 
 def compile_in_place(module: Module, mode: str) -> None:
@@ -43,7 +45,7 @@ def compile_in_place(module: Module, mode: str) -> None:
     if REWRITES and inductor is not None:
         how = {"backend": rewriting(inductor(mode, None, None))}
     call = _inlined(module) or module._call_impl
-    module._compiled_call_impl = or_plain(module, torch.compile(call, **how))
+    module._compiled_call_impl = or_plain(module, torch.compile(call, **how), bool(LEANER))
 
 
 def _drops(module: Module) -> bool:

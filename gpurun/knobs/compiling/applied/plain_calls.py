@@ -20,19 +20,24 @@ from gpurun.knobs.compiling.applied.rare_calls import RareCalls
 from gpurun.records.frames import drop_frame
 
 
-def or_plain(module: Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """`compiled`, the compiled call of `module`, except where only the module's own code runs.
+def or_plain(
+    module: Module, compiled: Callable[..., Any], leaner: bool = False
+) -> Callable[..., Any]:
+    """`compiled`, the compiled call of `module`, except where the module's own code runs.
 
-    Dynamo looks through it as through `compiled`, whose attributes it has.
+    `leaner`: what is compiled takes much less memory than that code, which then runs only where
+    compiled code cannot. Dynamo looks through it as through `compiled`, whose attributes it has.
     """
 
     plain: Callable[..., Any] = module._call_impl
-    rare = RareCalls()
+    rare = RareCalls(module)
 
     @functools.wraps(compiled)
     def call(*args: Any, **kwargs: Any) -> Any:
         given = (args, kwargs)
-        as_written = is_traced() or _may_differentiate_twice(given) or rare.is_rare(given)
+        as_written = is_traced() or _may_differentiate_twice(given)
+        if not (as_written or leaner):
+            as_written = rare.is_rare(given)
         run = plain if as_written else compiled
         try:
             return run(*args, **kwargs)

@@ -8,28 +8,33 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from gpurun.knobs.applied.autograd_state import is_checkpointed
 from gpurun.knobs.applied.tensor_trees import leaves
 
 FIRST_CALLS = 12
-"""What comes among so many first calls is usual. The measured steps of a trial come after them."""
+"""What comes among so many first calls is usual: the audited and warm-up steps of a trial."""
 MOST_RARE = 0.1
 """Where more than this part of all calls have other shapes, sizes change all the time."""
+
+PLAIN_MEMORY = 2
+"""Uncompiled code may keep this many times the memory that the process has ever reserved."""
 
 Shapes = tuple[torch.Size, ...]
 
 
 class RareCalls:
-    """Tells the last batches among the training calls of one module, by the shapes of its inputs.
+    """Tells the last batches among the training calls of a module, by the shapes of its inputs.
 
     Such a call comes alone between usual ones, and its inputs are smaller.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, module: Module) -> None:
+        self._module = module
         self._usual: set[Shapes] = set()
         self._largest = 0
-        """Elements of the largest inputs among the first calls."""
+        """Elements of the largest inputs that are usual."""
         self._calls = self._others = 0
         self._before: Shapes = ()
         self._over = False
@@ -58,16 +63,13 @@ class RareCalls:
             return False
         self._others += 1
         self._over = self._others > MOST_RARE * self._calls
-        return not self._over and elements < self._largest and _has_room(tensors)
+        return not self._over and elements < self._largest and _has_room(self._module)
 
 
-def _has_room(tensors: list[Tensor]) -> bool:
-    """True if what runs as written fits beside what CUDA graphs keep: it cannot use their memory.
-
-    The memory that is free must be as much as this process has ever taken.
-    """
-    device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
-    if device is None:
+def _has_room(module: Module) -> bool:
+    """True if what runs as written surely fits beside what CUDA graphs keep for themselves."""
+    device = next(module.parameters()).device
+    if device.type != "cuda":
         return True
     free, _ = torch.cuda.mem_get_info(device)
-    return free >= torch.cuda.max_memory_reserved(device)
+    return free >= PLAIN_MEMORY * torch.cuda.max_memory_reserved(device)
