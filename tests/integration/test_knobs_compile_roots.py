@@ -209,7 +209,7 @@ print(json.dumps({"losses": losses, "graphs": counters["stats"]["unique_graphs"]
 """
 
 
-@pytest.mark.slow  # quick twin: tests/unit/test_knobs_rare_calls.py
+@pytest.mark.slow  # quick twin: unit/test_knobs_rare_calls.py
 def test_nothing_is_compiled_for_the_last_batch_of_an_epoch(tmp_path: Path, gpurun: Gpurun) -> None:
     run = run_under(gpurun, tmp_path, PARTIAL, {"compile": "default"})
     assert run.knobs == [("compile", "applied", "Sequential: default")]
