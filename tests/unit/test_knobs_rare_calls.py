@@ -13,7 +13,7 @@ MODULE = torch.nn.Linear(4, 4)
 
 
 def asked(rare: RareCalls, *sizes: int) -> list[bool]:
-    return [rare.is_rare(((torch.empty(size, 4),), {})) for size in sizes]
+    return [rare.is_rare([torch.empty(size, 4)]) for size in sizes]
 
 
 def test_the_last_batch_of_each_epoch_is_rare() -> None:
@@ -61,7 +61,7 @@ def test_both_passes_of_a_checkpoint_run_the_same_code() -> None:
     found = []
 
     def part(x: Tensor) -> Tensor:
-        found.append(rare.is_rare(((x,), {})))
+        found.append(rare.is_rare([x]))
         return x.sin()
 
     checkpoint(part, torch.ones(3, 4, requires_grad=True), use_reentrant=False).sum().backward()
@@ -72,4 +72,4 @@ def test_both_passes_of_a_checkpoint_run_the_same_code() -> None:
 def test_a_tensor_without_sizes_is_left_to_torch() -> None:
     nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     rare = RareCalls(MODULE)
-    assert not rare.is_rare(((nested,), {}))
+    assert not rare.is_rare([nested])

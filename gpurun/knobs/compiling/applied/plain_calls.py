@@ -32,12 +32,13 @@ def or_plain(
     plain: Callable[..., Any] = module._call_impl
     rare = RareCalls(module)
 
+    def trains_as_written(tensors: list[Tensor]) -> bool:
+        return any(map(_is_differentiated, tensors)) or (not leaner and rare.is_rare(tensors))
+
     @functools.wraps(compiled)
     def call(*args: Any, **kwargs: Any) -> Any:
-        given = (args, kwargs)
-        as_written = is_traced() or _may_differentiate_twice(given)
-        if not (as_written or leaner):
-            as_written = rare.is_rare(given)
+        training = torch.is_grad_enabled()
+        as_written = is_traced() or (training and trains_as_written(leaves((args, kwargs))))
         run = plain if as_written else compiled
         try:
             return run(*args, **kwargs)
@@ -48,12 +49,8 @@ def or_plain(
     return call
 
 
-def _may_differentiate_twice(given: object) -> bool:
-    """True if the script wants gradients of an input: a penalty on these is what needs it most."""
-    return torch.is_grad_enabled() and any(map(_is_differentiated, leaves(given)))
-
-
 def _is_differentiated(given: object) -> bool:
+    """True if the script wants gradients of this input: a penalty on them differentiates twice."""
     if not isinstance(given, Tensor) or not given.requires_grad:
         return False
     base = given if given._base is None else given._base

@@ -6,18 +6,18 @@ for any size is slower for the usual one, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import Module
 
 from gpurun.knobs.applied.autograd_state import is_checkpointed
-from gpurun.knobs.applied.tensor_trees import leaves
 
 FIRST_CALLS = 12
 """What comes among so many first calls is usual: the audited and warm-up steps of a trial."""
 MOST_RARE = 0.1
 """Where more than this part of all calls have other shapes, sizes change all the time."""
-
 PLAIN_MEMORY = 2
 """Uncompiled code may keep this many times the memory that the process has ever reserved."""
 
@@ -40,17 +40,17 @@ class RareCalls:
         self._over = False
         """True once torch is to decide: sizes change all the time, or the shapes are not known."""
 
-    def is_rare(self, given: object) -> bool:
-        """True if the call that now comes, with these arguments, is rare."""
+    def is_rare(self, tensors: Sequence[Tensor]) -> bool:
+        """True if the call that now comes, with these inputs, is rare."""
         if self._over or not torch.is_grad_enabled() or is_checkpointed():
             return False  # what a checkpoint computes again must run the same code
         try:
-            return self._is_rare(leaves(given))
+            return self._is_rare(tensors)
         except Exception:  # a tensor without sizes
             self._over = True
             return False
 
-    def _is_rare(self, tensors: list[Tensor]) -> bool:
+    def _is_rare(self, tensors: Sequence[Tensor]) -> bool:
         shapes = tuple(tensor.shape for tensor in tensors)
         before, self._before = self._before, shapes
         self._calls += 1
