@@ -24,7 +24,7 @@ def gpu_notes(
     """One note a shortcoming, for the processes that trained and the devices that they used."""
     notes = []
     builds = [log.torch.gpu_build for log in logs if log.torch is not None]
-    on_gpu = any(root.device.startswith("cuda") for log in logs for root in log.roots)
+    on_gpu = any(log.on_gpu for log in logs)
     if samples.device and builds and all(build is False for build in builds):
         notes.append(cpu_build(samples.device[0].name))
     if on_gpu and samples.host and not samples.device:

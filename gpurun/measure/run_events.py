@@ -72,6 +72,12 @@ class ProcessLog:
     exit_record: records.ExitRecordEvent | None = None
     end: records.EndEvent | None = None
 
+    @property
+    def on_gpu(self) -> bool:
+        """True if it trains on a GPU. Where its model is never called, its optimizer tells."""
+        devices = [*(root.device for root in self.roots), *(o.device for o in self.optimizers)]
+        return any(device.startswith("cuda") for device in devices)
+
     def unix_time_ns(self, clock_ns: int) -> int:
         """The wall-clock time of a reading of this process's clock."""
         return clock_ns - self.process.clock_ns + self.process.unix_time_ns

@@ -266,16 +266,16 @@ def _final_loss(window: Window) -> float | None:
 def _peak_memory(logs: Sequence[ProcessLog]) -> int | None:
     """Peak of the process that needed most: on its device where CUDA is used, else resident."""
     ends = [log.end for log in logs if log.end is not None]
-    if any(root.device.startswith("cuda") for log in logs for root in log.roots):
+    if any(log.on_gpu for log in logs):
         return _largest(end.peak_allocated_bytes for end in ends)
     return _largest(end.peak_rss_bytes for end in ends)
 
 
 def _memory_share(logs: Sequence[ProcessLog], host: HostUse | None) -> float | None:
     """The peak as a fraction of the memory of the device that the model is on."""
-    gpus = [root for log in logs for root in log.roots if root.device.startswith("cuda")]
-    if gpus:
-        memory = min(known(root.device_memory_bytes for root in gpus), default=None)
+    if any(log.on_gpu for log in logs):
+        sizes = known(root.device_memory_bytes for log in logs for root in log.roots)
+        memory = min(sizes, default=None)
         peak = _largest(log.end.peak_reserved_bytes for log in logs if log.end)
     else:
         memory = available_memory()

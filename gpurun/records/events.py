@@ -1,9 +1,7 @@
-"""The events that the user's process writes: `events-<process>.jsonl` in the run folder, one object
-a line.
+"""The user's process writes these events: `events-<process>.jsonl`, in the run folder.
 
-Each line is `{"event": <kind>, ...fields}` with the fields of the record of that kind below.
-Times are nanoseconds of `time.perf_counter_ns()` of that process; `ProcessEvent` ties them to the
-wall clock.
+Each line is `{"event": <kind>, ...fields}` with the fields of the record of that kind below. Times
+are `time.perf_counter_ns()` of that process; `ProcessEvent` ties them to the wall clock.
 """
 
 from __future__ import annotations
@@ -155,7 +153,7 @@ class LoaderEvent:
 
 @record
 class OptimizerEvent:
-    """An optimizer was built. Hyper-parameters are those of its first parameter group."""
+    """An optimizer was built. Hyper-parameters and device are those of its first parameters."""
 
     kind: ClassVar[str] = "optimizer"
     optimizer: int
@@ -164,6 +162,7 @@ class OptimizerEvent:
     parameters: int
     groups: int
     hyperparameters: dict[str, Any]
+    device: str = "cpu"
 
 
 @record
@@ -292,6 +291,8 @@ RECOMPUTES = "recomputes"
 """The trait of a script that computes forward passes again (`torch.utils.checkpoint`)."""
 KEEPS_TENSORS = "keeps_tensors"
 """The trait of a model whose forward pass leaves tensors in it, by the name of one."""
+CHANGING_SHAPES = "changing_shapes"
+"""The trait of a model whose inputs had many shapes in few calls."""
 OUT_OF_MEMORY = "out_of_memory"
 """The trait of a script whose model ran out of memory. It may catch that and train with less."""
 

@@ -30,7 +30,8 @@ class BatchFlag:
 
 @record
 class Facts:
-    """Everything a knob may ask. `device`: "cpu" or "cuda", where the root module lives.
+    """Everything a knob may ask. `device`: "cpu" or "cuda", where the root module lives, or what
+    the optimizer steps if no module is called.
 
     `traits` maps trait names of `TraitEvent` to their details. `result` is the baseline's.
     `batch_uses` lists other places in the script that read the batch size (source lines), None if

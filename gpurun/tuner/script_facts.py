@@ -26,10 +26,9 @@ def gather_facts(options: Options, machine: Machine, result: RunResult, log: Pro
     clock = step_clock(log)
     loaders = () if clock is None else training_loaders(log, clock)
     roots = log.roots
-    device = "cuda" if any(r.device.startswith("cuda") for r in roots) else "cpu"
     batch = _batch_size(log, loaders, result)
     return Facts(
-        device=device,
+        device="cuda" if log.on_gpu else "cpu",
         machine=_as_used(machine, roots),
         result=result,
         loaders=log.loaders,

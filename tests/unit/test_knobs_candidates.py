@@ -84,6 +84,10 @@ class TestLoaderWorkers:
     def test_needless_workers_on_short_cores_are_taken_back(self) -> None:
         ground = facts(result=result(0.1, 40), **loader(workers=8))
         assert proposed("loader_workers", ground) == [4, 0]
+        beside = gpu_facts(result=result(0.1, 40), **loader(workers=16))
+        assert proposed("loader_workers", beside) == [8, 0]
+        assert not find("loader_workers").is_likely(beside), "other changes may need all of them"
+        assert find("loader_workers").is_likely(gpu_facts(result=result(10, 20)))
 
     def test_a_wait_that_was_not_measured_is_no_ground(self) -> None:
         assert "not measured" in skipped("loader_workers", facts(result=result(None)))
@@ -393,6 +397,16 @@ class TestNumericsKnobs:
         assert proposed("compile", seen) == ["default"]
         assert not find("compile").is_likely(seen)
         assert find("compile").is_likely(gpu_facts())
+
+    def test_where_shapes_change_it_compiles_for_any_shape(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gpurun.knobs.compiling.compile.missing_tool", lambda *_: None)
+        seen = gpu_facts(traits={"changing_shapes": "6 shapes in 9 calls"})
+        assert proposed("compile", seen) == ["default"]
+        assert not find("compile").is_likely(seen)
+        knob = find("compile")
+        assert knob.seconds_to_start(seen) == 2 * knob.seconds_to_start(gpu_facts())
 
     def test_attention_is_replaced_where_it_was_seen_written_by_hand(self) -> None:
         seen = {"manual_attention": "in the backward graph of a root"}

@@ -9,11 +9,11 @@ from typing import Any
 from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.measure import summarise_run
 from gpurun.measure.run_events import read_run
-from gpurun.records.events import ArgumentsEvent, TraitEvent
+from gpurun.records.events import ArgumentsEvent, OptimizerEvent, TraitEvent
 from gpurun.records.facts import BatchFlag, Facts
 from gpurun.tuner.script_facts import facts_under, gather_facts, steps_per_epoch
 from tests.unit.knob_facts import MACHINE, result
-from tests.unit.recorded_runs import loader, root, row, steady, steps, write_events
+from tests.unit.recorded_runs import end, loader, root, row, steady, steps, write_events
 
 SCRIPT = "loader = DataLoader(data, args.batch_size)\n"
 
@@ -128,3 +128,17 @@ def test_torch_tells_of_the_gpu_that_the_model_is_on_whatever_nvml_says(tmp_path
     assert (machine.compute_capability, machine.gpu_memory_bytes) == ((7, 5), 15 << 30)
     other = learnt(tmp_path).machine
     assert (other.compute_capability, other.gpu_memory_bytes) == (None, None)
+
+
+def test_where_no_module_is_called_the_optimizer_tells_the_device(tmp_path: Path) -> None:
+    """A graph network that is trained by `model.encode(...)` has no root."""
+    for device, expected in (("cuda:0", "cuda"), ("cpu", "cpu")):
+        folder = tmp_path / expected
+        folder.mkdir()
+        adam = OptimizerEvent(1, "Adam", "torch.optim.adam", 4, 1, {}, device)
+        write_events(folder, [adam, steady(40), end(allocated=42)])
+        log = read_run(folder).processes[0]
+        measured = summarise_run(folder, exit_code=0, wall_seconds=3.0)
+        target = Target(TargetKind.SCRIPT, str(folder / "train.py"), ())
+        assert gather_facts(Options(target), MACHINE, measured, log).device == expected
+        assert (measured.peak_memory_bytes == 42) is (expected == "cuda")

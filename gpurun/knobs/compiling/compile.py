@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_tool
-from gpurun.records.events import DOUBLE_BACKWARD, KEEPS_TENSORS
+from gpurun.records.events import CHANGING_SHAPES, DOUBLE_BACKWARD, KEEPS_TENSORS
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -19,6 +19,9 @@ BUSY_PERCENT = 80.0
 """A GPU so busy does not wait for the host: what graphs copy is then more than what they save."""
 FEW_CORES, ON_FEW_CORES = 4, 2.0
 """With fewer cores kernels wait for one another's compilers: 25 to 30 s for 7 modules on two."""
+
+TWICE = 2.0
+"""Where shapes change torch compiles for the first ones, and then for any."""
 
 BY_ITSELF = "the script compiles by itself"
 COPIES_MODEL = "DataParallel calls copies of the model, which do not stay compiled"
@@ -88,6 +91,8 @@ class Compile(Knob):
         seconds = self.startup_seconds + SECONDS_A_MODULE * modules
         if facts.machine.cores < FEW_CORES:
             seconds *= ON_FEW_CORES
+        if CHANGING_SHAPES in facts.traits:
+            seconds *= TWICE
         return min(seconds, MOST_SECONDS)
 
     def apply(self, value: str, hooks: Hooks) -> None:
@@ -98,9 +103,9 @@ class Compile(Knob):
 
 
 def _takes_graphs(facts: Facts) -> bool:
-    """False if CUDA graphs would overwrite what is still needed."""
-    keeps = KEEPS_TENSORS in facts.traits
-    return facts.device == "cuda" and not keeps and not _accumulates(facts)
+    """False if CUDA graphs would overwrite what is still needed, or be recorded all the time."""
+    unfit = facts.traits.keys() & {KEEPS_TENSORS, CHANGING_SHAPES}
+    return facts.device == "cuda" and not unfit and not _accumulates(facts)
 
 
 def _accumulates(facts: Facts) -> bool:

@@ -63,8 +63,13 @@ class LoaderWorkers(Knob):
     reorders_samples: ClassVar[bool] = True
 
     def is_likely(self, facts: Facts) -> bool:
-        """Unless the workers take the model's cores, and the wait is a small part of the step."""
+        """Unless the workers take the model's cores, and the wait is a small part of the step.
+
+        Fewer workers are never likely: a set of changes shortens the step, and needs them all.
+        """
         wait = data_wait(facts)
+        if isinstance(wait, DataWait) and not wait.noticeable:
+            return False
         large = isinstance(wait, DataWait) and wait.share > LIKELY_ON_CPU
         return large or not takes_cores_of_the_model(facts)
 

@@ -116,6 +116,7 @@ def hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
 
 def _optimizer_event(number: int, optimizer: Optimizer) -> OptimizerEvent:
     groups = optimizer.param_groups
+    first = next((p for g in groups for p in g["params"]), None)
     return OptimizerEvent(
         optimizer=number,
         class_name=type(optimizer).__name__,
@@ -123,6 +124,7 @@ def _optimizer_event(number: int, optimizer: Optimizer) -> OptimizerEvent:
         parameters=sum(len(g["params"]) for g in groups),
         groups=len(groups),
         hyperparameters=hyperparameters(groups[0]) if groups else {},
+        device="cpu" if first is None else str(first.device),
     )
 
 

@@ -15,6 +15,7 @@ from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.step_agreement import StepAgreement
 from gpurun.runtime.observe import (
+    changing_shapes,
     cpu_contention,
     import_log,
     manual_attention,
@@ -61,6 +62,7 @@ def install(spec: RunSpec) -> None:
         ceilings.begin()
         trial.enough, trial.before_exit = ceilings.enough, guarded("ceilings", ceilings.finish)
     guarded("look for attention", manual_attention.watch)()
+    guarded("look for changing shapes", changing_shapes.watch)()
     guarded("look for kept tensors", tensors_left_in_model.watch)()
     atexit.register(trial.finish)  # the script may end before the trial has seen enough
     CLOCK.listeners.append(guarded("trial", trial.step))
