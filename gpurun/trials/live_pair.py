@@ -7,6 +7,7 @@ ratio. Duet benchmarking: Bulej et al., ICPE 2020 (arXiv 2001.05811).
 from __future__ import annotations
 
 import math
+import operator
 import os
 import random
 import select
@@ -312,6 +313,8 @@ def take_turns(
                 raise
         took = time.perf_counter_ns() - began
         rounds.append(Round(turns[0], turns[1]))
+        # an epoch may be seen to end only now
+        whole = [*map(operator.or_, whole, has_short_epochs(rounds[-1].turns))]
         if _share([r.at_epoch_end for r in rounds]) >= MOST_ENDS and len(rounds) >= FIRST_ROUNDS:
             for number in (0, 1):
                 own = _share([r.turns[number].at_epoch_end for r in rounds])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 import time
@@ -25,7 +26,7 @@ from gpurun.trials.live_pair import (
 )
 from gpurun.trials.pair_memory import peaks_at_same_step
 from gpurun.trials.shared_gpu import shared_gpu_notes
-from gpurun.trials.turn_limits import TurnLimits, measured_rounds
+from gpurun.trials.turn_limits import TurnLimits, measured_rounds, spare_seconds
 from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
 STRETCH_SECONDS = 2.0
@@ -63,7 +64,8 @@ class PairSide:
 class PairEnd:
     """The end of a live pair. `ratio`: step time of the second over the first side's, by turns.
 
-    `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
+    `exit_codes` and `seconds`: of both sides. `spare_seconds`: so much shorter would have been
+    enough for a ratio. `failure`: why there is no ratio, "" where there is.
     `notes`: what disturbed the GPU meanwhile, a clause each. `peaks`: the peak memory
     (bytes) of each side in its turns, at the same number of steps, None where none was read.
     `late`: it failed because the time was over before both sides had warmed up.
@@ -76,6 +78,7 @@ class PairEnd:
     notes: tuple[str, ...] = ()
     peaks: tuple[int | None, int | None] = (None, None)
     late: bool = False
+    spare_seconds: float = 0.0
 
 
 def run_live_pair(
@@ -84,6 +87,7 @@ def run_live_pair(
     ready: Callable[[], None],
     draws: random.Random,
     deadline: float,
+    hurry: float = math.inf,
 ) -> PairEnd:
     """Launch both sides, let them warm up, and take turns.
 
@@ -92,15 +96,15 @@ def run_live_pair(
     two cores took 2.6 s instead of 20 ms.
 
     `started` is called once both sides are launched; it gives the processes that it started beside
-    them. `ready` is called when both are warmed up, before anything is measured. Turns end at
-    `deadline` (monotonic clock) at the latest, with the rounds that there are by then; the pair
-    fails if a side is not warmed up by then. Ends both sides on KeyboardInterrupt and on any
-    failure.
+    them. `ready` is called when both are warmed up, before anything is measured. From `hurry` on
+    (monotonic clock) turns end as soon as they give a ratio, and at `deadline` with the rounds that
+    there are by then; the pair fails if a side is not warmed up by then. Ends both sides on
+    KeyboardInterrupt and on any failure.
     """
     began = time.monotonic()
     rounds: list[Round] = []
     stretches: tuple[Turn, Turn] | None = None
-    failure, late = "", False
+    failure, late, turning = "", False, 0.0
     with ExitStack() as stack:
         sandboxes: list[Sandbox] = []
         live: list[Side] = []
@@ -121,8 +125,9 @@ def run_live_pair(
             ready()
             nanoseconds = int(1e9 * (STRETCH_SECONDS if gpus else STRETCH_SECONDS_WITHOUT_GPU))
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
-            enough = TurnLimits().enough(deadline)
+            enough, turned = TurnLimits().enough(deadline, hurry), time.monotonic()
             rounds = measured_rounds(pair, draws, enough, has_short_epochs(stretches))
+            turning = time.monotonic() - turned
             for side_of_pair in pair:
                 side_of_pair.end()
             codes = [_exit_code(sandbox) for sandbox in sandboxes]
@@ -134,7 +139,8 @@ def run_live_pair(
     seconds = time.monotonic() - began
     both = [] if stretches is None else [stretches, *(r.turns for r in rounds)]
     peaks = peaks_at_same_step(([first for first, _ in both], [second for _, second in both]))
-    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, peaks, late)
+    spare = spare_seconds(rounds, turning)
+    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, peaks, late, spare)
 
 
 def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:

@@ -81,7 +81,8 @@ class PairOutcome(Generic[Side]):
     """Both sides of a live pair, and the ratio of their step times, second over first.
 
     `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
-    launched. `seconds`: what the pair took. `notes`: what disturbed the GPU meanwhile.
+    launched. `seconds`: what the pair took; `spare_seconds` less would have given a ratio too.
+    `notes`: what disturbed the GPU meanwhile.
     """
 
     first: Side | None
@@ -90,6 +91,7 @@ class PairOutcome(Generic[Side]):
     failure: Failure | None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    spare_seconds: float = 0.0
 
     @property
     def turned(self) -> PairOutcome[Side]:

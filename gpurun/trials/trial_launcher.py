@@ -174,11 +174,12 @@ class TrialLauncher:
         requests = (first, second)
         began = time.monotonic()
         deadline = began + min(request.limit_seconds for request in requests)
+        hurry = began + min(request.hurry_seconds for request in requests)
         draws = random.Random(self._launched)
         try:
             sides = (self._side(first), self._side(second))
             started = partial(self._start_beside_pair, second)
-            end = run_live_pair(sides, started, self.prestarted.stop, draws, deadline)
+            end = run_live_pair(sides, started, self.prestarted.stop, draws, deadline, hurry)
         except GpurunError as error:
             failed = Failure(FailureKind.NOT_STARTED, error.what)
             return PairOutcome(None, None, None, failed, time.monotonic() - began)
@@ -195,7 +196,9 @@ class TrialLauncher:
         if ratio is not None and crowd_out([one.result for one in outcomes]):
             ratio = replace(ratio, error=math.hypot(ratio.error, CROWDED_ERROR))
             notes = (*notes, CROWDED)
-        return PairOutcome(outcomes[0], outcomes[1], ratio, pair_failure, end.seconds, notes)
+        return PairOutcome(
+            outcomes[0], outcomes[1], ratio, pair_failure, end.seconds, notes, end.spare_seconds
+        )
 
     def in_turn_reason(self, *, ranks: bool) -> str:
         """Reason why two launches cannot be a live pair, or "". `ranks`: they run in several."""

@@ -38,8 +38,12 @@ class TurnLimits:
     epoch_seconds: float = EPOCH_SECONDS
     error: float = SMALL_ERROR
 
-    def enough(self, deadline: float = math.inf) -> Callable[[Sequence[Round]], bool]:
-        """True if these rounds are enough. `deadline` (monotonic clock): they are from then on."""
+    def enough(
+        self, deadline: float = math.inf, hurry: float = math.inf
+    ) -> Callable[[Sequence[Round]], bool]:
+        """True if these rounds are enough. Both by the monotonic clock: from `hurry` on they are
+        once they give a ratio, from `deadline` on in any case.
+        """
         begun: list[float] = []
 
         def enough(rounds: Sequence[Round]) -> bool:
@@ -50,12 +54,21 @@ class TurnLimits:
             ratio = turn_ratio(rounds)
             if ratio is None:  # too few rounds, or an epoch ended in nearly all of them
                 return len(rounds) >= MOST_ROUNDS and taken > self.epoch_seconds
+            if begun[-1] > hurry:
+                return True
             if _misses_epochs(rounds, ratio) and _epochs_seconds(rounds) < self.epoch_seconds:
                 return taken > self.epoch_seconds
             most = self.most_seconds if ratio.error > LARGE_ERROR else self.seconds
             return taken > most or ratio.error < self.error
 
         return enough
+
+
+def spare_seconds(rounds: Sequence[Round], seconds: float) -> float:
+    """How much less than these seconds, which all rounds took, would have given a ratio."""
+    counts = range(1, len(rounds) + 1)
+    fewest = next((n for n in counts if turn_ratio(rounds[:n]) is not None), len(rounds))
+    return seconds * (1 - fewest / len(rounds)) if rounds else 0.0
 
 
 def measured_rounds(

@@ -98,7 +98,10 @@ class TrialSeries:
                 zip(requests, (pair.first, pair.second), strict=True)
             )
         ]
-        return PairOutcome(trials[0], trials[1], pair.ratio, pair.failure, notes=pair.notes)
+        one, other = trials
+        return PairOutcome(
+            one, other, pair.ratio, pair.failure, pair.seconds, pair.notes, pair.spare_seconds
+        )
 
     def start_reference(self, request: TrialRequest, samples_a_step: float) -> str:
         """Launch what trials can take turns with; why that cannot be, "" once it waits.
@@ -176,6 +179,7 @@ class TrialSeries:
             keep_layer=request.hold,
             patience_seconds=patience,
             limit_seconds=limit,
+            hurry_seconds=request.hurry_seconds,
         )
 
     def _prepared(self, settings: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:

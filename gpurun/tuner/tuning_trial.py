@@ -127,6 +127,8 @@ class TrialRequest:
     One that holds (the first) may be silent to its limit: it may have to download its data."""
     limit_seconds: float = math.inf
     """A trial is given up after this long, and earlier if other trials were quicker."""
+    hurry_seconds: float = math.inf
+    """After so long the turns of a live pair end as soon as they give a ratio."""
     rounded: bool = False
     """True if parameters are rounded before the first step."""
     ceilings: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gpurun.isolation.sandbox import LaunchSpec
 from gpurun.knobs.api import Skip
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import ImportsEvent, ProcessEvent, TorchEvent
+from gpurun.runtime.observe.import_log import changed_variables
 from gpurun.trials import prestart
 from gpurun.trials.prestart import Prestarted, what_to_import
 
@@ -80,3 +82,14 @@ def test_the_folder_of_a_launch_that_could_not_be_started_is_used_again(
     spec = LaunchSpec(("python",), {}, tmp_path, (), (), Mode.IN_PLACE, log)
     Prestarted().start(spec, tmp_path)
     assert not left.exists()
+
+
+def test_a_variable_that_lightning_sets_for_torch_stops_no_early_import(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch reads it whenever it is asked for GPUs, not while it is imported."""
+    start = dict(os.environ)
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    assert changed_variables(start) == ()
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert changed_variables(start) == ("OMP_NUM_THREADS",)

@@ -22,7 +22,7 @@ from gpurun.trials.live_pair import (
     take_turns,
 )
 from gpurun.trials.reference import BesideReference, Reference
-from gpurun.trials.turn_limits import TurnLimits, measured_rounds
+from gpurun.trials.turn_limits import TurnLimits, measured_rounds, spare_seconds
 from gpurun.trials.turn_ratio import turn_ratio
 
 MILLISECOND = 1_000_000
@@ -88,6 +88,21 @@ def test_turns_of_which_each_holds_the_end_of_an_epoch_come_to_an_end(
     """Loaders of unequal length in turn: no turn comes back to the step at which it began."""
     found = rounds(30, 100.0, epoch_steps=12, starts=30)
     assert seconds_taken(found, monkeypatch) == 16.5
+
+
+def test_where_the_time_is_short_the_first_ratio_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn_limits.time, "monotonic", lambda: 100.0)
+    scattered = rounds(40, 10.0, epoch_steps=0)
+    enough = TurnLimits(error=0.0).enough(hurry=99.0)
+    assert not enough(scattered[:5])
+    assert enough(scattered[:6])
+    assert not TurnLimits(error=0.0).enough(hurry=101.0)(scattered[:6])
+
+
+def test_what_turns_took_after_their_first_ratio_could_be_spared() -> None:
+    assert spare_seconds(rounds(40, 10.0, epoch_steps=0), 8.0) == pytest.approx(8 * 34 / 40)
+    assert spare_seconds(rounds(5, 10.0, epoch_steps=0), 8.0) == 0.0, "they gave none"
+    assert spare_seconds([], 0.0) == 0.0
 
 
 def test_an_epoch_of_few_steps_is_counted_whole_however_long() -> None:
@@ -166,6 +181,27 @@ def test_where_each_turn_of_a_side_holds_an_end_its_further_ones_count_whole_epo
     found = take_turns(sides, random.Random(0), lambda done: len(done) == 20)
     assert [one.second.whole_epochs for one in found] == [False] * FIRST_ROUNDS + [True] * 12
     assert not any(one.first.whole_epochs for one in found)
+
+
+def test_a_side_counts_whole_epochs_once_one_that_fits_its_turn_was_seen() -> None:
+    """20 steps of 0.1 s beside a batch four times as large, whose five steps take 2.1 s.
+
+    As many turns as that, each with the end of an epoch, took 80 s and gave no ratio.
+    """
+
+    class Quick(PlayedSide):
+        def take(self, nanoseconds: int, partner: object, whole_epochs: bool = False) -> Turn:
+            return replace(super().take(2_000_000_000, partner, whole_epochs), epoch_steps=20)
+
+    class Slow(PlayedSide):
+        def take(self, nanoseconds: int, partner: object, whole_epochs: bool = False) -> Turn:
+            return Turn(5, 2_100_000_000, whole_epochs=whole_epochs, epoch_steps=5)
+
+    sides = cast(tuple[Side, Side], (Quick(ends=True), Slow(ends=True)))
+    enough = TurnLimits(error=1.0).enough()
+    found = take_turns(sides, random.Random(0), enough, (False, True))
+    assert [one.first.whole_epochs for one in found] == [False] + [True] * 4
+    assert turn_ratio(found) is not None
 
 
 def test_a_search_knows_the_pace_of_its_reference_before_the_first_candidate() -> None:

@@ -165,6 +165,24 @@ def test_the_gain_of_a_live_pair_is_that_of_its_turns() -> None:
     assert proof.statistically_significant
 
 
+@pytest.mark.parametrize(("spare", "pairs"), [(10.0, 2), (4.0, 1)])
+def test_a_pair_that_can_be_shorter_fits_into_the_rest_of_the_budget(
+    spare: float, pairs: int
+) -> None:
+    """35 s are left after a pair of 40 s, in which some went by after its first ratio."""
+    left = 75.0
+
+    def live(settings: Mapping[str, Any], number: int) -> PairResult:
+        nonlocal left
+        left -= 40.0
+        sides = trial(100.0, {}), trial(10.0, settings)
+        return PairResult(*sides, 1.2, 40.0, spare_seconds=spare)
+
+    machine, baseline, chosen = Machine(1.0), Finalist("baseline", {}), Finalist("chosen", {"a": 1})
+    prove(baseline, [chosen], machine.launch, lambda s: left < s, lambda _: None, 20.0, live)
+    assert len(chosen.pairs) == pairs
+
+
 def test_live_pairs_without_a_gain_leave_the_budget_to_others() -> None:
     machine, baseline, chosen = Machine(1.0), Finalist("baseline", {}), Finalist("chosen", {"a": 1})
     live = LivePairs(1.0)

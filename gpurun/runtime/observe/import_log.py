@@ -11,16 +11,18 @@ from gpurun.runtime.core.recorder import RECORDER
 
 PACKAGES = frozenset(
     {
-        "PIL", "accelerate", "datasets", "einops", "functorch", "huggingface_hub", "numpy",
-        "pandas", "safetensors", "scipy", "sklearn", "sympy", "timm", "tokenizers", "torch",
-        "torchaudio", "torchvision", "transformers", "triton",
+        "PIL", "accelerate", "datasets", "einops", "functorch", "huggingface_hub", "lightning",
+        "lightning_fabric", "numpy", "pandas", "pytorch_lightning", "safetensors", "scipy",
+        "sklearn", "sympy", "timm", "tokenizers", "torch", "torchaudio", "torchmetrics",
+        "torchvision", "transformers", "triton",
     }
 )  # fmt: skip
 """Packages that take long to import, and to which it makes no difference when that happens."""
 INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 """Where a module must lie: what the script brings with it is not there for others to import."""
-TORCHS_OWN = frozenset({"CUDA_MODULE_LOADING"})
-"""Variables that torch itself sets when it first uses the device."""
+HARMLESS = frozenset({"CUDA_MODULE_LOADING", "PYTORCH_NVML_BASED_CUDA_CHECK"})
+"""Torch itself sets the first one when it first uses the device. Lightning sets the second one at
+its import, and torch reads it at each call that asks for it (`torch/cuda/__init__.py`)."""
 
 _start: dict[str, str] = {}
 
@@ -32,18 +34,17 @@ def begin() -> None:
 
 def write() -> None:
     """Record the modules, and the environment variables that have changed since `begin`."""
-    changed = (name for name in changed_variables(_start) if name not in TORCHS_OWN)
     RECORDER.event(
         ImportsEvent(
             modules=tuple(name for name in list(sys.modules) if _known(name)),
-            changed_variables=tuple(changed),
+            changed_variables=changed_variables(_start),
         )
     )
 
 
 def changed_variables(start: Mapping[str, str]) -> tuple[str, ...]:
-    """Environment variables that are not as they were at the start, sorted."""
-    names = start.keys() | os.environ.keys()
+    """Environment variables that are not as they were at the start, sorted; no harmless ones."""
+    names = (start.keys() | os.environ.keys()) - HARMLESS
     return tuple(sorted(x for x in names if start.get(x) != os.environ.get(x)))
 
 

@@ -78,6 +78,7 @@ class LiveProof:
             time.monotonic() - began,
             _text(trials),
             _error(trials, self.objective),
+            trials.spare_seconds,
         )
 
     def _peaks(self, settings: Mapping[str, Any]) -> MemoryPeaks:

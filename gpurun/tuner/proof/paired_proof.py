@@ -18,7 +18,6 @@ from gpurun.records.tuning import PAIR_SIDES, Proof, TrialPurpose
 from gpurun.stats.descriptive import geometric_mean, mean, standard_deviation
 from gpurun.stats.intervals import says_nothing
 from gpurun.stats.sequential_test import DEFAULT, LIVE, Look, sequential_look
-from gpurun.trials.turn_limits import TURN_SECONDS
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.proof.time_for_proof import PROOF_ROUNDS
 from gpurun.tuner.search.screening import LEAST_GAIN
@@ -30,8 +29,6 @@ RETRIES = 1
 TRUST = 0.5
 """The first round begins if there is time for this part of what it is expected to take: that is a
 guess from other launches, and a tuning without any round has proven nothing."""
-SPARE_SECONDS = TURN_SECONDS / 2
-"""So much shorter can the turns of a pair be where the time is short."""
 ENOUGH_WITHOUT = 3
 """So many live pairs whose mean gain is not worth a change end the proof: the test alone would go
 on to its last look, with time that a larger batch could have."""
@@ -47,7 +44,8 @@ class PairResult:
     """One live pair. `gain`: how many times better the finalist's score is, by the turns; `error`:
     the standard error of its logarithm within this pair.
 
-    `failure`: why there is no gain, "" where there is one. `seconds`: what the pair took.
+    `failure`: why there is no gain, "" where there is one. `seconds`: what the pair took;
+    `spare_seconds` less would do where the time is short.
     """
 
     baseline: Trial | None
@@ -56,6 +54,7 @@ class PairResult:
     seconds: float
     failure: str = ""
     error: float = 0.0
+    spare_seconds: float = 0.0
 
 
 LivePair = Callable[[Mapping[str, Any], int], PairResult]
@@ -207,7 +206,7 @@ def _live_round(
         pair = live(finalist.settings, number)
         if pair.gain is None or pair.baseline is None or pair.finalist is None:
             return pair.failure
-        costs[baseline.name], costs[finalist.name] = 0.0, max(0.0, pair.seconds - SPARE_SECONDS)
+        costs[baseline.name], costs[finalist.name] = 0.0, pair.seconds - pair.spare_seconds
         rates: dict[str, float] = {}
         _take(baseline, pair.baseline, rates)
         _take(finalist, pair.finalist, rates)

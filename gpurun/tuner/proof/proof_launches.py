@@ -19,9 +19,9 @@ from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from gpurun.tuner.tuning_view import TuningView
 
-LATE_SECONDS = 60.0
-"""A live pair may run this much longer than expected, whatever is left of the budget: nothing can
-be said of it before it has had its fewest rounds."""
+LATE_SHARE = 0.25
+"""A live pair may run longer than expected by this part of the budget, whatever is left of that:
+nothing can be said of it before it has had its fewest rounds."""
 
 Companions = Callable[[LadderRow], Sequence[str]]
 
@@ -138,13 +138,15 @@ class ProofLaunches:
         self, purpose: TrialPurpose, settings: Mapping[str, Any], number: int
     ) -> TrialRequest:
         """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
-        limit = max(self.timetable.left, self._round_seconds + LATE_SECONDS)
+        late = LATE_SHARE * self.timetable.budget
+        limit = max(self.timetable.left, self._round_seconds + late)
         return TrialRequest(
             purpose,
             settings,
             self.rule(settings),
             seed_offset=number,
             limit_seconds=limit,
+            hurry_seconds=max(0.0, self.timetable.left),
             patience_seconds=patience(self.timetable.budget, self.timetable.longest),
         )
 
