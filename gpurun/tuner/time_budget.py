@@ -8,7 +8,12 @@ from collections.abc import Callable
 from gpurun.knobs.loading.loader_need import NOTICEABLE
 from gpurun.trials.live_pair_seconds import CORES_FOR_TWO, SideSeconds, live_pair_seconds
 from gpurun.trials.prestart import CORES_EACH
-from gpurun.tuner.proof.time_for_proof import LEAST_PROOF_ROUNDS, kept_for_proof, least_for_proof
+from gpurun.tuner.proof.time_for_proof import (
+    LEAST_PROOF_ROUNDS,
+    TRUST,
+    kept_for_proof,
+    least_for_proof,
+)
 from gpurun.tuner.search.screening import StartupSeconds
 from gpurun.tuner.trial_length import SCREEN_SHARE, budget_flag, launched_again
 from gpurun.tuner.tuning_trial import Trial
@@ -177,13 +182,15 @@ class TimeBudget:
 
         Where launches are long nothing would. So what is tried first needs no more room than itself
         and a launch after it: a proof that the budget cuts off is gone on with the next time. For
-        that reason one round is enough to keep as long as nothing was found.
+        that reason it is enough to keep what lets the first round begin as long as nothing was
+        found.
         """
         if startup.first > 0 and self.usual + startup.first > self._screen_share:
             return True
         if not self.tried and self._is_whole(best):
             return self.left - self.usual < self.usual + startup.first
-        kept = round_seconds = self.round_of(best, startup.later)
+        round_seconds = self.round_of(best, startup.later)
+        kept = TRUST * round_seconds
         if self.proven:
             kept = least_for_proof(round_seconds)
         elif not self._is_whole(best):
@@ -207,11 +214,11 @@ class TimeBudget:
     def screen_limit(self) -> float:
         """Seconds that the next trial of the search may take before it is given up.
 
-        A share of the budget, and no more than the proof leaves: what is kept for it, a round as
-        long as nothing was found. The first trial may take its time if launches are long: see
-        `no_room_to_search`.
+        A share of the budget, and no more than the proof leaves: what is kept for it, and what lets
+        its first round begin as long as nothing was found. The first trial may take its time if
+        launches are long: see `no_room_to_search`.
         """
-        shortest = 0.0 if self._whole is None else self._round(self._whole, self.usual)
+        shortest = 0.0 if self._whole is None else TRUST * self._round(self._whole, self.usual)
         room = self.left - max(shortest, 0.0 if self.proven else self._kept)
         if not self.tried and room < AMPLE * self.usual:
             room = self.left - self.usual

@@ -19,16 +19,13 @@ from gpurun.stats.descriptive import geometric_mean, mean, standard_deviation
 from gpurun.stats.intervals import says_nothing
 from gpurun.stats.sequential_test import DEFAULT, LIVE, Look, sequential_look
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.proof.time_for_proof import PROOF_ROUNDS
+from gpurun.tuner.proof.time_for_proof import PROOF_ROUNDS, TRUST
 from gpurun.tuner.search.screening import LEAST_GAIN
 from gpurun.tuner.tuning_trial import Trial
 
 RETRIES = 1
 """A baseline launch or a live pair that fails by itself is repeated this often."""
 
-TRUST = 0.5
-"""The first round begins if there is time for this part of what it is expected to take: that is a
-guess from other launches, and a tuning without any round has proven nothing."""
 ENOUGH_WITHOUT = 3
 """So many live pairs whose mean gain is not worth a change end the proof: the test alone would go
 on to its last look, with time that a larger batch could have."""

@@ -7,8 +7,11 @@ PROOF_ROUNDS = 4
 LIVE_PAIRS = 3
 """Or so many live pairs: two settle most proofs, and the third one those that differ."""
 LEAST_PROOF_ROUNDS = 2
-"""So many even where they take most of the budget: fewer can show nothing. As long as nothing was
-found, one: the same command goes on with it."""
+"""So many even where they take most of the budget: fewer can show nothing."""
+TRUST = 0.5
+"""The first round begins if there is time for this part of what it is expected to take: that is a
+guess from other launches, and a tuning without any round has proven nothing. As long as nothing was
+found, no more is kept for the proof: the same command goes on with it."""
 PROOF_SHARE = 0.6
 """Further rounds may keep at most this part of the budget for themselves."""
 
