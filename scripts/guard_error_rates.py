@@ -34,7 +34,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
 from gpurun.tuner.guard.training_evidence import Evidence, evidence
-from gpurun.tuner.training_judge import TrainingJudge, rounding_rule
+from gpurun.tuner.training_judge import MOST_DRAWS, TrainingJudge, rounding_rule
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
 
@@ -52,7 +52,7 @@ CANDIDATE_SEEDS = (0, 1)
 class Launch:
     """One trial to run: a script under settings and a seed offset, recorded in a new folder.
 
-    With `rounded` its parameters are rounded before the first step.
+    With `rounded` its parameters are rounded before the first step, each `draw` otherwise.
     """
 
     script: str
@@ -60,6 +60,7 @@ class Launch:
     seed: int
     folder: Path
     rounded: bool = False
+    draw: int = 0
     stop: StopRule = STOP
 
 
@@ -94,7 +95,13 @@ def _start(one: Launch) -> int:
         launcher_pid=os.getpid(),
         settings=tuple(Setting(k, v) for k, v in one.settings),
         knob_paths=KNOBS,
-        trial=TrialSpec(stop=one.stop, seed=1234, seed_offset=one.seed, rounded=one.rounded),
+        trial=TrialSpec(
+            stop=one.stop,
+            seed=1234,
+            seed_offset=one.seed,
+            rounded=one.rounded,
+            rounding_draw=one.draw,
+        ),
     )
     write_json(one.folder / "spec.json", to_json(spec))
     process = os.fork()
@@ -187,7 +194,10 @@ def judge_cases(
             launches.append(Launch(case.script, case.settings, seed + shift, place))
     shown = dict(zip(launches, run_all(launches), strict=True))
     rounding = [
-        _rounding(one, shown[one]) for one in launches if one.folder.name == f"{one.script}-0"
+        _rounding(one, shown[one], draw)
+        for one in launches
+        if one.folder.name == f"{one.script}-0"
+        for draw in range(MOST_DRAWS)
     ]
     shown |= zip(rounding, run_all(rounding), strict=True)
     return [
@@ -200,18 +210,18 @@ def judge_cases(
     ]
 
 
-def _rounding(baseline: Launch, shown: Evidence) -> Launch:
-    """The trial of a script that only rounds, as `Screening` launches it."""
+def _rounding(baseline: Launch, shown: Evidence, draw: int) -> Launch:
+    """A trial of a script that only rounds, as a tuning launches it."""
     stop = rounding_rule(STOP, [shown], STEPS)
-    place = baseline.folder.with_name(f"{baseline.script}-rounded")
-    return replace(baseline, folder=place, rounded=True, stop=stop)
+    place = baseline.folder.with_name(f"{baseline.script}-rounded{draw}")
+    return replace(baseline, folder=place, rounded=True, draw=draw, stop=stop)
 
 
 def _judged(case: Case, baselines: list[Evidence], candidates: list[Evidence]) -> Judged:
     """As a tuning does."""
-    rounded = next((b for b in baselines if b.rounded), None)
+    draws = [b for b in baselines if b.rounded]
     plain = [b for b in baselines if not b.rounded]
-    judge = TrainingJudge(plain[:2], lambda shown, steps: rounded)
+    judge = TrainingJudge(plain[:2], lambda shown, steps, draw: draws[draw])
     screening = judge.judge(candidates[:1], case.effect)
     proof = judge.judge(candidates, case.effect, repeats=plain[2:])
     return Judged(case, screening.reasons, proof.reasons)

@@ -62,8 +62,9 @@ class TrialSpec:
     process writes `control/first_step` in the run folder and waits for `control/go`, so that the
     launcher can keep what the script wrote until then. `planted_seconds` are added to each step, a
     slow-down on purpose. With `rounded` parameters are rounded to bfloat16 once, before they train,
-    and without gradients also what each layer takes and returns. With `ceilings` it
-    measures the script, then the script on one batch again and again, then the loader alone.
+    and without gradients also what each layer takes and returns; `rounding_draw` numbers draws that
+    round up or down by chance, 0 is to the nearest. With `ceilings` it measures the script, then
+    the script on one batch again and again, then the loader alone.
     """
 
     stop: StopRule
@@ -72,6 +73,7 @@ class TrialSpec:
     hold_at_first_step: bool = False
     planted_seconds: float = 0.0
     rounded: bool = False
+    rounding_draw: int = 0
     ceilings: bool = False
 
 

@@ -70,15 +70,20 @@ class Deviation:
         return max(LOSS_TOLERANCE, self.noise)
 
 
+def grows(apart: Deviation) -> bool:
+    """True if what moves a curve goes further than is tolerated in any case."""
+    return apart.noise > LOSS_TOLERANCE
+
+
 def deviation(
     baselines: Sequence[SeededCurve],
     candidates: Sequence[SeededCurve],
-    rounded: SeededCurve | None = None,
+    rounded: Sequence[SeededCurve] = (),
 ) -> Deviation | None:
     """Distance of the candidates' curves from the baseline's, over all pairs; None without curves.
 
-    Many pairs separate a bias that they share from chance better than one pair. `rounded`: a curve
-    that only rounded weights set apart from the baseline's longest one of its seed.
+    Many pairs separate a bias that they share from chance better than one pair. `rounded`: curves
+    that only rounded weights set apart from the baseline's longest one of their seed.
     """
     pairs, moved = [], []
     for candidate in candidates:
@@ -91,7 +96,10 @@ def deviation(
         if found:
             nearest, steps = min(found, key=lambda one: max(abs(d.relative) for d in one[0]))
             pairs.append(nearest)
-            moved.append(_moved_by_rounding(baselines, rounded, steps))
+            draws = [_moved_by_rounding(baselines, draw, steps) for draw in rounded]
+            moved.append(
+                [max(draw[part] for draw in draws) if draws else 0.0 for part in range(PARTS)]
+            )
     if not pairs:
         return None
     parts = min(map(len, pairs))
@@ -131,12 +139,12 @@ def longest(curves: Sequence[Curve], seed: int) -> Curve | None:
 
 
 def _moved_by_rounding(
-    baselines: Sequence[SeededCurve], rounded: SeededCurve | None, steps: int
+    baselines: Sequence[SeededCurve], rounded: SeededCurve, steps: int
 ) -> list[float]:
     """By part: how far rounded weights move the first so many steps of the baseline's curve."""
     nothing = [0.0] * PARTS
-    own = None if rounded is None else longest(baselines, rounded.seed)
-    if rounded is None or own is None or not goes_as_far(rounded, baselines, steps):
+    own = longest(baselines, rounded.seed)
+    if own is None or not goes_as_far(rounded, baselines, steps):
         return nothing
     moved = [abs(d.relative) for d in differences(own.losses[:steps], rounded.losses[:steps])]
     if max(moved, default=1.0) > MOST_BY_ROUNDING:

@@ -16,22 +16,26 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 SEEDS_SHARE = 0.25
 """Trials under other seeds may take this part of the budget that is left."""
+MOST_DRAWS = 3
+"""Trials that only round. What they do to a training that multiplies it differs from draw to draw
+by a factor of ten."""
 
 
 class TrainingJudge:
     """Compares trials with those of the script as it is (`baselines`).
 
-    `rounded(shown, curve_steps)`: what a trial shows that only rounds and goes as far as these
-    evaluate, and for so many steps at least; None if nothing.
-    It is called where the guard needs to know what rounding alone does, and again where a later
-    trial evaluates after more steps. `reseeded()`: what trials under other seeds show; it is called
-    once, where the guard needs to know what other random draws alone do.
+    `rounded(shown, curve_steps, draw)`: what a trial shows that only rounds, goes as far as these
+    evaluate, and for so many steps at least; None if nothing. It is called where the guard needs to
+    know what rounding alone does, and again where a later trial evaluates after more steps; with
+    other draws, where rounding moves the loss far and a candidate still further. `reseeded()`: what
+    trials under other seeds show; it is called once, where the guard needs to know what other
+    random draws alone do.
     """
 
     def __init__(
         self,
         baselines: list[Evidence],
-        rounded: Callable[[Sequence[Evidence], int], Evidence | None],
+        rounded: Callable[[Sequence[Evidence], int, int], Evidence | None],
         reseeded: Callable[[], list[Evidence]] = list,
     ) -> None:
         self.baselines = baselines
@@ -48,6 +52,8 @@ class TrainingJudge:
         if may_be_rounding(verdict, effect):
             curve = self._steps_of_curve(candidates, repeats) if _loss_is_off(verdict) else 0
             if self.learn_rounding(repeats, curve):
+                verdict = judge_training([*self.baselines, *repeats], candidates, effect)
+            while _goes_beyond_rounding(verdict, effect) and self._draw_again(repeats, curve):
                 verdict = judge_training([*self.baselines, *repeats], candidates, effect)
         if may_be_draws(verdict) and (others := self._other_seeds()):
             verdict = judge_training([*self.baselines, *others, *repeats], candidates, effect)
@@ -74,13 +80,23 @@ class TrainingJudge:
         if steps <= self._asked_steps:
             return False
         self._asked_steps = steps
-        shown = self._rounded(known, curve_steps)
+        shown = self._rounded(known, curve_steps, 0)
         before = max((len(b.losses) for b in self.baselines if b.rounded), default=0)
         if shown is None or len(shown.losses) < before:  # it was cut short
             return False
         self.baselines[:] = [b for b in self.baselines if not b.rounded]
         self.baselines.append(shown)
         return True
+
+    def _draw_again(self, repeats: Sequence[Evidence], curve_steps: int) -> bool:
+        """Ask for a further trial that only rounds, by chance; true if it showed anything."""
+        draws = sum(b.rounded for b in self.baselines)
+        if not 0 < draws < MOST_DRAWS:
+            return False
+        shown = self._rounded([*self.baselines, *repeats], curve_steps, draws)
+        if shown is not None:
+            self.baselines.append(shown)
+        return shown is not None
 
 
 def first_evaluation(shown: Sequence[Evidence]) -> tuple[int, int]:
@@ -97,18 +113,27 @@ def launch_rounded(
     note: Callable[[str], None],
     base: Mapping[str, Any],
     rule: StopRule,
+    room: Callable[[], float],
     baselines: Sequence[Evidence],
     curve_steps: int,
+    draw: int,
 ) -> Evidence | None:
     """What the script shows with rounded parameters and the settings `base`.
 
-    `rule`: of the other trials, `baselines` among them. Without this one there may be nothing left
-    to prove: it is launched whatever is left of the budget.
+    `rule`: of the other trials, `baselines` among them. `room()`: so many launches fit into what is
+    left. Without the first draw there may be nothing left to prove: it is launched
+    whatever is left.
     """
-    note("is it rounding alone? a trial that only rounds parameters shows it")
+    if draw and room() <= 0:
+        return None
+    how = "another one, which rounds otherwise," if draw else "a trial that only rounds parameters"
+    note(f"is it rounding alone? {how} shows it")
     _, seed = first_evaluation(baselines)
     short = rounding_rule(rule, baselines, curve_steps)
-    return launch(TrialRequest(TrialPurpose.ROUNDING, base, short, seed, rounded=True)).evidence
+    request = TrialRequest(
+        TrialPurpose.ROUNDING, base, short, seed, rounded=True, rounding_draw=draw
+    )
+    return launch(request).evidence
 
 
 def launch_reseeded(
@@ -130,6 +155,11 @@ def launch_reseeded(
     shown = [launch(TrialRequest(TrialPurpose.SEEDS, base, rule, seed)).evidence for seed in others]
     found = [one for one in shown if one is not None]
     return found if len(found) == len(others) else []
+
+
+def _goes_beyond_rounding(verdict: GuardVerdict, effect: Effect) -> bool:
+    """True if only rounding that goes further by chance may explain how far the loss is off."""
+    return may_be_rounding(verdict, effect) and _loss_is_off(verdict)
 
 
 def _loss_is_off(verdict: GuardVerdict) -> bool:

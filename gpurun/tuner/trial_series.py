@@ -168,6 +168,7 @@ class TrialSeries:
                 seed=SEED,
                 seed_offset=request.seed_offset,
                 rounded=request.rounded,
+                rounding_draw=request.rounding_draw,
                 ceilings=request.ceilings,
             ),
             settings=tuple(Setting(k, v) for k, v in request.settings.items()),

@@ -27,7 +27,7 @@ from gpurun.tuner.ceiling_trial import ceilings_of
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.final_selection import FinalSelection
-from gpurun.tuner.proof.proof_launches import ProofLaunches
+from gpurun.tuner.proof.proof_launches import LATE_SHARE, ProofLaunches
 from gpurun.tuner.script_facts import gather_facts, steps_per_epoch
 from gpurun.tuner.search.batch_sizes import other_batches
 from gpurun.tuner.search.combined_trial import likely_changes
@@ -284,12 +284,12 @@ class TuningRun:
         )
 
     def _judge(self, shown: list[Evidence], base: Mapping[str, Any]) -> TrainingJudge:
-        def room() -> float:
-            return self._time.left / max(self._time.usual, 1e-9)
+        def room(late: float = 0.0) -> float:
+            return (self._time.left + late * self._time.budget) / max(self._time.usual, 1e-9)
 
         terms = (self._launch, self._decide, base, self._rule)
-        rounded, reseeded = partial(launch_rounded, *terms), partial(launch_reseeded, *terms, room)
-        return TrainingJudge(shown, rounded, reseeded)
+        rounded = partial(launch_rounded, *terms, partial(room, LATE_SHARE))
+        return TrainingJudge(shown, rounded, partial(launch_reseeded, *terms, room))
 
     def _import_early(self, facts: Facts) -> None:
         """Let prestarted processes import what only some settings need, if several may wait."""

@@ -130,7 +130,8 @@ class TrialRequest:
     hurry_seconds: float = math.inf
     """After so long the turns of a live pair end as soon as they give a ratio."""
     rounded: bool = False
-    """True if parameters are rounded before the first step."""
+    """True if parameters are rounded before the first step; see `TrialSpec.rounding_draw`."""
+    rounding_draw: int = 0
     ceilings: bool = False
     """True if model and loader run alone in it: it has no speed of its own."""
     in_turns: bool = False

@@ -91,13 +91,14 @@ for _ in range(2):
 
 
 def trial(
-    tmp_path: Path, script: str, audit_steps: int, *, rounded: bool = False
+    tmp_path: Path, script: str, audit_steps: int, *, rounded: bool = False, draw: int = 0
 ) -> tuple[str, Path]:
     """What the script printed as a trial that ends by itself, and the folder of the run."""
-    folder = tmp_path / f"audit{audit_steps}{rounded}"
+    folder = tmp_path / f"audit{audit_steps}{rounded}{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
     rule = StopRule(10_000, 60, 10_000, 2, audit_steps)
-    spec = RunSpec(str(folder), os.getpid(), trial=TrialSpec(rule, seed=3, rounded=rounded))
+    how = TrialSpec(rule, seed=3, rounded=rounded, rounding_draw=draw)
+    spec = RunSpec(str(folder), os.getpid(), trial=how)
     (folder / "train.py").write_text(script)
     done = run_recorded(["train.py"], folder, spec)
     assert done.returncode == 0, done.stderr.decode()
@@ -122,6 +123,17 @@ def test_rounded_parameters_differ_by_one_rounding_error_and_train_on(tmp_path: 
         assert other["loss"] == pytest.approx(one["loss"], rel=0.02)
         assert sum(other["gradient_counts"]) == len(other["gradient_values"])
     assert all(rounded[-1]["update_norms"].values()), "they are float32 and move"
+
+
+def test_each_draw_rounds_in_its_own_way_and_comes_out_alike_when_repeated(tmp_path: Path) -> None:
+    losses = [
+        [a["loss"] for a in events(trial(tmp_path, TRAINING, 8, rounded=True, draw=x)[1], "audit")]
+        for x in (0, 1, 2, 2)
+    ]
+    assert losses[2] == losses[3]
+    assert len({tuple(one) for one in losses}) == 3
+    for one in losses:
+        assert one == pytest.approx(losses[0], rel=0.03)
 
 
 def test_random_parts_of_a_sample_are_told_from_others(tmp_path: Path) -> None:

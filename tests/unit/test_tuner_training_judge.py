@@ -13,7 +13,7 @@ from gpurun.records.messages.model_outputs import OutputsEvent
 from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import training_judge
 from gpurun.tuner.guard.training_evidence import DrawsReason, Evidence, RoundingReason
-from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded
+from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded, launch_rounded
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.tuner_trials import judge_of, trial
@@ -106,6 +106,50 @@ def test_a_loss_that_drifts_away_asks_for_rounding_as_long_as_its_curve() -> Non
     assert request.rounded
     assert request.stop.min_steps == steps
     assert not judge.judge(candidates, Effect.PIPELINE, repeats).accepted
+
+
+@pytest.mark.parametrize(
+    ("moves", "changed", "asked", "accepted"),
+    [
+        ((0.02, 0.01, 0.05), 0.08, [0, 1, 2], True),
+        ((0.02, 0.05, 0.05), 0.08, [0, 1], True),
+        ((0.02, 0.01, 0.03), 0.08, [0, 1, 2], False),
+        ((0.005, 0.05), 0.08, [0], False),
+        ((0.02,), 0.2, [], False),
+    ],
+    ids=["the third", "the second", "none", "rounding moves nothing", "much too far"],
+)
+def test_where_rounding_moves_a_loss_far_further_draws_of_it_are_asked(
+    moves: tuple[float, ...], changed: float, asked: list[int], accepted: bool
+) -> None:
+    """Draws of a U-Net's rounding moved its loss by 0.5 to 4.5 % in 150 steps."""
+    plain = Evidence(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
+
+    def drifting(move: float) -> Evidence:  # the last part of the curve is off by as much
+        return replace(plain, losses=tuple(1 + move * n / 69.5 for n in range(80)))
+
+    drawn: list[int] = []
+
+    def launch(request: TrialRequest) -> Trial:
+        drawn.append(request.rounding_draw)
+        return replace(
+            trial(100.0), evidence=replace(drifting(moves[len(drawn) - 1]), rounded=True)
+        )
+
+    judge = judge_of(plain, plain, launch=launch)
+    assert judge.judge([drifting(changed)], Effect.NUMERICS).accepted is accepted
+    assert drawn == asked
+    assert judge.judge([drifting(changed)], Effect.NUMERICS).accepted is accepted
+    assert drawn == asked, "they are known"
+
+
+def test_no_further_draw_is_asked_without_time_for_it() -> None:
+    asked: list[TrialRequest] = []
+    launch = shows_what_is_asked(asked)
+    launched = (launch, lambda _: None, {}, PROBE, lambda: 0.0, [SHOWN], 0)
+    assert launch_rounded(*launched, 1) is None
+    assert launch_rounded(*launched, 0) is not None
+    assert len(asked) == 1
 
 
 def test_a_trial_that_only_rounds_and_is_cut_short_does_not_replace_a_longer_one() -> None:

@@ -54,4 +54,4 @@ def judge_of(
 ) -> TrainingJudge:
     """One that knows these trials of the script as it is."""
     shown = [b for b in baselines if b is not None]
-    return TrainingJudge(shown, partial(launch_rounded, launch, note, {}, PROBE))
+    return TrainingJudge(shown, partial(launch_rounded, launch, note, {}, PROBE, lambda: 9.0))

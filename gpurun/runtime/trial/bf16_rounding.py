@@ -5,6 +5,7 @@ Everything stays float32 and every kernel the script's own: only rounding errors
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -16,26 +17,41 @@ from gpurun.runtime.observe.root_modules import ROOTS
 Value = TypeVar("Value")
 
 
-def install() -> None:
+HALF_A_STEP = 2.0**-9
+"""Neighbouring values of bfloat16 are up to 2**-7 of their size apart, 2**-8 at least."""
+
+
+def install(draw: int = 0) -> None:
     """Round float32 parameters of each root to bfloat16, in place, before its first step.
+
+    To the nearest value, or by chance to one of the two nearest, another one for each `draw` from
+    1 on: some trainings multiply what rounding does, and draws of a U-Net's moved its loss by 0.5
+    to 4.5 % in 150 steps.
 
     Without gradients (inference, evaluation) what the root and each of its layers take and return
     is rounded too: computing in half precision rounds there. With weights and inputs alone the
     reference fell short of autocast: by a factor of 1.9 for a transformer, 2.8 after a softmax.
     """
 
-    ROOTS.on_root.append(guarded("round the parameters", _round_root))
+    ROOTS.on_root.append(guarded("round the parameters", partial(_round_root, draw)))
 
 
-def _round_root(root: nn.Module) -> None:
+def _round_root(draw: int, root: nn.Module) -> None:
+    chance = torch.Generator().manual_seed(draw)
     with torch.no_grad():
         for parameter in root.parameters():
             if not parameter.is_meta:
-                parameter.copy_(_rounded(parameter))
+                parameter.copy_(_rounded(_moved(parameter, chance) if draw else parameter))
     for layer in root.modules():
         if layer is root or not any(True for _ in layer.children()):
             layer.register_forward_pre_hook(_before, with_kwargs=True)
             layer.register_forward_hook(_after)
+
+
+def _moved(parameter: Tensor, chance: torch.Generator) -> Tensor:
+    """Each element moved by up to half a step of bfloat16, up or down."""
+    moves = torch.rand(parameter.shape, generator=chance).mul_(2).sub_(1).mul_(HALF_A_STEP)
+    return parameter * (1 + moves.to(parameter.device, parameter.dtype))
 
 
 def _before(

@@ -51,7 +51,7 @@ def install(spec: RunSpec) -> None:
     if spec.trial.rounded:
         from gpurun.runtime.trial import bf16_rounding
 
-        bf16_rounding.install()
+        bf16_rounding.install(spec.trial.rounding_draw)
     as_it_is = not spec.settings
     control = Path(spec.run_dir) / "control"
     trial = _Trial(control, spec.trial, as_it_is, _turns(spec, control))

@@ -42,7 +42,8 @@ def judge_training(
     """
     training = effect is Effect.TRAINING
     forward_only = bool(candidates) and all(c.forward_only for c in candidates)
-    rounded = next((b for b in baselines if b.rounded), None)
+    draws = [b for b in baselines if b.rounded]
+    rounded = draws[0] if draws else None
     baselines = [b for b in baselines if not b.rounded]
     cases = [Comparison(c, baselines, effect, rounded) for c in candidates]
     reasons = _failed_checks(cases, training)
@@ -55,7 +56,7 @@ def judge_training(
         reasons.append(f"outputs not compared: {outputs.why_not}; {PIPELINE_ONLY}")
     apart = None
     if not training:
-        apart, too_far = loss_checks.compare_curves(baselines, candidates, effect, rounded)
+        apart, too_far = loss_checks.compare_curves(baselines, candidates, effect, draws)
         if too_far is not None:
             drawn = effect is Effect.PIPELINE and any(c.other_draws for c in cases)
             reasons.append(DrawsReason(too_far) if drawn else too_far)

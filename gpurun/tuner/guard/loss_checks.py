@@ -15,6 +15,7 @@ from gpurun.stats.loss_deviation import (
     compared_steps,
     deviation,
     goes_as_far,
+    grows,
     longest,
 )
 from gpurun.tuner.guard.training_evidence import (
@@ -68,23 +69,24 @@ def compare_curves(
     baselines: Sequence[Evidence],
     candidates: Sequence[Evidence],
     effect: Effect,
-    rounded: Evidence | None = None,
+    rounded: Sequence[Evidence] = (),
 ) -> tuple[Deviation | None, str | None]:
     """How far the candidates' curves are off (None: cannot be told), and why it is too far.
 
     It cannot be told of losses that are finite at first only, though they can be too far off.
     Rounding grows from step to step in some trainings, and a script that repeats itself to the last
-    bit shows nothing of it: where numerics change, a trial that only rounds (`rounded`) does.
+    bit shows nothing of it: where numerics change, trials that only round (`rounded`) do.
     """
-    apart = deviation(baselines, candidates, rounded if effect is Effect.NUMERICS else None)
+    apart = deviation(baselines, candidates, rounded if effect is Effect.NUMERICS else ())
     told = None if any(b.nonfinite_from for b in baselines) else apart
     if apart is None or apart.size <= apart.bound:
         return told, None
     said = f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%}"
     steps = compared_steps(baselines, candidates)
-    known = rounded is not None and goes_as_far(rounded, baselines, steps)
-    if effect is Effect.NUMERICS and told and told.size <= MOST_BY_ROUNDING and not known:
-        return told, RoundingReason(f"{said}; {UNKNOWN_ROUNDING})")
+    known = any(goes_as_far(draw, baselines, steps) for draw in rounded)
+    text = f"{said})" if known else f"{said}; {UNKNOWN_ROUNDING})"
+    if effect is Effect.NUMERICS and told and told.size <= MOST_BY_ROUNDING:
+        return told, RoundingReason(text) if not known or grows(told) else text
     return told, f"{said})"
 
 
