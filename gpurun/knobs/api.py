@@ -28,6 +28,10 @@ class Skip:
     reason: str
 
 
+NO_MODULE = Skip("no module is called while training")
+"""What acts on a root module, or once there is one, finds none."""
+
+
 @dataclass
 class LoaderCall:
     """The arguments with which the script is about to build a DataLoader; a knob may edit them.

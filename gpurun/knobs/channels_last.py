@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -35,7 +35,9 @@ class ChannelsLast(Knob):
         """On, where the model convolves images on a GPU."""
         if facts.device != "cuda":
             return Skip("the model is not on a GPU")
-        if facts.roots and not any("Conv2d" in root.module_types for root in facts.roots):
+        if not facts.roots:
+            return NO_MODULE
+        if not any("Conv2d" in root.module_types for root in facts.roots):
             return Skip("the model has no 2-D convolution")
         return [True]
 

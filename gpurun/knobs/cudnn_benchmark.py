@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -36,9 +36,9 @@ class CudnnBenchmark(Knob):
         """On, where the model convolves on a GPU."""
         if facts.device != "cuda":
             return Skip("the model is not on a GPU")
-        if facts.roots and not any(
-            "Conv" in kind for root in facts.roots for kind in root.module_types
-        ):
+        if not facts.roots:
+            return NO_MODULE
+        if not any("Conv" in kind for root in facts.roots for kind in root.module_types):
             return Skip("the model has no convolution")
         return [True]
 

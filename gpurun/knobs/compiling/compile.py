@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_tool
 from gpurun.records.events import CHANGING_SHAPES, DOUBLE_BACKWARD, KEEPS_TENSORS
 from gpurun.records.facts import Facts
@@ -70,7 +70,7 @@ class Compile(Knob):
         if DOUBLE_BACKWARD in facts.traits:
             return Skip(f"{facts.traits[DOUBLE_BACKWARD]}: {CANNOT_TWICE}")
         if not facts.roots:
-            return Skip("no module is called while training")
+            return NO_MODULE
         missing = missing_tool(facts.device, facts.machine.compute_capability)
         if missing is not None:
             return Skip(missing)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.knobs.api import Hooks, Skip
+from gpurun.knobs.api import NO_MODULE, Hooks, Skip
 from gpurun.records.facts import Facts
 
 
@@ -13,7 +13,7 @@ def not_needed(facts: Facts) -> Skip | None:
             "saves memory, costs time: for --objective memory or a script that does not fit"
         )
     if not facts.roots:
-        return Skip("no module is called while training")
+        return NO_MODULE
     return unfit(facts.traits, any(root.compiled for root in facts.roots), facts.current)
 
 

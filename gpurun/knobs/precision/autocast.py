@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.precision import half_precision
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
@@ -55,7 +55,7 @@ class Autocast(Knob):
         if own is not None:
             return Skip(own)
         if not facts.roots:
-            return Skip("no module is called while training")
+            return NO_MODULE
         if facts.out_of_memory and not facts.current:
             return Skip("the script does not run as it is: its rounding cannot be compared")
         if any(dtype in ("float16", "bfloat16") for r in facts.roots for dtype in r.dtypes):

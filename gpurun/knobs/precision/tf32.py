@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.precision.half_precision import is_ampere
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
@@ -45,7 +45,9 @@ class Tf32(Knob):
             return Skip("the model is not on a GPU")
         if not is_ampere(facts.machine.compute_capability):
             return Skip(NO_CORES)
-        if facts.roots and not any("float32" in root.dtypes for root in facts.roots):
+        if not facts.roots:
+            return NO_MODULE
+        if not any("float32" in root.dtypes for root in facts.roots):
             return Skip("the model holds no float32 parameters")
         return [True]
 
