@@ -186,7 +186,8 @@ def _holds_a_document(path: Path) -> bool:
         if "kineto" in path.name or path.suffix == ".csv":  # names of kernels may hold any bytes
             text = path.read_text(errors="replace")
             return bool(json.loads(text) if path.suffix == ".json" else text)
-        marked = path.suffix in (".json", ".jsonl")  # a byte order mark is no damage there
+        # a byte order mark is no damage in these
+        marked = path.suffix in (".json", ".jsonl") or path.name == "settings.toml"
         text = path.read_text(encoding="utf-8-sig" if marked else "utf-8")
         if path.suffix == ".toml":
             tomllib.loads(text)
