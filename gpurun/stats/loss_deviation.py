@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, zip_longest
 from typing import Protocol, TypeVar
 
 LOSS_TOLERANCE = 0.02
@@ -58,11 +58,12 @@ class PartDifference:
 class Deviation:
     """The part of the curve that sticks out most: by how much, and how much is explained.
 
-    `noise`: by chance, or by rounding where a curve shows what that does.
+    `noise`: by chance, or by rounding where a curve shows what that does. `rounding`: by rounding.
     """
 
     size: float
     noise: float
+    rounding: float = 0.0
 
     @property
     def bound(self) -> float:
@@ -71,8 +72,8 @@ class Deviation:
 
 
 def grows(apart: Deviation) -> bool:
-    """True if what moves a curve goes further than is tolerated in any case."""
-    return apart.noise > LOSS_TOLERANCE
+    """True if rounding alone moves a curve further than is tolerated in any case."""
+    return apart.rounding > LOSS_TOLERANCE
 
 
 def deviation(
@@ -96,10 +97,7 @@ def deviation(
         if found:
             nearest, steps = min(found, key=lambda one: max(abs(d.relative) for d in one[0]))
             pairs.append(nearest)
-            draws = [_moved_by_rounding(baselines, draw, steps) for draw in rounded]
-            moved.append(
-                [max(draw[part] for draw in draws) if draws else 0.0 for part in range(PARTS)]
-            )
+            moved.append(_moved_by_rounding(baselines, rounded, steps))
     if not pairs:
         return None
     parts = min(map(len, pairs))
@@ -111,8 +109,8 @@ def deviation(
         error = math.sqrt(math.fsum(d.error**2 for d in mine)) / len(mine)
         chance = SIGMAS * max(error, spread[part] / math.sqrt(len(mine)))
         excused = math.fsum(by[part] for by in moved) / len(moved)
-        noise = max(chance, TIMES_ROUNDING * excused)
-        here = Deviation(size, noise)
+        rounding = TIMES_ROUNDING * excused
+        here = Deviation(size, max(chance, rounding), rounding)
         if worst is None or here.size / here.bound > worst.size / worst.bound:
             worst = here
     return worst
@@ -139,17 +137,23 @@ def longest(curves: Sequence[Curve], seed: int) -> Curve | None:
 
 
 def _moved_by_rounding(
-    baselines: Sequence[SeededCurve], rounded: SeededCurve, steps: int
+    baselines: Sequence[SeededCurve], rounded: Sequence[SeededCurve], steps: int
 ) -> list[float]:
-    """By part: how far rounded weights move the first so many steps of the baseline's curve."""
-    nothing = [0.0] * PARTS
-    own = longest(baselines, rounded.seed)
-    if own is None or not goes_as_far(rounded, baselines, steps):
-        return nothing
-    moved = [abs(d.relative) for d in differences(own.losses[:steps], rounded.losses[:steps])]
-    if max(moved, default=1.0) > MOST_BY_ROUNDING:
-        return nothing
-    return [*(min(size, MOST_BY_ROUNDING / TIMES_ROUNDING) for size in moved), *nothing]
+    """By part: how far rounded weights move the first so many steps of the baseline's curve.
+
+    As far as the furthest of the draws, and nowhere if one of them goes too far.
+    """
+    moved = [0.0] * PARTS
+    for draw in rounded:
+        own = longest(baselines, draw.seed)
+        if own is None or not goes_as_far(draw, baselines, steps):
+            continue
+        parts = [abs(d.relative) for d in differences(own.losses[:steps], draw.losses[:steps])]
+        if max(parts, default=1.0) > MOST_BY_ROUNDING:
+            return [0.0] * PARTS
+        most = MOST_BY_ROUNDING / TIMES_ROUNDING
+        moved = [max(a, min(b, most)) for a, b in zip_longest(moved, parts, fillvalue=0.0)]
+    return moved
 
 
 def _partners(baselines: Sequence[SeededCurve], seed: int) -> Sequence[SeededCurve]:

@@ -13,7 +13,7 @@ import random
 import select
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -313,8 +313,9 @@ def take_turns(
                 raise
         took = time.perf_counter_ns() - began
         rounds.append(Round(turns[0], turns[1]))
-        # an epoch may be seen to end only now
-        whole = [*map(operator.or_, whole, has_short_epochs(rounds[-1].turns))]
+        # an epoch may be seen to end only now; a turn that holds its end has slower steps
+        usual = (_usual([r.first for r in rounds]), _usual([r.second for r in rounds]))
+        whole = [*map(operator.or_, whole, has_short_epochs(usual))]
         if _share([r.at_epoch_end for r in rounds]) >= MOST_ENDS and len(rounds) >= FIRST_ROUNDS:
             for number in (0, 1):
                 own = _share([r.turns[number].at_epoch_end for r in rounds])
@@ -323,6 +324,12 @@ def take_turns(
         longest = max(turn.nanoseconds // turn.steps for turn in turns.values())
         nanoseconds = turn_nanoseconds(longest, handovers)
     return rounds
+
+
+def _usual(turns: Sequence[Turn]) -> Turn:
+    """A side's quickest turn, with the epoch that it has seen by now."""
+    quickest = min(turns, key=lambda turn: turn.step_seconds)
+    return replace(quickest, epoch_steps=turns[-1].epoch_steps)
 
 
 def _share(found: Sequence[bool]) -> float:

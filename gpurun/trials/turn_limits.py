@@ -42,7 +42,7 @@ class TurnLimits:
         self, deadline: float = math.inf, hurry: float = math.inf
     ) -> Callable[[Sequence[Round]], bool]:
         """True if these rounds are enough. Both by the monotonic clock: from `hurry` on they are
-        once they give a ratio, from `deadline` on in any case.
+        once they give a ratio, and no epochs are waited for; from `deadline` on in any case.
         """
         begun: list[float] = []
 
@@ -54,10 +54,10 @@ class TurnLimits:
             ratio = turn_ratio(rounds)
             if ratio is None:  # too few rounds, or an epoch ended in nearly all of them
                 return len(rounds) >= MOST_ROUNDS and taken > self.epoch_seconds
-            if begun[-1] > hurry:
-                return True
             if _misses_epochs(rounds, ratio) and _epochs_seconds(rounds) < self.epoch_seconds:
                 return taken > self.epoch_seconds
+            if begun[-1] > hurry:
+                return True
             most = self.most_seconds if ratio.error > LARGE_ERROR else self.seconds
             return taken > most or ratio.error < self.error
 
@@ -65,10 +65,20 @@ class TurnLimits:
 
 
 def spare_seconds(rounds: Sequence[Round], seconds: float) -> float:
-    """How much less than these seconds, which all rounds took, would have given a ratio."""
-    counts = range(1, len(rounds) + 1)
-    fewest = next((n for n in counts if turn_ratio(rounds[:n]) is not None), len(rounds))
-    return seconds * (1 - fewest / len(rounds)) if rounds else 0.0
+    """How much less than these seconds, which all rounds took, would have given a ratio.
+
+    With the starts of epochs in it, if they are in that of all rounds.
+    """
+    whole = turn_ratio(rounds)
+    if whole is None:
+        return 0.0
+
+    def tells(count: int) -> bool:
+        ratio = turn_ratio(rounds[:count])
+        return ratio is not None and (ratio.epoch_starts > 0 or not whole.epoch_starts)
+
+    fewest = next(filter(tells, range(1, len(rounds) + 1)), len(rounds))
+    return seconds * (1 - fewest / len(rounds))
 
 
 def measured_rounds(

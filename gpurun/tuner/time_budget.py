@@ -190,7 +190,7 @@ class TimeBudget:
         if not self.tried and self._is_whole(best):
             return self.left - self.usual < self.usual + startup.first
         round_seconds = self.round_of(best, startup.later)
-        kept = TRUST * round_seconds
+        kept = self._to_begin(round_seconds)
         if self.proven:
             kept = least_for_proof(round_seconds)
         elif not self._is_whole(best):
@@ -198,6 +198,10 @@ class TimeBudget:
             self._kept = kept
         needed = self.again(best) + startup.first
         return self.left < needed + kept + self._kept_for_batch(best)
+
+    def _to_begin(self, round_seconds: float) -> float:
+        """Seconds that a first round needs so that it is begun, and comes to an end."""
+        return TRUST * round_seconds if self.live else round_seconds
 
     def _is_whole(self, trial: Trial) -> bool:
         """True for the launch of the script as it is, also once its gain of 1 was noted."""
@@ -218,7 +222,9 @@ class TimeBudget:
         its first round begin as long as nothing was found. The first trial may take its time if
         launches are long: see `no_room_to_search`.
         """
-        shortest = 0.0 if self._whole is None else TRUST * self._round(self._whole, self.usual)
+        shortest = 0.0
+        if self._whole is not None:
+            shortest = self._to_begin(self._round(self._whole, self.usual))
         room = self.left - max(shortest, 0.0 if self.proven else self._kept)
         if not self.tried and room < AMPLE * self.usual:
             room = self.left - self.usual

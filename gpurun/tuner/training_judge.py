@@ -43,6 +43,8 @@ class TrainingJudge:
         self._reseeded = reseeded
         self._of_other_seeds: list[Evidence] | None = None
         self._asked_steps = -1
+        self._draws = 0
+        """Draws of the trial that only rounds: asked for since it was last as long as needed."""
 
     def judge(
         self, candidates: Sequence[Evidence], effect: Effect, repeats: Sequence[Evidence] = ()
@@ -86,14 +88,15 @@ class TrainingJudge:
             return False
         self.baselines[:] = [b for b in self.baselines if not b.rounded]
         self.baselines.append(shown)
+        self._draws = 1
         return True
 
     def _draw_again(self, repeats: Sequence[Evidence], curve_steps: int) -> bool:
         """Ask for a further trial that only rounds, by chance; true if it showed anything."""
-        draws = sum(b.rounded for b in self.baselines)
-        if not 0 < draws < MOST_DRAWS:
+        if not 0 < self._draws < MOST_DRAWS:
             return False
-        shown = self._rounded([*self.baselines, *repeats], curve_steps, draws)
+        shown = self._rounded([*self.baselines, *repeats], curve_steps, self._draws)
+        self._draws += 1
         if shown is not None:
             self.baselines.append(shown)
         return shown is not None
@@ -124,7 +127,7 @@ def launch_rounded(
     left. Without the first draw there may be nothing left to prove: it is launched
     whatever is left.
     """
-    if draw and room() <= 0:
+    if draw and room() < 1:
         return None
     how = "another one, which rounds otherwise," if draw else "a trial that only rounds parameters"
     note(f"is it rounding alone? {how} shows it")
@@ -158,8 +161,9 @@ def launch_reseeded(
 
 
 def _goes_beyond_rounding(verdict: GuardVerdict, effect: Effect) -> bool:
-    """True if only rounding that goes further by chance may explain how far the loss is off."""
-    return may_be_rounding(verdict, effect) and _loss_is_off(verdict)
+    """True if rounding that goes further by chance may explain all, the loss that is off."""
+    alone = len(verdict.reasons) == 1
+    return alone and may_be_rounding(verdict, effect) and _loss_is_off(verdict)
 
 
 def _loss_is_off(verdict: GuardVerdict) -> bool:

@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from gpurun.measure.run_events import decode_lenient
 from gpurun.records.events import SamplesEvent
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
+from gpurun.runtime.trial.bf16_rounding import _round_root
 from tests.forked import run_recorded
 from tests.run_events import events
 
@@ -134,6 +136,18 @@ def test_each_draw_rounds_in_its_own_way_and_comes_out_alike_when_repeated(tmp_p
     assert len({tuple(one) for one in losses}) == 3
     for one in losses:
         assert one == pytest.approx(losses[0], rel=0.03)
+
+
+def test_a_draw_rounds_float32_to_numbers_of_bfloat16_and_nothing_else() -> None:
+    root = torch.nn.Linear(40, 40)
+    root.register_parameter("wide", torch.nn.Parameter(torch.rand(9, dtype=torch.float64)))
+    before = {name: value.detach().clone() for name, value in root.named_parameters()}
+    _round_root(1, root)
+    weight = root.weight.detach()
+    assert torch.equal(weight, weight.bfloat16().float())
+    assert not torch.equal(weight, before["weight"].bfloat16().float()), "not to the nearest"
+    assert torch.allclose(weight, before["weight"], rtol=2.0**-7)
+    assert torch.equal(root.get_parameter("wide"), before["wide"])
 
 
 def test_random_parts_of_a_sample_are_told_from_others(tmp_path: Path) -> None:

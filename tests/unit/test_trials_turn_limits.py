@@ -99,6 +99,17 @@ def test_where_the_time_is_short_the_first_ratio_is_enough(monkeypatch: pytest.M
     assert not TurnLimits(error=0.0).enough(hurry=101.0)(scattered[:6])
 
 
+def test_where_the_time_is_short_epochs_that_begin_soon_are_waited_for_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without them a pair with an end of 0.5 s after 60 steps was off by 3 %, and said 0."""
+    monkeypatch.setattr(turn_limits.time, "monotonic", lambda: 100.0)
+    unseen, seen = rounds(40, 10.0, epoch_steps=200), rounds(40, 10.0, 200, starts=2)
+    assert not TurnLimits(error=0.0).enough(hurry=99.0)(unseen)
+    assert TurnLimits(error=0.0).enough(hurry=99.0)(seen)
+    assert spare_seconds(seen[::-1], 8.0) == 0.0, "its epochs begin at the end"
+
+
 def test_what_turns_took_after_their_first_ratio_could_be_spared() -> None:
     assert spare_seconds(rounds(40, 10.0, epoch_steps=0), 8.0) == pytest.approx(8 * 34 / 40)
     assert spare_seconds(rounds(5, 10.0, epoch_steps=0), 8.0) == 0.0, "they gave none"
@@ -181,6 +192,23 @@ def test_where_each_turn_of_a_side_holds_an_end_its_further_ones_count_whole_epo
     found = take_turns(sides, random.Random(0), lambda done: len(done) == 20)
     assert [one.second.whole_epochs for one in found] == [False] * FIRST_ROUNDS + [True] * 12
     assert not any(one.first.whole_epochs for one in found)
+
+
+def test_a_turn_with_an_evaluation_does_not_make_the_other_side_count_epochs() -> None:
+    """Steps of 50 and 40 ms, epochs of 100, each with an end of 5 s: turns took 83 s, not 26."""
+
+    class Evaluating(PlayedSide):
+        count = 0
+
+        def take(self, nanoseconds: int, partner: object, whole_epochs: bool = False) -> Turn:
+            self.count += 1
+            ends = self.count % 5 == 0
+            length = 5 * 50_000_000 + 5_000_000_000 * ends
+            return Turn(5, length, whole_epochs=whole_epochs, at_epoch_end=ends, epoch_steps=100)
+
+    sides = cast(tuple[Side, Side], (Evaluating(ends=False), Evaluating(ends=False)))
+    found = take_turns(sides, random.Random(0), lambda done: len(done) == 20)
+    assert not any(turn.whole_epochs for one in found for turn in one.turns)
 
 
 def test_a_side_counts_whole_epochs_once_one_that_fits_its_turn_was_seen() -> None:

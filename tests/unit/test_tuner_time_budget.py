@@ -104,9 +104,9 @@ def test_a_trial_of_the_search_gets_a_share_of_the_budget_and_leaves_the_proof_i
     nearly_over._deadline -= 20.0  # spent by now
     nearly_over.baseline(launch(100, 10.0, to_data=1.0), started_early=False)
     nearly_over.launched(launch(100, 10.0, to_data=1.0), started_early=False)
-    assert nearly_over.screen_limit() == pytest.approx(24.0, abs=1.0), "of 40 s, by its share"
-    nearly_over._deadline -= 10.0
-    assert nearly_over.screen_limit() == pytest.approx(20.0, abs=1.0), "a round can begin"
+    assert nearly_over.screen_limit() == pytest.approx(20.0, abs=1.0), "a round is left"
+    nearly_over.live = True
+    assert nearly_over.screen_limit() == pytest.approx(24.0, abs=1.0), "a live pair can begin"
 
 
 def test_a_trial_takes_nothing_of_what_is_kept_for_the_proof_of_a_find() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,6 +12,7 @@ import pytest
 from gpurun.knobs.api import Effect
 from gpurun.records.messages.model_outputs import OutputsEvent
 from gpurun.records.tuning import GuardVerdict
+from gpurun.stats.loss_deviation import deviation
 from gpurun.tuner import training_judge
 from gpurun.tuner.guard.training_evidence import DrawsReason, Evidence, RoundingReason
 from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded, launch_rounded
@@ -141,6 +143,38 @@ def test_where_rounding_moves_a_loss_far_further_draws_of_it_are_asked(
     assert drawn == asked
     assert judge.judge([drifting(changed)], Effect.NUMERICS).accepted is accepted
     assert drawn == asked, "they are known"
+
+
+def test_a_loss_that_scatters_is_not_put_down_to_further_draws() -> None:
+    """Rounding moves nothing here; the scatter of the steps alone allows 3.5 %."""
+    dice = random.Random(0)
+    plain = Evidence(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
+    losses = tuple(1.1 + dice.gauss(0, 0.05) for _ in range(80))
+    drawn: list[int] = []
+
+    def launch(request: TrialRequest) -> Trial:
+        drawn.append(request.rounding_draw)
+        return replace(trial(100.0), evidence=replace(plain, rounded=True))
+
+    judge = judge_of(plain, plain, launch=launch)
+    assert not judge.judge([replace(plain, losses=losses)], Effect.NUMERICS).accepted
+    assert drawn == [0]
+
+
+def test_a_draw_that_goes_astray_excuses_nothing_whatever_the_others_do() -> None:
+    plain = Evidence(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
+
+    def off(move: float) -> Evidence:
+        return replace(plain, losses=(1 + move,) * 80)
+
+    def bound(*draws: float) -> float:
+        found = deviation([plain, plain], [off(0.08)], [off(one) for one in draws])
+        assert found is not None
+        return found.bound
+
+    assert bound(0.03) == pytest.approx(0.06)
+    assert bound(0.03, 0.05, 0.01) == pytest.approx(0.10)
+    assert bound(0.03, 0.2, 0.05) == pytest.approx(0.02)
 
 
 def test_no_further_draw_is_asked_without_time_for_it() -> None:

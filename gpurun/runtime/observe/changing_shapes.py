@@ -18,9 +18,9 @@ from gpurun.runtime.observe.script_traits import TRAITS
 
 NAME = "look for changing shapes"
 CALLS = 64
-"""The number of root calls that are looked at."""
-MANY = 6
-"""Two roots (a GAN's), each with a smaller last batch, have four shapes."""
+"""The number of root calls with gradients that are looked at."""
+MANY, MORE_EACH = 6, 2
+"""One root with a smaller last batch has two shapes, and each further root as many more."""
 
 
 def watch() -> None:
@@ -30,13 +30,15 @@ def watch() -> None:
 
     def given(inputs: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
         nonlocal left
-        left -= 1
         first = first_tensor(*inputs) if torch.is_grad_enabled() else None
-        if first is not None:
-            shapes.add(first.shape)
-        if len(shapes) >= MANY:
+        if first is None:
+            return inputs
+        left -= 1
+        shapes.add(first.shape)
+        many = len(shapes) >= MANY + MORE_EACH * (len(ROOTS.modules()) - 1)
+        if many:
             TRAITS.note(CHANGING_SHAPES, f"{len(shapes)} shapes in {CALLS - left} calls")
-        if not left or len(shapes) >= MANY:
+        if many or not left:
             ROOTS.around.remove(NAME)
         return inputs
 

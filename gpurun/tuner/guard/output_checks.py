@@ -403,8 +403,9 @@ def _other_kind(
 def _same_inputs(ours: OutputsEvent, theirs: OutputsEvent, effect: Effect) -> bool:
     if len(ours.inputs) != len(theirs.inputs):
         return False
-    # an input may be computed: a recurrent state, or where only layers of a model are called
-    tolerance = TRAINED if theirs.trained else SAME_INPUT[effect]
+    tolerance = SAME_INPUT[effect]
+    if theirs.trained:  # an input may be computed: a recurrent state, or a layer's called by itself
+        tolerance = TRAINED if effect is Effect.NUMERICS else SAME_INPUT[Effect.NUMERICS]
     return all(_same(a, b, tolerance) for a, b in zip(ours.inputs, theirs.inputs, strict=True))
 
 

@@ -129,6 +129,7 @@ def prove(
     as long as no round has told.
     """
     costs = dict.fromkeys((finalist.name for finalist in (baseline, *finalists)), seconds)
+    spares = dict.fromkeys(costs, 0.0)
     told = told_by_rounds = False
     live_failures = 0
     for number in range(DEFAULT.looks[-1]):
@@ -141,13 +142,14 @@ def prove(
             if not told:
                 report(f"time is short: {open_finalists[0].name} is launched without {others}")
             told = True
-        needed = _round_of(baseline, open_finalists, costs)
+        # the last pair before the end of the budget may be a short one
+        needed = _round_of(baseline, open_finalists, costs) - spares[open_finalists[-1].name]
         if out_of_time(needed if told_by_rounds else TRUST * needed):
             report("the budget ended before the proof was complete")
             break
         told_by_rounds = True
         if live is not None:
-            failure = _live_round(baseline, open_finalists, live, number, costs, report)
+            failure = _live_round(baseline, open_finalists, live, number, costs, spares, report)
             if failure and all(side.live and side.look().significant for side in open_finalists):
                 report(f"no more pairs, the gain is proven: {failure}")
                 break
@@ -196,6 +198,7 @@ def _live_round(
     live: LivePair,
     number: int,
     costs: dict[str, float],
+    spares: dict[str, float],
     report: Callable[[str], None],
 ) -> str:
     """A live pair of each finalist; why one could not be measured, "" if all were."""
@@ -203,7 +206,8 @@ def _live_round(
         pair = live(finalist.settings, number)
         if pair.gain is None or pair.baseline is None or pair.finalist is None:
             return pair.failure
-        costs[baseline.name], costs[finalist.name] = 0.0, pair.seconds - pair.spare_seconds
+        costs[baseline.name], costs[finalist.name] = 0.0, pair.seconds
+        spares[finalist.name] = pair.spare_seconds
         rates: dict[str, float] = {}
         _take(baseline, pair.baseline, rates)
         _take(finalist, pair.finalist, rates)

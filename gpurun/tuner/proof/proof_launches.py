@@ -19,9 +19,9 @@ from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from gpurun.tuner.tuning_view import TuningView
 
-LATE_SHARE = 0.25
-"""A live pair may run longer than expected by this part of the budget, whatever is left of that:
-nothing can be said of it before it has had its fewest rounds."""
+LATE_SHARE, LATE_SECONDS = 0.25, 60.0
+"""A live pair may run longer than expected by this part of the budget, and by so much at most,
+whatever is left: nothing can be said of it before it has had its fewest rounds."""
 
 Companions = Callable[[LadderRow], Sequence[str]]
 
@@ -138,7 +138,7 @@ class ProofLaunches:
         self, purpose: TrialPurpose, settings: Mapping[str, Any], number: int
     ) -> TrialRequest:
         """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
-        late = LATE_SHARE * self.timetable.budget
+        late = min(LATE_SECONDS, LATE_SHARE * self.timetable.budget)
         limit = max(self.timetable.left, self._round_seconds + late)
         return TrialRequest(
             purpose,
