@@ -43,8 +43,8 @@ class LaunchRequest:
     `patience_seconds`: the launch is given up after so long without a sign of life; None: four
     times as long as any launch took, 30 minutes for one that keeps its layer, for it may download.
     `limit_seconds`: it is given up after so long at most. `hurry_seconds`: after so long the turns
-    of a live pair end as soon as they give a ratio. `following`: the launches after it, as far as
-    one can know; their processes start early where the machine has room.
+    of a live pair end with their first ratio (`TurnLimits`). `following`: the launches after it, as
+    far as one can know; their processes start early where the machine has room.
     """
 
     name: str

@@ -97,9 +97,9 @@ def run_live_pair(
 
     `started` is called once both sides are launched; it gives the processes that it started beside
     them. `ready` is called when both are warmed up, before anything is measured. From `hurry` on
-    (monotonic clock) turns end as soon as they give a ratio, and at `deadline` with the rounds that
-    there are by then; the pair fails if a side is not warmed up by then. Ends both sides on
-    KeyboardInterrupt and on any failure.
+    (monotonic clock) turns end with their first ratio (`TurnLimits`), and at `deadline` with the
+    rounds that there are by then; the pair fails if a side is not warmed up by then. Ends both
+    sides on KeyboardInterrupt and on any failure.
     """
     began = time.monotonic()
     rounds: list[Round] = []

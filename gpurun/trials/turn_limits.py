@@ -41,8 +41,8 @@ class TurnLimits:
     def enough(
         self, deadline: float = math.inf, hurry: float = math.inf
     ) -> Callable[[Sequence[Round]], bool]:
-        """True if these rounds are enough. Both by the monotonic clock: from `hurry` on they are
-        once they give a ratio, and no epochs are waited for; from `deadline` on in any case.
+        """True if these rounds are enough. By the monotonic clock, from `hurry` on they are once
+        they give a ratio, with the epochs in it that begin soon; from `deadline` on in any case.
         """
         begun: list[float] = []
 

@@ -124,8 +124,7 @@ def launch_rounded(
     """What the script shows with rounded parameters and the settings `base`.
 
     `rule`: of the other trials, `baselines` among them. `room()`: so many launches fit into what is
-    left. Without the first draw there may be nothing left to prove: it is launched
-    whatever is left.
+    left. Without the first draw there may be nothing left to prove: it is launched in any case.
     """
     if draw and room() < 1:
         return None

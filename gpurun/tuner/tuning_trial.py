@@ -128,7 +128,7 @@ class TrialRequest:
     limit_seconds: float = math.inf
     """A trial is given up after this long, and earlier if other trials were quicker."""
     hurry_seconds: float = math.inf
-    """After so long the turns of a live pair end as soon as they give a ratio."""
+    """After so long the turns of a live pair end with their first ratio (`TurnLimits`)."""
     rounded: bool = False
     """True if parameters are rounded before the first step; see `TrialSpec.rounding_draw`."""
     rounding_draw: int = 0

@@ -389,11 +389,15 @@ class TestNumericsKnobs:
         said = skipped("compile", facts(traits={"double_backward": "train.py:7"}))
         assert said.startswith("train.py:7: create_graph=True")
 
-    def test_a_model_that_keeps_tensors_is_compiled_without_cuda_graphs(
-        self, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize(
+        ("trait", "detail"),
+        [("keeps_tensors", "mask"), ("changing_shapes", "6 shapes in 9 calls")],
+    )
+    def test_a_model_whose_tensors_or_shapes_forbid_it_is_compiled_without_cuda_graphs(
+        self, trait: str, detail: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("gpurun.knobs.compiling.compile.missing_tool", lambda *_: None)
-        seen = gpu_facts(traits={"keeps_tensors": "mask"})
+        seen = gpu_facts(traits={trait: detail})
         assert proposed("compile", seen) == ["default"]
         assert not find("compile").is_likely(seen)
         assert find("compile").is_likely(gpu_facts())
@@ -403,13 +407,8 @@ class TestNumericsKnobs:
         """A graph network that calls `encode`: two of six trials on an H200 did nothing."""
         assert skipped(knob, gpu_facts(roots=())) == "no module is called while training"
 
-    def test_where_shapes_change_it_compiles_for_any_shape(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("gpurun.knobs.compiling.compile.missing_tool", lambda *_: None)
+    def test_where_shapes_change_it_takes_twice_as_long_to_start(self) -> None:
         seen = gpu_facts(traits={"changing_shapes": "6 shapes in 9 calls"})
-        assert proposed("compile", seen) == ["default"]
-        assert not find("compile").is_likely(seen)
         knob = find("compile")
         assert knob.seconds_to_start(seen) == 2 * knob.seconds_to_start(gpu_facts())
 

@@ -142,8 +142,9 @@ def prove(
             if not told:
                 report(f"time is short: {open_finalists[0].name} is launched without {others}")
             told = True
-        # the last pair before the end of the budget may be a short one
-        needed = _round_of(baseline, open_finalists, costs) - spares[open_finalists[-1].name]
+        needed = _round_of(baseline, open_finalists, costs)
+        if live is not None:  # the last pair before the end of the budget may be a short one
+            needed -= spares[open_finalists[-1].name]
         if out_of_time(needed if told_by_rounds else TRUST * needed):
             report("the budget ended before the proof was complete")
             break
