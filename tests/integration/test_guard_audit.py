@@ -127,6 +127,34 @@ def test_rounded_parameters_differ_by_one_rounding_error_and_train_on(tmp_path: 
     assert all(rounded[-1]["update_norms"].values()), "they are float32 and move"
 
 
+ZERO_BRANCH = """
+import torch
+torch.manual_seed(0)
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.branch = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)
+        self.end = torch.nn.Linear(8, 8)
+        torch.nn.init.zeros_(self.end.weight)
+    def forward(self, x):
+        x = self.stem(x)
+        return x + self.end(self.branch(x))
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for step in range(12):
+    loss = model(torch.randn(16, 8)).square().mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+def test_an_update_that_rounding_may_swallow_is_named(tmp_path: Path) -> None:
+    audits = events(trial(tmp_path, ZERO_BRANCH, audit_steps=8)[1], "audit")
+    second = audits[1]
+    assert "0.branch.weight" in second["updates_near_zero"]
+    assert "0.stem.weight" not in second["updates_near_zero"]
+    assert "0.branch.bias" not in second["updates_near_zero"], "zeros hold any number"
+
+
 def test_each_draw_rounds_in_its_own_way_and_comes_out_alike_when_repeated(tmp_path: Path) -> None:
     losses = [
         [a["loss"] for a in events(trial(tmp_path, TRAINING, 8, rounded=True, draw=x)[1], "audit")]

@@ -482,6 +482,24 @@ def test_an_update_that_rounding_may_swallow_is_not_missed() -> None:
         assert judge_training([plain, plain], [other], Effect.PIPELINE).accepted
 
 
+def test_an_update_that_the_numbers_hardly_hold_may_be_swallowed() -> None:
+    """A ResNet whose branches begin at zero: ones of float32 that are to move by 1e-7."""
+    moved = {"0.weight": 0.1, "0.bias": 0.05, "0.branch": 2e-6}
+    norms = {"0.weight": 1.0, "0.bias": 0.5, "0.branch": 4e-4}
+
+    def judged(update: float, near_zero: tuple[str, ...], **others: float) -> bool:
+        fields: dict[str, Any] = {"gradient_norms": norms, "updates_near_zero": near_zero}
+        plain = trial(**audits(**fields, update_norms=moved))
+        now = {**moved, **others, "0.branch": update}
+        other = trial(**audits(**fields, update_norms=now))
+        return judge_training([plain, plain], [other], Effect.NUMERICS).accepted
+
+    assert judged(0.0, ("0.branch",))
+    assert not judged(0.0, ())
+    all_of_them = tuple(moved)
+    assert not judged(0.0, all_of_them, **{"0.weight": 0.0, "0.bias": 0.0}), "nothing moved"
+
+
 def test_steps_of_a_gradient_that_rounding_turns_about_are_not_compared_by_themselves() -> None:
     """A script in half precision leaves more of it than one in float32."""
     moved = {"0.weight": 0.1, "0.bias": 0.02}

@@ -32,6 +32,8 @@ GRADIENT_STEPS = 2
 """In this many steps the parameters of two trials are still close to each other."""
 GRADIENT_VALUES = 2048
 SETTINGS_LENGTH = 120
+NEXT_NUMBERS = 2.0
+"""An update is near zero if each number moves by this many times its spacing at most."""
 RATE_CHANGES = 20_000
 """Changes of the learning rates remembered a trial."""
 
@@ -166,6 +168,7 @@ class TrainingAudit:
 
     def _event(self, step: int) -> AuditEvent:
         loss = CLOCK.last_loss()
+        now = {name: host_copy(parameter) for name, (parameter, _) in self._before.items()}
         return AuditEvent(
             step=step,
             loss=loss,
@@ -175,9 +178,12 @@ class TrainingAudit:
             ),
             gradient_norms=self._gradients,
             update_norms={
-                name: moved_by(parameter, old, host_copy(parameter))
+                name: moved_by(parameter, old, now[name])
                 for name, (parameter, old) in self._before.items()
             },
+            updates_near_zero=tuple(
+                name for name, (_, old) in self._before.items() if _hardly_moved(old, now[name])
+            ),
             side_update_norms=self._side_updates(),
             gradient_values=tuple(
                 x for name in sorted(self._gradient_values) for x in self._gradient_values[name]
@@ -222,6 +228,13 @@ class TrainingAudit:
                 if own:
                     yield f"{BUFFERS}{number}.{name}", _Buffers(module, tuple(own))
         yield from _model_copies(roots)
+
+
+def _hardly_moved(before: Tensor, now: Tensor) -> bool:
+    """True if numbers moved to those next to them at most: the smallest update is swallowed."""
+    if not before.is_floating_point():
+        return False
+    return norm(now - before) <= NEXT_NUMBERS * torch.finfo(before.dtype).eps * norm(before)
 
 
 class _Buffers:

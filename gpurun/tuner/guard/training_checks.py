@@ -188,12 +188,13 @@ def updates(case: Comparison) -> str | None:
 
     for ours, theirs in case.steps:
         mine, other = moved(ours), moved(theirs)
-        by_chance = _far_below(theirs.update_norms)  # so small that rounding may swallow it
-        still = [n for n, d in other.items() if n not in by_chance and d > 0 and not mine.get(n, d)]
+        still = [n for n, d in other.items() if d > 0 and not mine.get(n, d)]
         if still and len(still) == sum(d > 0 for d in other.values()):
             return f"step {ours.step} changed no parameter"
-        if still:
-            return f"step {ours.step} left parameter {still[0]} as it was"
+        swallowed = _far_below(theirs.update_norms).union(theirs.updates_near_zero)
+        left = next((name for name in still if name not in swallowed), None)
+        if left is not None:
+            return f"step {ours.step} left parameter {left} as it was"
     return _sizes(case, "updates", moved, _turned(case))
 
 
