@@ -366,15 +366,15 @@ class AuditEvent:
     input_values: tuple[float, ...]
     """Some values of the first tensor of the step's first root call."""
     fed: tuple[int | None, ...]
-    """For each tensor that roots were called with: the number of its batch, over all loaders."""
+    """By tensor that roots were called with: its batch, counted over all loaders, None if none."""
     draws: bool | None
     """True if torch drew random numbers between the last root call and the optimizer's step."""
     modules: dict[str, str]
     """Class and settings of each submodule of the roots, in the first and last audited step."""
     gradient_counts: tuple[int, ...] = ()
-    """The number of `gradient_values` of each parameter, by name in their order."""
+    """`gradient_values` that each parameter has, by name in their order; empty in old records."""
     updates_near_zero: tuple[str, ...] = ()
-    """Parameters whose update is so small that rounding to their type may swallow it."""
+    """Parameters that moved by the least that their type can hold: rounding may swallow that."""
 
 
 @record

@@ -128,7 +128,7 @@ def test_rounded_parameters_differ_by_one_rounding_error_and_train_on(tmp_path: 
 
 
 ZERO_BRANCH = """
-import torch
+import sys, torch
 torch.manual_seed(0)
 class Net(torch.nn.Module):
     def __init__(self):
@@ -139,20 +139,27 @@ class Net(torch.nn.Module):
     def forward(self, x):
         x = self.stem(x)
         return x + self.end(self.branch(x))
-model = Net()
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+model = Net().to(DTYPE)
+optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 for step in range(12):
-    loss = model(torch.randn(16, 8)).square().mean()
+    loss = model(torch.randn(16, 8, dtype=DTYPE)).square().mean()
     optimizer.zero_grad(); loss.backward(); optimizer.step()
 """
 
 
-def test_an_update_that_rounding_may_swallow_is_named(tmp_path: Path) -> None:
-    audits = events(trial(tmp_path, ZERO_BRANCH, audit_steps=8)[1], "audit")
-    second = audits[1]
-    assert "0.branch.weight" in second["updates_near_zero"]
-    assert "0.stem.weight" not in second["updates_near_zero"]
-    assert "0.branch.bias" not in second["updates_near_zero"], "zeros hold any number"
+@pytest.mark.parametrize(("dtype", "rate"), [("float32", 1e-3), ("bfloat16", 0.2)])
+def test_the_least_update_that_a_type_can_hold_is_named(
+    tmp_path: Path, dtype: str, rate: float
+) -> None:
+    script = ZERO_BRANCH.replace("DTYPE", f"torch.{dtype}").replace("RATE", str(rate))
+    audits = events(trial(tmp_path, script, audit_steps=8)[1], "audit")
+    weight = "0.branch.weight"
+    near = [a for a in audits if weight in a["updates_near_zero"]]
+    assert near, "ones move by a spacing"
+    assert all(0 < a["update_norms"][weight] < 0.1 for a in near)
+    assert not any("0.branch.bias" in a["updates_near_zero"] for a in audits), "zeros hold it"
+    assert not any("0.stem.weight" in a["updates_near_zero"] for a in audits)
+    assert weight not in audits[0]["updates_near_zero"], "it did not move"
 
 
 def test_each_draw_rounds_in_its_own_way_and_comes_out_alike_when_repeated(tmp_path: Path) -> None:

@@ -43,17 +43,6 @@ def test_the_lead_of_a_rows_largest_number_is_noted() -> None:
     assert figures.margins == (0.5, 2.0)
 
 
-def test_a_row_of_an_image_runs_along_its_channels() -> None:
-    """The classes of a pixel; along a line of smooth pixels rounding turns the largest at will."""
-    scores = torch.zeros(1, 3, 2, 2)
-    scores[0, 1] = torch.tensor([[5.0, 6.0], [7.0, 8.0]])
-    scores[0, 2, 0, 1] = 9.0
-    found, _ = tensors_in(scores)
-    (figures,) = (taken.read() for taken in Sampler().take(found, call=1))
-    assert figures.largest == (1, 2, 1, 1)
-    assert figures.margins == (5.0, 3.0, 7.0, 8.0)
-
-
 def test_arrays_and_eight_bits_are_read_and_what_is_too_much_is_not() -> None:
     import numpy
 

@@ -482,22 +482,25 @@ def test_an_update_that_rounding_may_swallow_is_not_missed() -> None:
         assert judge_training([plain, plain], [other], Effect.PIPELINE).accepted
 
 
-def test_an_update_that_the_numbers_hardly_hold_may_be_swallowed() -> None:
+def test_an_update_that_the_numbers_hardly_hold_may_be_swallowed_by_rounding() -> None:
     """A ResNet whose branches begin at zero: ones of float32 that are to move by 1e-7."""
     moved = {"0.weight": 0.1, "0.bias": 0.05, "0.branch": 2e-6}
     norms = {"0.weight": 1.0, "0.bias": 0.5, "0.branch": 4e-4}
 
-    def judged(update: float, near_zero: tuple[str, ...], **others: float) -> bool:
+    def judged(near_zero: tuple[str, ...], effect: Effect, **now: float) -> tuple[str, ...]:
         fields: dict[str, Any] = {"gradient_norms": norms, "updates_near_zero": near_zero}
         plain = trial(**audits(**fields, update_norms=moved))
-        now = {**moved, **others, "0.branch": update}
-        other = trial(**audits(**fields, update_norms=now))
-        return judge_training([plain, plain], [other], Effect.NUMERICS).accepted
+        other = trial(**audits(**fields, update_norms={**moved, **now}))
+        return judge_training([plain, plain], [other], effect).reasons
 
-    assert judged(0.0, ("0.branch",))
-    assert not judged(0.0, ())
-    all_of_them = tuple(moved)
-    assert not judged(0.0, all_of_them, **{"0.weight": 0.0, "0.bias": 0.0}), "nothing moved"
+    swallowed, halved = {"0.branch": 0.0}, {"0.branch": 1e-6}
+    near = ("0.branch",)
+    assert judged(near, Effect.NUMERICS, **swallowed) == ()
+    assert judged(near, Effect.NUMERICS, **halved) == ()
+    assert "left parameter 0.branch" in judged((), Effect.NUMERICS, **swallowed)[0]
+    assert "left parameter 0.branch" in judged(near, Effect.PIPELINE, **swallowed)[0]
+    frozen = {"0.weight": 0.0, "0.bias": 0.0, "0.branch": 0.0}
+    assert "changed no parameter" in judged(near, Effect.NUMERICS, **frozen)[0]
 
 
 def test_steps_of_a_gradient_that_rounding_turns_about_are_not_compared_by_themselves() -> None:

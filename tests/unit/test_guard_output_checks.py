@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -119,28 +120,58 @@ def test_a_state_that_a_trained_model_is_given_again_may_be_off_as_outputs_may()
 
 
 def test_inputs_that_training_computes_drift_apart_where_threads_sum_in_another_order() -> None:
-    """The layers of a graph network, called one by one: equal at first, 5 % off after 61 steps.
+    """The layers of a graph network, called one by one: 5 % off after 61 steps, equal before any.
 
-    Data that are not the same differ in a module's first call already, and before any step nothing
-    may be off.
+    Another batch is no drift, however little its numbers scatter about their mean.
     """
-
-    def drifting(first: float, later: float) -> Evidence:
-        calls = (states(off_by(first, 1)).outputs[:1], states(off_by(later, 2)).outputs[1:])
-        return replace(states(), outputs=(*calls[0], *calls[1]))
-
     baselines = [states(), states()]
 
-    def reasons(candidate: Evidence) -> tuple[str, ...]:
-        return compare_outputs(baselines, [candidate], Effect.PIPELINE, None).reasons
+    def reason(candidate: Evidence, effect: Effect = Effect.PIPELINE) -> str:
+        untrained = [states(trained=0), states(trained=0)]
+        known = baselines if candidate.outputs[0].trained else untrained
+        return " ".join(compare_outputs(known, [candidate], effect, None).reasons)
 
-    assert reasons(drifting(1e-6, 0.05)) == ()
-    assert reasons(states(off_by(0.01, 1))) == ()
-    assert "is given other inputs" in reasons(drifting(0.05, 1e-6))[0]
-    assert "is given other inputs" in reasons(drifting(1e-6, 0.3))[0]
-    first = [states(change, trained=0) for change in (float, float, off_by(0.01, 1))]
-    untrained = compare_outputs(first[:2], first[2:], Effect.PIPELINE, None)
-    assert "is given other inputs" in untrained.reasons[0], "before any step they are the same"
+    assert reason(states(off_by(0.05, 1))) == ""
+    assert "is given other inputs" in reason(states(off_by(0.3, 1)))
+    assert "is given other inputs" in reason(states(off_by(0.01, 1), trained=0))
+
+    def warm(shift: int) -> Evidence:
+        found = states()
+        calls = tuple(
+            replace(e, inputs=(figures(1000 + e.call + shift, lambda x: 290 + 7 * x),))
+            for e in found.outputs
+        )
+        return replace(found, outputs=calls)
+
+    baselines = [warm(0), warm(0)]
+    assert reason(warm(0)) == ""
+    for effect in (Effect.PIPELINE, Effect.NUMERICS):
+        assert "is given other inputs" in reason(warm(1), effect)
+
+
+def test_a_row_turns_where_its_lead_is_smaller_than_the_error() -> None:
+    """Along a line of pixels the largest number leads by next to nothing."""
+
+    def lines(change: Change, turned: bool, lead: float) -> Evidence:
+        found = trial(change)
+        rows: dict[str, Any] = {
+            "largest": tuple(row + turned for row in range(8)),
+            "tops": (2.0,) * 8,
+            "margins": (lead,) * 8,
+        }
+        calls = tuple(
+            replace(e, trained=180, outputs=(replace(e.outputs[0], **rows),)) for e in found.outputs
+        )
+        return replace(found, outputs=calls, forward_only=False)
+
+    def reasons(off: float, lead: float) -> tuple[str, ...]:
+        plain = lines(float, False, lead)
+        candidate = lines(off_by(off, 1), True, lead)
+        return compare_outputs([plain, plain], [candidate], Effect.NUMERICS, plain).reasons
+
+    assert reasons(0.03, lead=0.01) == ()
+    assert "agrees in 0.0% only" in reasons(0.03, lead=0.5)[0]
+    assert "agrees in 0.0% only" in reasons(0.001, lead=0.01)[0]
 
 
 def test_a_deviation_that_is_allowed_may_turn_the_largest_of_like_numbers() -> None:

@@ -13,9 +13,8 @@ class TensorFigures:
 
     `values` are those at places that depend on its shape alone, None where one is not finite.
     `norm`: the L2 norm of all its numbers, of integers their sum; None where it is not finite or
-    was not taken. `largest`: of some rows (the last dimension, of images their channels), where
-    their largest number stands; `tops`: what it is; `margins`: by how much it exceeds the second
-    largest.
+    was not taken. `largest`: of some rows (the last dimension), where their largest number stands;
+    `tops`: what it is; `margins`: by how much it exceeds the second largest.
     """
 
     path: str

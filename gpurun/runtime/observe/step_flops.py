@@ -81,7 +81,8 @@ class StepFlops:
         if hidden is not None:
             RECORDER.event(FlopsEvent(step_clock=CLOCK.kind, flops=None, detail=hidden))
             return
-        self._mode, self._passes = _Counting(), CLOCK.backwards
+        counting = _SkippedByDynamo if "torch._dynamo" in sys.modules else _Counting
+        self._mode, self._passes = counting(), CLOCK.backwards
         mode = self._mode
         ROOTS.around.add(NAME, lambda: mode, None, lambda _: self._leave())
         BACKWARD.around.append(self._backward)
@@ -137,6 +138,11 @@ class _Counting(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Where torch would import dynamo to skip this, its import alone takes a second or more."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.flops = 0
@@ -191,6 +197,16 @@ class _Counting(TorchDispatchMode):
             self.flops += int(formula(*args, **kwargs, out_val=result))
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"[:200]
+
+
+class _SkippedByDynamo(_Counting):
+    """The same for a process that may compile: torch keeps dynamo out of what it dispatches to."""
+
+    __torch_dispatch__ = _Counting.__torch_dispatch__  # torch wraps what a class defines itself
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
 
 
 def _in_checkpoint() -> bool:

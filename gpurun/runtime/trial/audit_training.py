@@ -32,8 +32,6 @@ GRADIENT_STEPS = 2
 """In this many steps the parameters of two trials are still close to each other."""
 GRADIENT_VALUES = 2048
 SETTINGS_LENGTH = 120
-NEXT_NUMBERS = 2.0
-"""An update is near zero if each number moves by this many times its spacing at most."""
 RATE_CHANGES = 20_000
 """Changes of the learning rates remembered a trial."""
 
@@ -168,7 +166,7 @@ class TrainingAudit:
 
     def _event(self, step: int) -> AuditEvent:
         loss = CLOCK.last_loss()
-        now = {name: host_copy(parameter) for name, (parameter, _) in self._before.items()}
+        updates = {name: _update(*kept) for name, kept in self._before.items()}
         return AuditEvent(
             step=step,
             loss=loss,
@@ -177,13 +175,8 @@ class TrainingAudit:
                 hyperparameters(group) for o in list(CLOCK.optimizers) for group in o.param_groups
             ),
             gradient_norms=self._gradients,
-            update_norms={
-                name: moved_by(parameter, old, now[name])
-                for name, (parameter, old) in self._before.items()
-            },
-            updates_near_zero=tuple(
-                name for name, (_, old) in self._before.items() if _hardly_moved(old, now[name])
-            ),
+            update_norms={name: distance for name, (distance, _) in updates.items()},
+            updates_near_zero=tuple(name for name, (_, near) in updates.items() if near),
             side_update_norms=self._side_updates(),
             gradient_values=tuple(
                 x for name in sorted(self._gradient_values) for x in self._gradient_values[name]
@@ -230,11 +223,17 @@ class TrainingAudit:
         yield from _model_copies(roots)
 
 
-def _hardly_moved(before: Tensor, now: Tensor) -> bool:
-    """True if numbers moved to those next to them at most: the smallest update is swallowed."""
-    if not before.is_floating_point():
-        return False
-    return norm(now - before) <= NEXT_NUMBERS * torch.finfo(before.dtype).eps * norm(before)
+def _update(parameter: Tensor, before: Tensor) -> tuple[float, bool]:
+    """How far a parameter moved, and whether it did by the least that its type can hold.
+
+    Then each of its numbers is the same as before, or next to it.
+    """
+    now = host_copy(parameter)
+    distance = moved_by(parameter, before, now)
+    if not distance or not before.is_floating_point():
+        return distance, False
+    spacing = torch.finfo(before.dtype).eps * before.abs()
+    return distance, bool(((now - before).abs() <= spacing).all())
 
 
 class _Buffers:

@@ -30,8 +30,6 @@ ROTATIONS = 16
 """Calls after which the same places come again."""
 ROWS = 64
 """Rows whose largest number is looked for."""
-IMAGES = 4
-"""From so many dimensions on a row runs along dimension 1, as classes of pixels do."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -135,10 +133,9 @@ class Sampler:
         else:
             norm = torch.sum(tensor, dtype=torch.int64)
         best = two = None
-        scores = tensor.movedim(1, -1) if tensor.dim() >= IMAGES else tensor
-        if floating and tensor.dim() > 1 and scores.shape[-1] > 1:
-            rows = self._of_shape(tuple(scores.shape[:-1]), ROWS, tensor.device, turn)
-            best, two = scores[rows].argmax(-1), scores[rows].topk(2, -1).values
+        if floating and tensor.dim() > 1 and tensor.shape[-1] > 1:
+            rows = self._of_shape(tuple(tensor.shape[:-1]), ROWS, tensor.device, turn)
+            best, two = tensor[rows].argmax(-1), tensor[rows].topk(2, -1).values
         sampled = self.values(tensor, count, turn)
         bad = None
         if floating:

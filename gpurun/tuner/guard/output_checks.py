@@ -27,7 +27,7 @@ from gpurun.tuner.guard.output_differences import (
     varying_shapes,
     without,
 )
-from gpurun.tuner.guard.output_inputs import TRAINED, by_inputs, same_inputs
+from gpurun.tuner.guard.output_inputs import TRAINED, same_inputs
 from gpurun.tuner.guard.training_evidence import (
     UNKNOWN_ROUNDING,
     Comparison,
@@ -168,9 +168,9 @@ def _compare(case: Comparison, why_not: str | None) -> OutputComparison:
     calls = without(varying, calls)
     if not any(theirs.outputs for _, theirs in calls):
         return OutputComparison(why_not="the shapes of all outputs depend on the model's numbers")
-    same, others = by_inputs(calls, case.effect)
-    if others:
-        reason = _other_inputs(case, others[0][1])
+    same = [call for call in calls if same_inputs(*call, case.effect)]
+    if len(same) < len(calls):
+        reason = _other_inputs(case, calls)
         if reason is not None:
             return OutputComparison(reasons=(reason,))
         if not same:
@@ -397,8 +397,9 @@ def _other_kind(
 # -- inputs ----------------------------------------------------------------------------------------
 
 
-def _other_inputs(case: Comparison, call: OutputsEvent) -> str | None:
-    """Why other inputs than in the baseline's call are a mistake; None where they may differ."""
+def _other_inputs(case: Comparison, calls: Sequence[Call]) -> str | None:
+    """Why other inputs than in the baseline are a mistake; None where they may differ."""
+    call = next(theirs for ours, theirs in calls if not same_inputs(ours, theirs, case.effect))
     numerics = case.effect is Effect.NUMERICS
     if _random_data(case.baselines):
         return None

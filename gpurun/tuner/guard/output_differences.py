@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
 from gpurun.tuner.guard.training_evidence import Evidence
@@ -14,6 +15,10 @@ TIGHT = {"bfloat16": 8e-3, "float16": 1e-3}
 """Relative RMS difference that another order of summation may make, by type of the output."""
 TIGHT_FLOAT32 = 1e-4
 
+SIGMAS = 2.0
+"""Two numbers of a row change places where one leads by so many standard errors at most."""
+LARGEST_ERROR = 0.1
+"""Of the RMS; a larger one explains no clearer lead."""
 FAR = 3.0
 """A number so many times as large as the RMS is rounded by more than others."""
 Call = tuple[OutputsEvent, OutputsEvent]
@@ -63,18 +68,18 @@ class Difference:
     """
     worst_tempered: float = 0.0
     """The same of the call where its RMS is largest."""
-    disagreeing: int = 0
+    integers: int = 0
+    """So many of them differ."""
     decisions: int = 0
-    turned: list[tuple[float, float]] = field(default_factory=list)
-    """For rows whose largest number is another one: its lead, and its value."""
+    """Integers, and rows of floating numbers of which the largest is looked for."""
+    turned: list[tuple[float | None, float | None]] = field(default_factory=list)
+    """For rows whose largest number is another one: its lead, and its value, where known."""
 
     def add(self, ours: TensorFigures, theirs: TensorFigures) -> None:
         """Take in one call's sampled numbers."""
         if not OutputTensor("", theirs.path, theirs.dtype).floating:
             self.decisions += len(theirs.values)
-            self.disagreeing += sum(
-                a != b for a, b in zip(ours.values, theirs.values, strict=False)
-            )
+            self.integers += sum(a != b for a, b in zip(ours.values, theirs.values, strict=False))
             return
         pairs = [
             (a, b)
@@ -89,13 +94,12 @@ class Difference:
         self.single.append((apart, len(pairs)))
         self._temper(pairs)
         self.decisions += len(theirs.largest)
-        self.disagreeing += sum(a != b for a, b in zip(ours.largest, theirs.largest, strict=False))
         self.turned += [
             (lead, top)
-            for a, b, lead, top in zip(
-                ours.largest, theirs.largest, theirs.margins, theirs.tops, strict=False
+            for a, b, lead, top in zip_longest(
+                ours.largest, theirs.largest, theirs.margins, theirs.tops
             )
-            if a != b and lead is not None and top is not None
+            if a != b
         ]
 
     def _temper(self, pairs: Sequence[tuple[float, float]]) -> None:
@@ -123,14 +127,31 @@ class Difference:
         return max((_ratio(a / n, mean) for a, n in self.single if n), default=0.0)
 
     @property
-    def clearest_turn(self) -> float:
-        """The clearest lead that a row lost, in parts of the RMS of all calls (or of a far larger
-        row's own size).
+    def leads(self) -> list[float]:
+        """The leads that rows lost, in parts of the RMS of all calls (or of a far larger row's own
+        size).
         """
         usual = math.sqrt(self.size / self.count) if self.count else 0.0
-        return max(
-            (_share(lead, max(usual, abs(top) / FAR)) for lead, top in self.turned), default=0.0
-        )
+        return [
+            _share(lead, max(usual, abs(top) / FAR))
+            for lead, top in self.turned
+            if lead is not None and top is not None
+        ]
+
+    @property
+    def clearest_turn(self) -> float:
+        """The clearest of these."""
+        return max(self.leads, default=0.0)
+
+    @property
+    def disagreeing(self) -> int:
+        """Integers that differ, and rows that another number leads by more than the error is.
+
+        Of numbers as alike as neighbours on a smooth line any error makes another the largest.
+        """
+        error = SIGMAS * math.sqrt(2) * min(self.relative or 0.0, LARGEST_ERROR)
+        explained = sum(lead <= error for lead in self.leads)
+        return self.integers + len(self.turned) - explained
 
     @property
     def disagreement(self) -> float:

@@ -182,20 +182,22 @@ def updates(case: Comparison) -> str | None:
     makes whole steps of the rounding that is left of it.
     """
     vanishing = _vanishing(case)
+    swallowed: set[str] = set()
 
     def moved(audit: AuditEvent) -> dict[str, float]:
         return {n: d for n, d in audit.update_norms.items() if n not in vanishing}
 
     for ours, theirs in case.steps:
         mine, other = moved(ours), moved(theirs)
-        still = [n for n, d in other.items() if d > 0 and not mine.get(n, d)]
-        if still and len(still) == sum(d > 0 for d in other.values()):
+        near_zero = theirs.updates_near_zero if case.effect is Effect.NUMERICS else ()
+        swallowed.update(near_zero)
+        by_chance = _far_below(theirs.update_norms).union(near_zero)
+        still = [n for n, d in other.items() if n not in by_chance and d > 0 and not mine.get(n, d)]
+        if still and not any(mine.values()):
             return f"step {ours.step} changed no parameter"
-        swallowed = _far_below(theirs.update_norms).union(theirs.updates_near_zero)
-        left = next((name for name in still if name not in swallowed), None)
-        if left is not None:
-            return f"step {ours.step} left parameter {left} as it was"
-    return _sizes(case, "updates", moved, _turned(case))
+        if still:
+            return f"step {ours.step} left parameter {still[0]} as it was"
+    return _sizes(case, "updates", moved, _turned(case) | swallowed)
 
 
 def _turned(case: Comparison) -> set[str]:
