@@ -372,7 +372,7 @@ class AuditEvent:
     modules: dict[str, str]
     """Class and settings of each submodule of the roots, in the first and last audited step."""
     gradient_counts: tuple[int, ...] = ()
-    """`gradient_values` that each parameter has, by name in their order; empty in old records."""
+    """How many `gradient_values` each parameter has, by name in order; empty in old records."""
     updates_near_zero: tuple[str, ...] = ()
     """Parameters that moved by the least that their type can hold: rounding may swallow that."""
 

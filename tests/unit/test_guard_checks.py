@@ -487,20 +487,27 @@ def test_an_update_that_the_numbers_hardly_hold_may_be_swallowed_by_rounding() -
     moved = {"0.weight": 0.1, "0.bias": 0.05, "0.branch": 2e-6}
     norms = {"0.weight": 1.0, "0.bias": 0.5, "0.branch": 4e-4}
 
-    def judged(near_zero: tuple[str, ...], effect: Effect, **now: float) -> tuple[str, ...]:
+    def judged(
+        near_zero: tuple[str, ...], effect: Effect, branch: float, steps: int, **others: float
+    ) -> tuple[str, ...]:
+        """`steps`: so many steps have the updates `branch` and `others`, the rest `moved`."""
         fields: dict[str, Any] = {"gradient_norms": norms, "updates_near_zero": near_zero}
         plain = trial(**audits(**fields, update_norms=moved))
-        other = trial(**audits(**fields, update_norms={**moved, **now}))
-        return judge_training([plain, plain], [other], effect).reasons
+        now = {**moved, **others, "0.branch": branch}
+        other = tuple(
+            audit(step, **fields, update_norms=now if step <= steps else moved)
+            for step in range(1, 9)
+        )
+        return judge_training([plain, plain], [trial(audits=other)], effect).reasons
 
-    swallowed, halved = {"0.branch": 0.0}, {"0.branch": 1e-6}
     near = ("0.branch",)
-    assert judged(near, Effect.NUMERICS, **swallowed) == ()
-    assert judged(near, Effect.NUMERICS, **halved) == ()
-    assert "left parameter 0.branch" in judged((), Effect.NUMERICS, **swallowed)[0]
-    assert "left parameter 0.branch" in judged(near, Effect.PIPELINE, **swallowed)[0]
-    frozen = {"0.weight": 0.0, "0.bias": 0.0, "0.branch": 0.0}
-    assert "changed no parameter" in judged(near, Effect.NUMERICS, **frozen)[0]
+    assert judged(near, Effect.NUMERICS, 0.0, steps=1) == ()
+    assert "left parameter 0.branch" in judged((), Effect.NUMERICS, 0.0, steps=1)[0]
+    assert "left parameter 0.branch" in judged(near, Effect.PIPELINE, 0.0, steps=1)[0]
+    assert "left parameter 0.branch" in judged(near, Effect.NUMERICS, 0.0, steps=8)[0]
+    nothing = {"0.weight": 0.0, "0.bias": 0.0}
+    frozen = judged(tuple(moved), Effect.NUMERICS, 0.0, steps=1, **nothing)
+    assert "step 1 changed no parameter" in frozen[0]
 
 
 def test_steps_of_a_gradient_that_rounding_turns_about_are_not_compared_by_themselves() -> None:

@@ -226,7 +226,7 @@ class TrainingAudit:
 def _update(parameter: Tensor, before: Tensor) -> tuple[float, bool]:
     """How far a parameter moved, and whether it did by the least that its type can hold.
 
-    Then each of its numbers is the same as before, or next to it.
+    Then each of its numbers is the same as before, or one of the next two.
     """
     now = host_copy(parameter)
     distance = moved_by(parameter, before, now)

@@ -14,7 +14,7 @@ from itertools import combinations
 
 from gpurun.knobs.api import Effect
 from gpurun.measure.optional_figures import known
-from gpurun.records.messages.model_outputs import OutputsEvent
+from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
 from gpurun.stats.two_samples import chance_of_many
 from gpurun.tuner.guard.first_step_checks import starts_alike
 from gpurun.tuner.guard.output_differences import (
@@ -27,7 +27,6 @@ from gpurun.tuner.guard.output_differences import (
     varying_shapes,
     without,
 )
-from gpurun.tuner.guard.output_inputs import TRAINED, same_inputs
 from gpurun.tuner.guard.training_evidence import (
     UNKNOWN_ROUNDING,
     Comparison,
@@ -50,6 +49,8 @@ OTHER_SEEDS = 1.5
 SPREAD = 3
 """With fewer pairs of trials, the difference between seeds is not known."""
 OTHER_DRAWS = "training drew other random numbers before"
+TRAINED = 0.1
+"""After training steps weights differ by rounding: evaluations may then be off this much."""
 LEAST_SHARE = 0.5
 """At least so many calls of a script that only infers must be compared, or none counts."""
 DISAGREEING = {Effect.PIPELINE: 0.002, Effect.NUMERICS: 0.01}
@@ -60,6 +61,8 @@ BY_CHANCE = 1e-3
 """More than the reference shows is put down to chance if it is more probable than this."""
 MOST_TURNED = 0.5
 """No rounding turns more than this part, whatever the reference shows."""
+SAME_INPUT = {Effect.PIPELINE: 1e-4, Effect.NUMERICS: 0.02}
+"""Relative RMS difference of floating inputs that count as the same: they may be computed too."""
 VANISHED = 1e-6
 """Squares of all numbers that are this small against the baseline's are those of zeros."""
 
@@ -122,7 +125,7 @@ def unrepeatable(baselines: Sequence[Evidence]) -> str | None:
         return f"{unread.path or 'the output'} ({unread.dtype}) cannot be read"
     for ours, theirs in _repeats(baselines):
         calls = calls_of(ours, theirs)
-        if calls and not any(same_inputs(a, b, Effect.PIPELINE) for a, b in calls):
+        if calls and not any(_same_inputs(a, b, Effect.PIPELINE) for a, b in calls):
             return "repeats of the script give its model other inputs"
         for difference in differences(calls).values():
             apart = difference.relative
@@ -168,7 +171,7 @@ def _compare(case: Comparison, why_not: str | None) -> OutputComparison:
     calls = without(varying, calls)
     if not any(theirs.outputs for _, theirs in calls):
         return OutputComparison(why_not="the shapes of all outputs depend on the model's numbers")
-    same = [call for call in calls if same_inputs(*call, case.effect)]
+    same = [call for call in calls if _same_inputs(*call, case.effect)]
     if len(same) < len(calls):
         reason = _other_inputs(case, calls)
         if reason is not None:
@@ -345,7 +348,7 @@ def _reference(case: Comparison, trained: bool) -> dict[OutputTensor, Difference
     if rounded is None or plain is None:
         return {}
     calls = of_group(rounded, plain, trained)
-    return differences([call for call in calls if same_inputs(*call, Effect.NUMERICS)])
+    return differences([call for call in calls if _same_inputs(*call, Effect.NUMERICS)])
 
 
 # -- what is wrong whatever the inputs are ---------------------------------------------------------
@@ -397,9 +400,30 @@ def _other_kind(
 # -- inputs ----------------------------------------------------------------------------------------
 
 
+def _same_inputs(ours: OutputsEvent, theirs: OutputsEvent, effect: Effect) -> bool:
+    if len(ours.inputs) != len(theirs.inputs):
+        return False
+    tolerance = SAME_INPUT[effect]
+    if theirs.trained:  # an input may be computed: a recurrent state, or a layer's called by itself
+        tolerance = TRAINED if effect is Effect.NUMERICS else SAME_INPUT[Effect.NUMERICS]
+    return all(_same(a, b, tolerance) for a, b in zip(ours.inputs, theirs.inputs, strict=True))
+
+
+def _same(ours: TensorFigures, theirs: TensorFigures, tolerance: float) -> bool:
+    """True if a tensor holds the same numbers but for rounding; integers must be equal."""
+    if ours == theirs:
+        return True
+    place = OutputTensor("", theirs.path, theirs.dtype)
+    if (ours.path, ours.dtype, ours.shape) != (theirs.path, theirs.dtype, theirs.shape):
+        return False
+    difference = Difference()
+    difference.add(ours, theirs)
+    return place.floating and (difference.relative or 0.0) <= tolerance
+
+
 def _other_inputs(case: Comparison, calls: Sequence[Call]) -> str | None:
     """Why other inputs than in the baseline are a mistake; None where they may differ."""
-    call = next(theirs for ours, theirs in calls if not same_inputs(ours, theirs, case.effect))
+    call = next(theirs for ours, theirs in calls if not _same_inputs(ours, theirs, case.effect))
     numerics = case.effect is Effect.NUMERICS
     if _random_data(case.baselines):
         return None
@@ -407,7 +431,7 @@ def _other_inputs(case: Comparison, calls: Sequence[Call]) -> str | None:
         return None  # training drew other random numbers before (dropout in a compiled model)
     for other in (*case.partners, *([case.rounded] if numerics and case.rounded else [])):
         theirs = next((e for e in other.outputs if e.call == call.call), None)
-        if theirs is not None and not same_inputs(theirs, call, case.effect):
+        if theirs is not None and not _same_inputs(theirs, call, case.effect):
             return None
     said = f"call {call.call} of {call.module} is given other inputs than in the baseline"
     unknown = numerics and not case.rounded

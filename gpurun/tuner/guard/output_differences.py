@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from statistics import fmean
 
 from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
 from gpurun.tuner.guard.training_evidence import Evidence
@@ -16,9 +16,9 @@ TIGHT = {"bfloat16": 8e-3, "float16": 1e-3}
 TIGHT_FLOAT32 = 1e-4
 
 SIGMAS = 2.0
-"""Two numbers of a row change places where one leads by so many standard errors at most."""
+"""Two numbers of a row change places by chance where one leads by so many errors at most."""
 LARGEST_ERROR = 0.1
-"""Of the RMS; a larger one explains no clearer lead."""
+"""And by errors of this much of the scatter at most."""
 FAR = 3.0
 """A number so many times as large as the RMS is rounded by more than others."""
 Call = tuple[OutputsEvent, OutputsEvent]
@@ -68,18 +68,19 @@ class Difference:
     """
     worst_tempered: float = 0.0
     """The same of the call where its RMS is largest."""
-    integers: int = 0
-    """So many of them differ."""
+    wrong: int = 0
+    """Integers that differ, and rows whose largest number is another one."""
     decisions: int = 0
-    """Integers, and rows of floating numbers of which the largest is looked for."""
-    turned: list[tuple[float | None, float | None]] = field(default_factory=list)
-    """For rows whose largest number is another one: its lead, and its value, where known."""
+    turned: list[tuple[float, float]] = field(default_factory=list)
+    """For rows whose largest number is another one: the lead that it lost, and its value."""
+    tops: list[tuple[float, float]] = field(default_factory=list)
+    """The largest number of each row, and the baseline's."""
 
     def add(self, ours: TensorFigures, theirs: TensorFigures) -> None:
         """Take in one call's sampled numbers."""
         if not OutputTensor("", theirs.path, theirs.dtype).floating:
             self.decisions += len(theirs.values)
-            self.integers += sum(a != b for a, b in zip(ours.values, theirs.values, strict=False))
+            self.wrong += sum(a != b for a, b in zip(ours.values, theirs.values, strict=False))
             return
         pairs = [
             (a, b)
@@ -94,12 +95,17 @@ class Difference:
         self.single.append((apart, len(pairs)))
         self._temper(pairs)
         self.decisions += len(theirs.largest)
+        turned = [a != b for a, b in zip(ours.largest, theirs.largest, strict=False)]
+        self.wrong += sum(turned)
         self.turned += [
             (lead, top)
-            for a, b, lead, top in zip_longest(
-                ours.largest, theirs.largest, theirs.margins, theirs.tops
-            )
-            if a != b
+            for other, lead, top in zip(turned, theirs.margins, theirs.tops, strict=False)
+            if other and lead is not None and top is not None
+        ]
+        self.tops += [
+            (a, b)
+            for a, b in zip(ours.tops, theirs.tops, strict=False)
+            if a is not None and b is not None
         ]
 
     def _temper(self, pairs: Sequence[tuple[float, float]]) -> None:
@@ -127,31 +133,29 @@ class Difference:
         return max((_ratio(a / n, mean) for a, n in self.single if n), default=0.0)
 
     @property
-    def leads(self) -> list[float]:
-        """The leads that rows lost, in parts of the RMS of all calls (or of a far larger row's own
-        size).
+    def clearest_turn(self) -> float:
+        """The clearest lead that a row lost, in parts of the RMS of all calls (or of a far larger
+        row's own size).
         """
         usual = math.sqrt(self.size / self.count) if self.count else 0.0
-        return [
-            _share(lead, max(usual, abs(top) / FAR))
-            for lead, top in self.turned
-            if lead is not None and top is not None
-        ]
-
-    @property
-    def clearest_turn(self) -> float:
-        """The clearest of these."""
-        return max(self.leads, default=0.0)
+        return max(
+            (_share(lead, max(usual, abs(top) / FAR)) for lead, top in self.turned), default=0.0
+        )
 
     @property
     def disagreeing(self) -> int:
-        """Integers that differ, and rows that another number leads by more than the error is.
+        """`wrong` without the rows whose lead was smaller than the error of largest numbers.
 
-        Of numbers as alike as neighbours on a smooth line any error makes another the largest.
+        On a line of smooth pixels any error makes a neighbour the largest. An error that is large
+        beside the scatter of largest numbers explains no more than a small one.
         """
-        error = SIGMAS * math.sqrt(2) * min(self.relative or 0.0, LARGEST_ERROR)
-        explained = sum(lead <= error for lead in self.leads)
-        return self.integers + len(self.turned) - explained
+        if not self.turned or not self.tops:
+            return self.wrong
+        middle = fmean(b for _, b in self.tops)
+        error = math.sqrt(fmean((a - b) ** 2 for a, b in self.tops))
+        scatter = math.sqrt(fmean((b - middle) ** 2 for _, b in self.tops))
+        least = SIGMAS * math.sqrt(2) * min(error, LARGEST_ERROR * scatter)
+        return self.wrong - sum(lead <= least for lead, _ in self.turned)
 
     @property
     def disagreement(self) -> float:

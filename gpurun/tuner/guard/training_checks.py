@@ -182,22 +182,22 @@ def updates(case: Comparison) -> str | None:
     makes whole steps of the rounding that is left of it.
     """
     vanishing = _vanishing(case)
-    swallowed: set[str] = set()
+    moving = {n for ours, _ in case.steps for n, d in ours.update_norms.items() if d}
 
     def moved(audit: AuditEvent) -> dict[str, float]:
         return {n: d for n, d in audit.update_norms.items() if n not in vanishing}
 
     for ours, theirs in case.steps:
         mine, other = moved(ours), moved(theirs)
-        near_zero = theirs.updates_near_zero if case.effect is Effect.NUMERICS else ()
-        swallowed.update(near_zero)
-        by_chance = _far_below(theirs.update_norms).union(near_zero)
+        by_chance = _far_below(theirs.update_norms)  # so small that rounding may swallow it
         still = [n for n, d in other.items() if n not in by_chance and d > 0 and not mine.get(n, d)]
-        if still and not any(mine.values()):
+        if still and len(still) == sum(d > 0 for d in other.values()):
             return f"step {ours.step} changed no parameter"
+        if case.effect is Effect.NUMERICS:  # rounding may swallow one of its steps
+            still = [n for n in still if n not in moving.intersection(theirs.updates_near_zero)]
         if still:
             return f"step {ours.step} left parameter {still[0]} as it was"
-    return _sizes(case, "updates", moved, _turned(case) | swallowed)
+    return _sizes(case, "updates", moved, _turned(case))
 
 
 def _turned(case: Comparison) -> set[str]:
