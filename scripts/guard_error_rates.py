@@ -52,7 +52,7 @@ CANDIDATE_SEEDS = (0, 1)
 class Launch:
     """One trial to run: a script under settings and a seed offset, recorded in a new folder.
 
-    With `rounded` its parameters are rounded before the first step, each `draw` otherwise.
+    With `rounded` it rounds as half precision does, its parameters in each `draw` otherwise.
     """
 
     script: str

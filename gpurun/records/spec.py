@@ -62,9 +62,9 @@ class TrialSpec:
     process writes `control/first_step` in the run folder and waits for `control/go`, so that the
     launcher can keep what the script wrote until then. `planted_seconds` are added to each step, a
     slow-down on purpose. With `rounded` parameters are rounded to bfloat16 once, before they train,
-    and without gradients also what each layer takes and returns; `rounding_draw` numbers draws that
-    round up or down by chance, 0 is to the nearest. With `ceilings` it measures the script, then
-    the script on one batch again and again, then the loader alone.
+    and in each step what layers return; `rounding_draw` numbers draws that round parameters up or
+    down by chance, 0 is to the nearest. With `ceilings` it measures the script, then the script on
+    one batch again and again, then the loader alone.
     """
 
     stop: StopRule

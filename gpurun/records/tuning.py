@@ -252,7 +252,7 @@ class Unproven:
     """A finalist whose proof the budget cut off; the next tuning of the command goes on with it.
 
     `pairs`, `errors`: of its live pairs, as in `Proof`. `launch_seconds`: of one of its trials.
-    `rounded`: whether a trial that only rounds parameters showed that its differences may be
+    `rounded`: whether a trial that only rounds showed that its differences may be
     rounding. `budget_seconds`: of the tuning that found it.
     """
 

@@ -22,9 +22,9 @@ SIGMAS = 3.5
 SMALLEST = 0.05
 """Deviations are fractions of a part's mean, or of this much of the curve's highest part."""
 TIMES_ROUNDING = 2.0
-"""A change of rounding may move a curve this many times as far as rounded weights move it."""
+"""A change of rounding may move a curve this many times as far as rounding alone moves it."""
 MOST_BY_ROUNDING = 0.15
-"""But no further than this. Rounded weights that move a curve further themselves excuse nothing."""
+"""But no further than this. Rounding that moves a curve further by itself excuses nothing."""
 FAR_ENOUGH = 0.8
 """A curve tells of others if it goes this part of their length."""
 REPEATS = 3
@@ -84,7 +84,7 @@ def deviation(
     """Distance of the candidates' curves from the baseline's, over all pairs; None without curves.
 
     Many pairs separate a bias that they share from chance better than one pair. `rounded`: curves
-    that only rounded weights set apart from the baseline's longest one of their seed.
+    that rounding alone sets apart from the baseline's longest one of their seed.
     """
     pairs, moved = [], []
     for candidate in candidates:
@@ -126,7 +126,7 @@ def compared_steps(baselines: Sequence[SeededCurve], candidates: Sequence[Seeded
 
 
 def goes_as_far(rounded: SeededCurve, baselines: Sequence[SeededCurve], steps: int) -> bool:
-    """True if a curve under rounded weights tells of the first so many steps."""
+    """True if a curve under rounding alone tells of the first so many steps."""
     own = longest(baselines, rounded.seed)
     return own is not None and min(len(own.losses), len(rounded.losses)) >= FAR_ENOUGH * steps
 
@@ -139,7 +139,7 @@ def longest(curves: Sequence[Curve], seed: int) -> Curve | None:
 def _moved_by_rounding(
     baselines: Sequence[SeededCurve], rounded: Sequence[SeededCurve], steps: int
 ) -> list[float]:
-    """By part: how far rounded weights move the first so many steps of the baseline's curve.
+    """By part: how far rounding alone moves the first so many steps of the baseline's curve.
 
     As far as the furthest of the draws, and nowhere if one of them goes too far.
     """

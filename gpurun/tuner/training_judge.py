@@ -121,14 +121,14 @@ def launch_rounded(
     curve_steps: int,
     draw: int,
 ) -> Evidence | None:
-    """What the script shows with rounded parameters and the settings `base`.
+    """What the script shows with the settings `base` and half precision's rounding alone.
 
     `rule`: of the other trials, `baselines` among them. `room()`: so many launches fit into what is
     left. Without the first draw there may be nothing left to prove: it is launched in any case.
     """
     if draw and room() < 1:
         return None
-    how = "another one, which rounds otherwise," if draw else "a trial that only rounds parameters"
+    how = "another one, which rounds otherwise," if draw else "a trial that only rounds"
     note(f"is it rounding alone? {how} shows it")
     _, seed = first_evaluation(baselines)
     short = rounding_rule(rule, baselines, curve_steps)

@@ -130,7 +130,7 @@ class TrialRequest:
     hurry_seconds: float = math.inf
     """After so long the turns of a live pair end with their first ratio (`TurnLimits`)."""
     rounded: bool = False
-    """True if parameters are rounded before the first step; see `TrialSpec.rounding_draw`."""
+    """True if it only rounds, as half precision does; see `TrialSpec.rounding_draw`."""
     rounding_draw: int = 0
     ceilings: bool = False
     """True if model and loader run alone in it: it has no speed of its own."""

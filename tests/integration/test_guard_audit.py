@@ -185,6 +185,41 @@ def test_a_draw_rounds_float32_to_numbers_of_bfloat16_and_nothing_else() -> None
     assert torch.equal(root.get_parameter("wide"), before["wide"])
 
 
+def test_what_layers_return_is_rounded_in_training_and_nothing_is_copied() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.norm = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)
+            self.flat, self.loss = torch.nn.Flatten(0), torch.nn.MSELoss()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            shown.append(self.first(x))
+            shown.append(self.flat(self.norm(shown[0])))
+            return self.loss(shown[1], target)
+
+    shown: list[torch.Tensor] = []
+    torch.manual_seed(0)
+    root, x, target = Net(), torch.randn(16, 8), torch.randn(128)
+    given = x.clone()
+    root(x).backward()
+    plain, exact = [t.detach().clone() for t in shown], root.first.weight.grad
+    root.zero_grad()
+    shown.clear()
+    _round_root(0, root)
+    loss = root(x)
+    loss.backward()
+    for rounded, before in zip(shown, plain, strict=True):
+        values = rounded.detach()
+        assert torch.equal(values, values.bfloat16().float())
+        assert torch.allclose(values, before, atol=0.05)
+    assert not torch.equal(loss.detach(), loss.detach().bfloat16().float()), "a loss is float32"
+    assert torch.equal(x, given)
+    assert exact is not None
+    assert root.first.weight.grad is not None
+    off = (root.first.weight.grad - exact).norm() / exact.norm()
+    assert 1e-4 < off < 0.05
+
+
 def test_random_parts_of_a_sample_are_told_from_others(tmp_path: Path) -> None:
     _, run = trial(tmp_path, TRAINING, audit_steps=8)
     samples = events(run, "samples")[0]

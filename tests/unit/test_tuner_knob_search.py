@@ -574,7 +574,7 @@ def test_where_gradients_point_elsewhere_the_script_is_launched_once_with_rounde
         (False, {"planted": 2}),
     ]
     assert asked[1].stop.max_steps == asked[1].stop.audit_steps + 1, "no more than it takes"
-    assert "is it rounding alone? a trial that only rounds parameters shows it" in notes
+    assert "is it rounding alone? a trial that only rounds shows it" in notes
 
 
 def given_up(found: Trial, seconds: float) -> Trial:

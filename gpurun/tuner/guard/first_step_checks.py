@@ -30,7 +30,7 @@ LEAST_LIKE = 0.05
 SAME_DRAWS = 0.99
 """Nor do two that differ in random draws come this close: 0.84 with a dropout of 0.2."""
 STEADY_GRADIENT = 0.95
-"""And of a parameter's, where rounding the parameters to half precision does not turn them."""
+"""And of a parameter's, where rounding as half precision does not turn them."""
 ENOUGH = 32
 """Fewer sampled values than this do not tell a direction."""
 SLACK = 0.5

@@ -37,8 +37,8 @@ def judge_training(
     """Compare candidate trials with baseline trials; any one candidate trial that fails rejects.
 
     A `training` change may alter samples, steps and loss by design: it must only stay finite, not
-    run away, and read the same samples. Baseline trials with rounded parameters only tell what
-    rounding alone does.
+    run away, and read the same samples. Baseline trials that only round tell what rounding
+    alone does.
     """
     training = effect is Effect.TRAINING
     forward_only = bool(candidates) and all(c.forward_only for c in candidates)

@@ -37,7 +37,7 @@ DRAWN_PARAMETER_TOLERANCE = 10.0
 NOISE = 1e-5
 """Gradients whose norm is this small against the median of all norms are made of rounding alone."""
 TURNED = 0.5
-"""And so are those that repeats, or rounded parameters, turn so far (cosine)."""
+"""And so are those that repeats, or rounding alone, turn so far (cosine)."""
 VANISHED = 1e-3
 """A gradient this small against the baseline's has been dropped."""
 IMPLEMENTATION_KEYS = frozenset({"fused", "foreach", "capturable", "differentiable", "initial_lr"})
