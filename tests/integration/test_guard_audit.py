@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 
@@ -218,6 +219,15 @@ def test_what_layers_return_is_rounded_in_training_and_nothing_is_copied() -> No
     assert root.first.weight.grad is not None
     off = (root.first.weight.grad - exact).norm() / exact.norm()
     assert 1e-4 < off < 0.05
+
+
+def test_a_model_that_is_rounded_can_be_saved_and_copied(tmp_path: Path) -> None:
+    root = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(inplace=True))
+    _round_root(0, root)
+    torch.save(root, tmp_path / "model.pt")
+    for again in (torch.load(tmp_path / "model.pt", weights_only=False), copy.deepcopy(root)):
+        out = again(torch.randn(3, 4))
+        assert torch.equal(out, out.bfloat16().float())
 
 
 def test_random_parts_of_a_sample_are_told_from_others(tmp_path: Path) -> None:

@@ -29,8 +29,11 @@ def install(draw: int = 0) -> None:
     4.5 % in 150 steps.
 
     What layers return is rounded too, and in training the gradients of it: computing in half
-    precision rounds there. With weights alone the reference fell short of autocast. Without
+    precision rounds there. With weights alone the reference fell short of autocast: by a factor of
+    2 for the loss of a contrastive ResNet, of 1.9 for what a transformer returned. Without
     gradients (inference, evaluation) all that the root and its layers take and return is rounded.
+
+    The hooks are plain functions, for a script may save its model with them.
     """
 
     ROOTS.on_root.append(guarded("round the parameters", partial(_round_root, draw)))
@@ -47,7 +50,7 @@ def _round_root(draw: int, root: nn.Module) -> None:
             layer.register_forward_pre_hook(_before, with_kwargs=True)
             layer.register_forward_hook(_without_gradients)
             if layer is not root:
-                layer.register_forward_hook(guarded("round the layers", _in_training))
+                layer.register_forward_hook(_in_training)
 
 
 def _drawn(tensor: Tensor, chance: torch.Generator) -> Tensor:
@@ -79,9 +82,13 @@ def _in_training(layer: nn.Module, args: tuple[Any, ...], result: object) -> Non
         return
     if result.dtype is not torch.float32 or not result.dim():
         return
-    if result.grad_fn is not None and not result._is_view():
+    if result.grad_fn is None or result._is_view():
+        return
+    try:
         result.data.copy_(_rounded(result.data))  # no new version: it is what the layer returned
         result.register_hook(_rounded)
+    except RuntimeError:
+        return  # torch.func's transforms let nobody write
 
 
 def _all_rounded(value: Value) -> Value:
