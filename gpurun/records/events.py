@@ -366,7 +366,7 @@ class AuditEvent:
     input_values: tuple[float, ...]
     """Some values of the first tensor of the step's first root call."""
     fed: tuple[int | None, ...]
-    """By tensor that roots were called with: its batch, counted over all loaders, None if none."""
+    """The batch of each tensor that roots were given, counted over all loaders; None if of none."""
     draws: bool | None
     """True if torch drew random numbers between the last root call and the optimizer's step."""
     modules: dict[str, str]

@@ -28,7 +28,7 @@ def install(draw: int = 0) -> None:
     some trainings multiply what rounding does, and draws of a U-Net's moved its loss by 0.5 to
     4.5 % in 150 steps.
 
-    What layers return is rounded too, and in training the gradients of it: computing in half
+    Outputs of layers are rounded too, and in training their gradients: computing in half
     precision rounds there. With weights alone the reference fell short of autocast: by a factor of
     2 for the loss of a contrastive ResNet, of 1.9 for what a transformer returned. Without
     gradients (inference, evaluation) all that the root and its layers take and return is rounded.
@@ -80,7 +80,7 @@ def _in_training(layer: nn.Module, args: tuple[Any, ...], result: object) -> Non
     """
     if type(result) is not Tensor or torch.compiler.is_compiling():
         return
-    if result.dtype is not torch.float32 or not result.dim():
+    if result.dtype is not torch.float32 or result.dim() == 0:
         return
     if result.grad_fn is None or result._is_view():
         return

@@ -6,9 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean
 
 from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
+from gpurun.stats.descriptive import mean, root_mean_square
 from gpurun.tuner.guard.training_evidence import Evidence
 
 TIGHT = {"bfloat16": 8e-3, "float16": 1e-3}
@@ -151,9 +151,9 @@ class Difference:
         """
         if not self.turned or not self.tops:
             return self.wrong
-        middle = fmean(b for _, b in self.tops)
-        error = math.sqrt(fmean((a - b) ** 2 for a, b in self.tops))
-        scatter = math.sqrt(fmean((b - middle) ** 2 for _, b in self.tops))
+        error = root_mean_square([a - b for a, b in self.tops])
+        middle = mean([b for _, b in self.tops])
+        scatter = root_mean_square([b - middle for _, b in self.tops])
         least = SIGMAS * math.sqrt(2) * min(error, LARGEST_ERROR * scatter)
         return self.wrong - sum(lead <= least for lead, _ in self.turned)
 

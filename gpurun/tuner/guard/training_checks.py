@@ -193,8 +193,9 @@ def updates(case: Comparison) -> str | None:
         still = [n for n, d in other.items() if n not in by_chance and d > 0 and not mine.get(n, d)]
         if still and len(still) == sum(d > 0 for d in other.values()):
             return f"step {ours.step} changed no parameter"
-        if case.effect is Effect.NUMERICS:  # rounding may swallow one of its steps
-            still = [n for n in still if n not in moving.intersection(theirs.updates_near_zero)]
+        if case.effect is Effect.NUMERICS:
+            swallowed = moving.intersection(theirs.updates_near_zero)
+            still = [n for n in still if n not in swallowed]
         if still:
             return f"step {ours.step} left parameter {still[0]} as it was"
     return _sizes(case, "updates", moved, _turned(case))
