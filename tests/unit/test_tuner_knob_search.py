@@ -452,7 +452,7 @@ def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_fo
         "planted: kept 2",
         "slow: trying 1, 3",
         "slow: 3 not tried: it takes about 100 s more to start, "
-        "and the rest of the budget is kept for the proof",
+        "and the rest of the budget is kept for the proof; try `--budget 5m`",
         "slow: kept 1",
     ]
     asked[:] = [0.0] * 10

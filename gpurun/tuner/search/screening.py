@@ -173,7 +173,11 @@ class Screening:
         startup = self.startup([knob], state)
         if not self._limits.out_of_time(state.best, startup):
             return None
-        return f"it takes about {startup.first:.0f} s more to start, and {self.no_time}"
+        needed = (state.best.record.seconds + startup.first) / SCREEN_SHARE
+        flag = budget_flag(max(needed, 2 * self._limits.budget_seconds))
+        return (
+            f"it takes about {startup.first:.0f} s more to start, and {self.no_time}; try `{flag}`"
+        )
 
     def too_slow_without(self, knob: Knob, state: SearchState) -> str | None:
         """Reason why there is room for no launch that leaves this knob out; None if there is.
