@@ -48,7 +48,7 @@ among values of a script's argument. Write the script's own value first: --lr @t
   --scale COUNTS        measure the script on so many devices in turn: table, JSON, --plot FILE.png.
                         Each device keeps the script's batch; with --strong they share it.
                         --rounds N, --steps N; --oversubscribe allows more ranks than devices
-  --trials-in-place     let trials write to your files if they cannot be isolated
+  --trials-in-place     do not isolate trials: they write to your files
   --ddp                 run a script written for one device on --nproc-per-node N ranks: each takes
                         a share of every batch, and the training stays the same
   --ddp-options LIST    with --ddp or --scale: how ranks exchange gradients, a list of static_graph,

@@ -90,7 +90,7 @@ Without a script, gpurun runs the benchmarks of gpurun.toml ([bench] script = ..
                      customSmallerIsBetter (tools of github-action-benchmark), bencher
   --store URL        the database of records: postgresql://user@host/database;
                      by default bench.db in the folder of records
-  --trials-in-place  let launches write to your files if they cannot be isolated
+  --trials-in-place  do not isolate launches: they write to your files
   --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
   --quiet            print nothing but errors and the closing verdict line
 """

@@ -39,7 +39,7 @@ cannot be measured), 4 the range cannot be searched, 5 the benchmark failed at G
   --json FILE        the result as JSON (- for stdout)
   --markdown FILE    the result as Markdown; ${SUMMARY_VARIABLE} receives it, too
   --store URL        the database of records (see gpurun bench --help)
-  --trials-in-place  let launches write to your files if they cannot be isolated
+  --trials-in-place  do not isolate launches: they write to your files
   --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
   --quiet            print nothing but errors and the closing verdict line
 """

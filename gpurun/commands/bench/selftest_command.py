@@ -38,7 +38,7 @@ Exit code 0 all three are right, 3 undecided, 5 the gate answers wrong or the be
   --steps N          training steps to measure in a launch; by default as many as needed
   --json FILE        the result as JSON (- for stdout)
   --store URL        the database of records; by default bench.db in the folder of records
-  --trials-in-place  let launches write to your files if they cannot be isolated
+  --trials-in-place  do not isolate launches: they write to your files
   --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
   --quiet            print nothing but errors and the closing verdict line
 """
