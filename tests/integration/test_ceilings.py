@@ -146,7 +146,7 @@ def handed_out(outcome: Outcome) -> list[str]:
     "text",
     [
         NEW_EACH_EPOCH,
-        LASTING_WORKERS,
+        pytest.param(LASTING_WORKERS, marks=pytest.mark.slow),
         INFERENCE,
         pytest.param(ENDLESS_STREAM, marks=pytest.mark.slow),
     ],

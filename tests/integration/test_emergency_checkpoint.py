@@ -90,7 +90,7 @@ def test_an_exception_leaves_a_checkpoint_and_its_own_traceback_and_code(
     assert json.loads((tmp_path / "r.json").read_text())["emergency_checkpoint"] == "emergency.pt"
 
 
-@pytest.mark.parametrize("end", ["return", "sys.exit(3)"])
+@pytest.mark.parametrize("end", [pytest.param("return", marks=pytest.mark.slow), "sys.exit(3)"])
 def test_a_script_that_ends_by_itself_leaves_none(tmp_path: Path, gpurun: Gpurun, end: str) -> None:
     script(tmp_path, end)
     assert gpurun("--emergency-checkpoint", "train.py").returncode == (3 if "3" in end else 0)

@@ -120,7 +120,7 @@ def here(request: pytest.FixtureRequest, tmp_path: Path, clean_environment: dict
 @pytest.mark.parametrize(
     "here",
     [
-        "read-only /dev/shm",
+        pytest.param("read-only /dev/shm", marks=pytest.mark.slow),
         "no locks",
         pytest.param("no /dev/shm", marks=pytest.mark.slow),
         pytest.param("one core", marks=pytest.mark.slow),

@@ -48,7 +48,10 @@ def mean(values: Sequence[float]) -> float:
             (*GPT, "--heads", "2", "--dropout", "0", "--words", "5000", "--steps", "101"),
             mean_of_100,
         ),
-        ("simplenet", ("--batch-size", "2", "--samples", "12", "--epochs", "1"), mean),
+        pytest.param(
+            *("simplenet", ("--batch-size", "2", "--samples", "12", "--epochs", "1"), mean),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_loss_goes_the_way_of_the_script_as_written(

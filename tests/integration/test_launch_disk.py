@@ -68,7 +68,9 @@ def test_a_limit_on_file_sizes_ends_the_record_and_not_the_script(
 @pytest.mark.parametrize(
     ("limit_bytes", "told"),
     [
-        (800, "gpurun: the record is incomplete: File too large"),
+        pytest.param(
+            *(800, "gpurun: the record is incomplete: File too large"), marks=pytest.mark.slow
+        ),
         (100, "gpurun: this run is not recorded: [Errno 27] File too large"),
     ],
 )
@@ -146,7 +148,7 @@ for (x,) in DataLoader(TensorDataset(torch.randn(800, 4)), batch_size=8):
 """
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
 def test_a_hidden_rank_whose_log_fills_the_disk_trains_on(
     tmp_path: Path, clean_environment: dict[str, str], unbuffered: str
 ) -> None:

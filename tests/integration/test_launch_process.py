@@ -191,7 +191,9 @@ def test_killing_the_launcher_kills_the_script(
     assert_nothing_outlives_a_kill(launcher, pids(tmp_path, 1))
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
+)
 def test_killing_the_launcher_kills_blocked_loader_workers(
     tmp_path: Path, clean_environment: dict[str, str], method: str
 ) -> None:

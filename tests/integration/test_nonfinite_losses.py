@@ -218,7 +218,7 @@ def test_stop_ends_the_run_as_sys_exit_would(tmp_path: Path, gpurun: Gpurun) -> 
         pytest.param(
             "Exception", "train()", ["cleaned up"], id="except Exception", marks=pytest.mark.slow
         ),
-        pytest.param("", "train()", ["caught"], id="bare except"),
+        pytest.param("", "train()", ["caught"], id="bare except", marks=pytest.mark.slow),
         pytest.param(
             "", "thread = threading.Thread(target=train); thread.start(); thread.join()", [],
             id="a thread",

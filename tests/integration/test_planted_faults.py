@@ -42,7 +42,10 @@ def figures_of(finding: dict[str, Any]) -> dict[str, Any]:
             *("heavy_transform", "data_loading", "np.sort", "storage", "waits for data"),
             marks=pytest.mark.slow,
         ),
-        ("python_bookkeeping", "host_bound", "value|other|counts", None, "in count_in_python"),
+        pytest.param(
+            *("python_bookkeeping", "host_bound", "value|other|counts", None, "in count_in_python"),
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             *("step_logging", "host_bound", r"file\.|open\(", None, "writes or logs in each step"),
             marks=pytest.mark.slow,
@@ -74,7 +77,7 @@ def test_a_planted_fault_is_the_first_finding_with_its_line(
     "script",
     [
         "slow_storage",
-        "python_bookkeeping",
+        pytest.param("python_bookkeeping", marks=pytest.mark.slow),
         pytest.param("heavy_transform", marks=pytest.mark.slow),
         pytest.param("step_logging", marks=pytest.mark.slow),
     ],

@@ -76,7 +76,16 @@ def counted_by_torch() -> int:
     return int(counter.get_total_flops()) + again
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        "plain",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("checkpointed", "evaluates first")
+        ),
+    ],
+)
 def test_a_step_costs_what_torch_counts(tmp_path: Path, gpurun: Gpurun, variant: str) -> None:
     result = figures(tmp_path, gpurun, HEAD + VARIANTS[variant])
     assert result["flops_per_step"] == counted_by_torch()

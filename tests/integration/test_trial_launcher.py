@@ -88,9 +88,14 @@ def kind(outcome: Outcome) -> FailureKind | None:
     [
         (TRAINS + "while True: step()", None, "stopped", ""),
         (TRAINS + "[step() for _ in range(15)]", None, "completed", ""),
-        (TRAINS + "step(); sys.exit(3)", FailureKind.EXIT_CODE, "failed", "exit code 3"),
-        (TRAINS + "print('RuntimeError', flush=True); os.kill(os.getpid(), 15)",
-         FailureKind.SIGNAL, "killed", "RuntimeError"),
+        pytest.param(
+            TRAINS + "step(); sys.exit(3)", FailureKind.EXIT_CODE, "failed", "exit code 3",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            TRAINS + "print('RuntimeError', flush=True); os.kill(os.getpid(), 15)",
+            FailureKind.SIGNAL, "killed", "RuntimeError", marks=pytest.mark.slow,
+        ),
         (TRAINS + "raise KeyError('lr')", FailureKind.EXCEPTION, "failed", "KeyError: 'lr'"),
         (TRAINS + "raise torch.OutOfMemoryError('tried 2 GiB')",
          FailureKind.OUT_OF_MEMORY, "oom", "tried 2 GiB"),
