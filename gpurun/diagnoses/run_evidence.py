@@ -12,7 +12,7 @@ from gpurun.errors import GpurunError
 from gpurun.measure.measured_window import Window, measured_window
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
-from gpurun.records.events import LoaderEvent
+from gpurun.measure.training_clock import training_loaders
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample
@@ -52,7 +52,7 @@ def evidence_of_run(
         rank_functions=seen.rank_functions,
         rank_work_ms=tuple(window.own_work_ms() for window in windows),
         device_samples=_samples(records.samples.device, windows),
-        loaders=_training_loaders(windows),
+        loaders=training_loaders(windows[0].log, windows[0].clock) if windows else (),
         roots=tuple(root for log in logs for root in log.roots),
         reads=None if waits is None else waits.reads,
         read_steps=None if waits is None else waits.steps,
@@ -104,14 +104,6 @@ def _training(processes: Sequence[ProcessLog], result: RunResult) -> list[Window
     windows = [window for log in processes if (window := measured_window(log)) is not None]
     found = [window for window in windows if window.clock.kind == result.clock]
     return sorted(found, key=lambda window: window.log.process.rank or 0)
-
-
-def _training_loaders(windows: Sequence[Window]) -> tuple[LoaderEvent, ...]:
-    """The loaders that feed the first rank's training, the busiest first."""
-    if not windows:
-        return ()
-    by_number = {loader.loader: loader for loader in windows[0].log.loaders}
-    return tuple(by_number[n] for n in windows[0].clock.training_loaders if n in by_number)
 
 
 def _samples(

@@ -30,25 +30,12 @@ def knob_change(knob: str, value: Any) -> str:
     return f"{knob} → {knob_value(value)}"
 
 
-def knobs_text(
-    knobs: Mapping[str, Any], baseline: Mapping[str, Any] | None = None, width: int | None = None
-) -> str:
-    """The knobs that differ from the baseline, the latest last: "loader_workers 8, tf32".
-
-    What does not fit into `width` is counted at the front ("+3, tf32"), since the last change is
-    the one on trial.
-    """
+def knobs_text(knobs: Mapping[str, Any], baseline: Mapping[str, Any] | None = None) -> str:
+    """The knobs that differ from the baseline, the latest last: "loader_workers 8, tf32"."""
     base = baseline or {}
     changed = [_short_knob(k, v) for k, v in knobs.items() if k not in base or base[k] != v]
     changed += [f"without {k}" for k in base if k not in knobs]
-    if not changed:
-        return "as it is"
-    for hidden in range(len(changed)):
-        front = [f"+{hidden}"] if hidden else []
-        text = ", ".join(front + changed[hidden:])
-        if width is None or len(text) <= width:
-            return text
-    return one_line(text, width)
+    return ", ".join(changed) or "as it is"
 
 
 def _short_knob(knob: str, value: Any) -> str:

@@ -138,12 +138,12 @@ class BenchmarkStore:
         chosen = _matching(BASELINES, benchmark, fingerprint, branch)
         return self._documents(AcceptedBaseline, chosen)[::-1]
 
-    def _keep(self, documents: Sequence[Document]) -> int:
-        """Write the files, then the rows, all or none; returns how many were new."""
+    def _keep(self, documents: Sequence[Document]) -> None:
+        """Write the files, then the rows, all or none."""
         paths = [self._files.write(document) for document in documents]
         try:
             rows = rows_of(documents)  # before the transaction, which keeps others waiting
-            return self._run(lambda connection: insert_new(connection, rows), write=True)
+            self._run(lambda connection: insert_new(connection, rows), write=True)
         except GpurunError as error:
             kept = paths[0] if len(paths) == 1 else self._files.folder
             raise GpurunError(

@@ -78,18 +78,14 @@ def make_tables(connection: sa.Connection) -> None:
         connection.execute(sa.insert(SCHEMA).values(version=VERSION))
 
 
-def insert_new(connection: sa.Connection, rows: Iterable[Row]) -> int:
-    """Add what is not there yet, by id; returns how many that were."""
+def insert_new(connection: sa.Connection, rows: Iterable[Row]) -> None:
+    """Add what is not there yet, by id."""
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql import insert
     else:
         from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment]
-    added = 0
     for table, row in rows:
-        statement = insert(table).values(row).on_conflict_do_nothing()
-        counted = {"preserve_rowcount": True}  # it is not told of an INSERT otherwise
-        added += connection.execute(statement, execution_options=counted).rowcount
-    return added
+        connection.execute(insert(table).values(row).on_conflict_do_nothing())
 
 
 def rows_of(documents: Iterable[Document]) -> list[Row]:
