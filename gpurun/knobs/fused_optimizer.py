@@ -10,6 +10,7 @@ from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.optim import Optimizer
 
 DEVICES = ("cuda", "cpu")
@@ -77,6 +78,8 @@ class _Path:
         self._path = path
         self._hooks = hooks
         self._judged_groups = 0
+        self._without_gradient: list[Tensor] = []
+        """Parameters that had none when the optimizer was judged: theirs may be sparse."""
         self._registered = [
             optimizer.register_step_pre_hook(self.begin),
             optimizer.register_step_post_hook(self.end),
@@ -86,7 +89,7 @@ class _Path:
 
     def begin(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a step: choose the path, if the optimizer is (still) fit for it."""
-        if self._judged_groups != len(optimizer.param_groups):
+        if self._judged_groups != len(optimizer.param_groups) or self._gradients_came():
             reason = _unfit(optimizer, self._path)
             if reason is not None:
                 self._hooks.skipped(f"{type(optimizer).__name__}: {reason}")
@@ -94,11 +97,16 @@ class _Path:
                     registered.remove()
                 return
             self._judged_groups = len(optimizer.param_groups)
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            self._without_gradient = [p for p in parameters if p.grad is None]
             self._hooks.applied(f"{type(optimizer).__name__}: {self._path}")
             if self._path == "fused":
                 _move_counters(optimizer)
         for group in optimizer.param_groups:
             group[self._path] = True
+
+    def _gradients_came(self) -> bool:
+        return any(p.grad is not None for p in self._without_gradient)
 
     def end(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """After a step: leave the groups as the script made them."""

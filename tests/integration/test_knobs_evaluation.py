@@ -75,6 +75,25 @@ model.load_state_dict({k: v * 0.9 if v.is_floating_point() else v
                        for k, v in model.state_dict().items()})
 scores["loaded"] = evaluate(model, data)
 scores["inference mode"] = evaluate(model, data, torch.inference_mode)
+def look():
+    normalised.clear()
+    with torch.no_grad():
+        return [model(x).double().sum().item() for x in data], len(normalised)
+model.eval()
+held, norm = model[0].body[0].weight.data, model[0].body[1]
+scores["as loaded"] = look()
+for value in model.state_dict().values():
+    if value.is_floating_point():
+        value.data.mul_(1.1)
+scores["written through a state dict"] = look()
+norm.running_var.data.add_(1.0)
+scores["statistics through .data"] = look()
+norm.running_mean.numpy()[:] += 0.5
+scores["statistics through numpy"] = look()
+held.mul_(1.3)
+model.eval()
+scores["written to what was held"] = look()
+model.train()
 copied = copy.deepcopy(model)
 for p in copied.parameters():
     p.data.zero_()
@@ -114,7 +133,8 @@ def test_evaluation_gives_the_same_figures_without_normalising(
     folded = {name for name, count in norms.items() if count == 0}
     assert folded >= {
         "epoch 1", "written in place", "written through .data", "statistics changed", "loaded",
-        "inference mode", "after the copy",
+        "inference mode", "after the copy", "written through a state dict",
+        "statistics through .data", "statistics through numpy", "written to what was held",
     }  # fmt: skip
     assert norms["hooked"] == 3, "only the layer with a hook is left alone"
     assert norms["copy"] == plain["norms"]["copy"] > 0, "a copy is no root of ours"

@@ -58,16 +58,61 @@ print(json.dumps({**train(loader), "workers": loader.num_workers,
 
 def test_workers_load_the_same_samples_in_the_same_order(run_knobs: RunKnobs) -> None:
     bare = run_knobs(PLAIN, {}).printed
-    run = run_knobs(PLAIN, {"loader_workers": 2, "loader_prefetch": 4})
+    settings = {"loader_workers": 2, "loader_persistent": True, "loader_prefetch": 4}
+    run = run_knobs(PLAIN, settings)
     tuned = run.printed
     assert (tuned["workers"], tuned["prefetch"]) == (2, 4)
     assert len({pid for batch in tuned["processes"] for pid in batch}) == 2
     assert tuned["me"] not in {pid for batch in tuned["processes"] for pid in batch}
     assert {outcome for _, outcome, _ in run.knobs} == {"applied"}
-    # short epochs keep their workers, and that costs no draw of the script's generator
+    # lasting workers cost no draw of the script's generator
     assert tuned["processes"][0] == tuned["processes"][8]
     assert tuned["seen"] == bare["seen"]
     assert tuned["next_draw"] == bare["next_draw"]
+
+
+CHANGING = """
+OFFSET = 0
+class Growing(Dataset):
+    level = 0
+    def __init__(self):
+        self.size, self.table = 0, torch.zeros(1)
+    def __len__(self):
+        return 16
+    def __getitem__(self, index):
+        value = index + self.size + self.level + OFFSET + self.table.item()
+        return torch.full((4,), value), os.getpid()
+
+torch.manual_seed(0)
+data = Growing()
+loader = DataLoader(data, batch_size=8, shuffle=True)
+runs = []
+for epoch in range(4):
+    EPOCH
+    runs.append(train(loader, 1))
+print(json.dumps({"seen": [r["seen"] for r in runs], "next_draw": torch.rand(1).item(),
+                  "processes": len({pid for r in runs for p in r["processes"] for pid in p})}))
+"""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "data.size = 100 * (epoch // 2)",
+        "Growing.level = 100 * (epoch // 2)",
+        pytest.param("OFFSET = 100 * (epoch // 2)", marks=pytest.mark.slow),
+        pytest.param("epoch == 2 and data.table.add_(5)", marks=pytest.mark.slow),
+    ],
+)
+def test_lasting_workers_see_what_the_script_changes_between_epochs(
+    run_knobs: RunKnobs, change: str
+) -> None:
+    script = CHANGING.replace("EPOCH", change)
+    bare = run_knobs(script, {}).printed
+    tuned = run_knobs(script, {"loader_workers": 1, "loader_persistent": True}).printed
+    assert tuned["seen"] == bare["seen"]
+    assert tuned["next_draw"] == bare["next_draw"]
+    assert tuned["processes"] < 4, "they live on where nothing changed"
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="there is one core")

@@ -225,6 +225,40 @@ def test_the_fused_path_is_taken_where_it_can_be_and_does_not_show(train: Train)
     ]
 
 
+LATE_SPARSE = """
+import json
+import torch
+torch.manual_seed(0)
+torch.sparse.check_sparse_tensor_invariants.disable()  # unasked, torch warns of it
+table = torch.nn.Embedding(8, 4, sparse=True)
+dense = torch.nn.Linear(4, 1)
+model = torch.nn.ModuleList([table, dense])
+losses = []
+for cls in (torch.optim.SGD, torch.optim.Adagrad):
+    optimizer = cls(model.parameters(), lr=0.1)
+    for step in range(6):
+        x = torch.ones(2, 4) if step < 3 else table(torch.tensor([1, 2]))
+        optimizer.zero_grad()
+        loss = dense(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+print(json.dumps(losses))
+"""
+
+
+def test_gradients_that_come_late_and_sparse_end_the_fused_path(train: Train) -> None:
+    plain = train({}, script=LATE_SPARSE).printed
+    run = train({"fused_optimizer": "fused"}, script=LATE_SPARSE)
+    assert run.printed == pytest.approx(plain, rel=1e-5)
+    assert {(outcome, detail) for _, outcome, detail in run.knobs} == {
+        ("applied", "SGD: fused"),
+        ("skipped", "SGD: it has sparse gradients"),
+        ("applied", "Adagrad: fused"),
+        ("skipped", "Adagrad: it has sparse gradients"),
+    }
+
+
 FOREACH = """
 import json
 import torch

@@ -7,6 +7,8 @@ import logging
 import sqlite3
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,31 @@ def test_archives_and_data_bases_count_as_open(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "a.db")
     assert open_handle(Holding(connection=connection))
     connection.close()
+
+
+def test_an_open_file_in_a_class_or_a_global_of_its_own_forbids_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data.bin").write_bytes(b"x")
+
+    class Reads(Holding):
+        def __getitem__(self, index: int) -> int:
+            FILE.seek(index)  # type: ignore[name-defined]  # noqa: F821
+            return index
+
+    with open(tmp_path / "data.bin", "rb") as file:
+        monkeypatch.setattr(Reads, "handle", file, raising=False)
+        assert "open handle" in (why(Reads()) or "")
+        monkeypatch.delattr(Reads, "handle")
+        assert why(Reads()) is None
+        monkeypatch.setitem(globals(), "FILE", file)
+        assert "open FILE" in (why(Subset(Reads(), [0])) or "")
+
+
+def test_a_pool_of_processes_or_threads_forbids_them() -> None:
+    with ThreadPool(1) as pool, ThreadPoolExecutor(1) as executor:
+        assert "would wait for ever" in (why(Holding(pool=pool)) or "")
+        assert "would wait for ever" in (why(Subset(Holding(parts=[executor]), [0])) or "")
 
 
 def test_buffers_loggers_and_streams_for_writing_do_not(tmp_path: Path) -> None:

@@ -262,7 +262,8 @@ def test_what_goes_with_a_change_is_set_and_left_out_with_it() -> None:
     knobs = [Workers(), Second(), CpuThreads()]
     KnobSearch(launch, lambda note: None, PROBE, limits).run(knobs, state)
     workers = asked[0]["loader_workers"]
-    assert asked[0] == {"loader_workers": workers, "cpu_threads": 1, "second": True}
+    lasting = {"loader_persistent": True}  # epochs are short
+    assert asked[0] == {"loader_workers": workers, "cpu_threads": 1, **lasting, "second": True}
     assert {"second": True} in asked, "left out together"
     assert all(settings.get("cpu_threads", 1) == 1 for settings in asked), "nor tried by itself"
     rows = {row.knob: row.reason for row in state.ladder if row.kept}

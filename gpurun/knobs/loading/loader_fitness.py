@@ -31,7 +31,15 @@ HANDLE_TYPES = {
     "zipfile": {"ZipFile"},
 }
 """Classes by top module whose objects share one position or connection across a fork."""
+POOL_TYPES = {
+    "concurrent": {"ProcessPoolExecutor", "ThreadPoolExecutor"},
+    "joblib": {"Parallel"},
+    "multiprocessing": {"Pool", "ThreadPool"},
+}
+"""Classes by top module whose threads and connections a forked worker does not have."""
 ARRAYS = ("Tensor", "ndarray", "memmap")
+LIBRARIES = {"PIL", "builtins", "numpy", "torch", "torchaudio", "torchvision", "typing"}
+"""Top modules whose classes have no attribute that a script changes."""
 
 
 def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
@@ -52,6 +60,9 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
             "would overwrite it while the script reads it"
         )
     if start_method(call.arguments) == "fork":
+        pool = process_pool(dataset)
+        if pool is not None:
+            return f"a forked worker would wait for ever for the {pool}"
         handle = open_handle(dataset)
         return handle and f"forked workers would share the open {handle} and mix up its reads"
     if no_guard:
@@ -85,8 +96,15 @@ def shards_itself(dataset: object) -> bool:
 
 
 def open_handle(dataset: object) -> str | None:
-    """Name of an open file, archive or connection that the data set holds, if there is one."""
-    return next((f"{name} of the data set" for name, x in attributes(dataset) if _is_open(x)), None)
+    """Name of an open file, archive or connection that the data set uses, if there is one."""
+    held = (*attributes(dataset), *named_outside(dataset))
+    return next((f"{name} of the data set" for name, x in held if _is_open(x)), None)
+
+
+def process_pool(dataset: object) -> str | None:
+    """Name of a pool of processes or threads that the data set uses, if there is one."""
+    held = (*attributes(dataset), *named_outside(dataset))
+    return next((f"{name} of the data set" for name, x in held if _is_of(x, POOL_TYPES)), None)
 
 
 def on_cuda(dataset: object) -> bool:
@@ -133,6 +151,25 @@ def attributes(dataset: object) -> Iterator[tuple[str, Any]]:
             waiting += [(n, v, depth + 1) for n, v in _children(name, value)]
 
 
+def named_outside(owner: object) -> Iterator[tuple[str, Any]]:
+    """Class attributes of a data set, of those that it wraps and of its transforms, and the globals
+    that its methods name; of a function the globals that it names."""
+    for _, part in (("", owner), *attributes(owner)):
+        code = getattr(part, "__code__", None)
+        functions = [part] if code is not None else []
+        for cls in type(part).__mro__:
+            if cls.__module__.split(".")[0] in LIBRARIES:
+                break
+            for name, value in vars(cls).items():
+                if getattr(value, "__code__", None) is not None:
+                    functions.append(value)
+                elif not name.startswith("__"):
+                    yield name, value
+        for function in functions:
+            known = function.__globals__
+            yield from ((n, known[n]) for n in function.__code__.co_names if n in known)
+
+
 def _children(name: str, value: object) -> list[tuple[str, Any]]:
     if isinstance(value, (list, tuple)):
         return [(name, item) for item in value[:ITEMS]]
@@ -147,8 +184,12 @@ def _is_open(value: object) -> bool:
             return value is not sys.stdin and value.readable() and value.fileno() >= 0
         except (OSError, ValueError):
             return False  # closed, or in memory only
+    return _is_of(value, HANDLE_TYPES)
+
+
+def _is_of(value: object, classes: dict[str, set[str]]) -> bool:
     kind = type(value)
-    return kind.__name__ in HANDLE_TYPES.get(kind.__module__.split(".")[0], ())
+    return kind.__name__ in classes.get(kind.__module__.split(".")[0], ())
 
 
 class _Nowhere:

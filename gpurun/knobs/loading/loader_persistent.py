@@ -21,9 +21,10 @@ class LoaderPersistent(Knob):
 
     Helps when epochs are short, or when workers are slow to start (spawn, big data sets).
 
-    Risks: each worker keeps its copy of the data set from the start. A data set that changes
-    between epochs (`set_epoch`, an attribute that the script sets) stays frozen in the workers. A
-    data set that counts epochs is left alone. The workers' memory stays in use.
+    Risks: each worker keeps its copy of the data set from the start. So workers are started anew
+    where the data set has changed between epochs: an attribute, a class attribute or a global that
+    it names. What is not seen is the content of large arrays and of what lies deeper. A data set
+    that counts epochs is left alone. The workers' memory stays in use.
     """
 
     name: ClassVar[str] = "loader_persistent"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
-from gpurun.knobs.loading.loader_fitness import counts_epochs, why_no_workers
+from gpurun.knobs.loading.loader_fitness import why_no_workers
 from gpurun.knobs.loading.loader_need import (
     DataWait,
     data_wait,
@@ -18,7 +18,6 @@ from gpurun.knobs.loading.loader_need import (
     takes_cores_of_the_model,
     workers_now,
 )
-from gpurun.knobs.loading.marked_true import MarkedTrue
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -47,11 +46,12 @@ class LoaderWorkers(Knob):
     the number for a step an eighth as long, because other changes shorten the step. A worker
     computes with one thread; the script used as many as it was seen to keep busy. It is doubled
     while that gains. A loader that waits for storage profits beyond the number of cores, one that
-    computes does not: only trials tell. Short epochs get persistent workers with it, for workers
+    computes does not: only trials tell. Short epochs get `loader_persistent` with it, for workers
     started anew would eat the gain.
 
     Risks: workers draw the transforms' random numbers: other draws from the same distributions. A
-    file handle shared by forked workers mixes up samples without an error. Iterable data sets are
+    file handle shared by forked workers mixes up samples without an error. What the script changes
+    in the data set amid an epoch does not reach the workers of that epoch. Iterable data sets are
     repeated by each worker unless they shard themselves. Start methods other than fork need a
     picklable data set and a `__main__` guard. All these are left alone.
     """
@@ -103,15 +103,18 @@ class LoaderWorkers(Knob):
         nothing_left = gain * wait.compute_ms >= 0.97 * whole
         return None if nothing_left else 2 * value
 
-    def companions(self, facts: Facts, value: int) -> dict[str, int]:
+    def companions(self, facts: Facts, value: int) -> dict[str, Any]:
         """Fewer threads for a model on the same cores, so that workers and threads do not compete
-        (on two cores that costs all of the gain)."""
+        (on two cores that costs all of the gain). In short epochs workers that live on."""
+        lasting: dict[str, Any] = (
+            {"loader_persistent": True} if value and _short_epochs(facts) else {}
+        )
         cores = _cores_a_rank(facts)
         threads = facts.current.get("cpu_threads", facts.threads)
         if facts.device != "cpu" or value == 0 or threads is None or value + threads <= cores:
-            return {}
+            return lasting
         fewer = max(1, cores - min(value, cores - 1))
-        return {"cpu_threads": fewer} if fewer < threads else {}
+        return {"cpu_threads": fewer, **lasting} if fewer < threads else lasting
 
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `num_workers` of the loaders that can have them."""
@@ -192,14 +195,9 @@ def _set_workers(call: LoaderCall, value: int) -> None:
     if value == 0:
         for name in NEEDS_WORKERS:
             arguments.pop(name, None)
-    elif "persistent_workers" not in arguments and _short_epoch(call):
-        call.arguments["persistent_workers"] = MarkedTrue(True)
 
 
-def _short_epoch(call: LoaderCall) -> bool:
-    """Few batches an epoch, and a data set that does not mind workers that outlive it."""
-    dataset: Any = call.arguments.get("dataset")
-    batch = call.arguments.get("batch_size", 1)
-    if call.iterable or not hasattr(dataset, "__len__") or counts_epochs(dataset):
-        return False
-    return len(dataset) <= SHORT_EPOCH * (batch or 1)
+def _short_epochs(facts: Facts) -> bool:
+    """True if a loader that keeps no workers yet has few batches an epoch."""
+    loaders = [x for x in facts.loaders_of_training() if not x.persistent_workers]
+    return any(x.length is not None and x.length <= SHORT_EPOCH for x in loaders)

@@ -6,8 +6,9 @@ layer give the same figures in other rounding.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +22,7 @@ from gpurun.knobs.applied.autograd_state import recorded_otherwise
 from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
 from gpurun.knobs.applied.replaced_forwards import ReplacedForwards, cannot_choose
 from gpurun.knobs.folding.evaluation_fusion import COMPILED, NO_PAIR, UNFIT
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import drop_frame, transparent
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
@@ -106,26 +107,44 @@ class FoldedLayer:
 
 
 class Writes:
-    """Counts who reads or sets `.data` of a parameter: what is written there raises no version."""
+    """Counts what may write to weights without raising their version.
+
+    Whoever reads or sets `.data` of a tensor (a value of a state dict and a buffer are plain
+    tensors) or shares one with numpy may write there, at once or later. So a change between
+    training and evaluating counts too.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         data: Any = Tensor.data
 
-        def read(parameter: Tensor) -> Tensor:
+        def read(tensor: Tensor) -> Tensor:
             self.count += 1
-            found: Tensor = data.__get__(parameter)
+            found: Tensor = data.__get__(tensor)
             return found
 
-        def write(parameter: Tensor, value: Tensor) -> None:
+        def write(tensor: Tensor, value: Tensor) -> None:
             self.count += 1
             try:
-                data.__set__(parameter, value)
+                data.__set__(tensor, value)
             except BaseException as error:
                 drop_frame(error)
                 raise
 
-        nn.Parameter.data = property(read, write)  # type: ignore[assignment]
+        Tensor.data = property(read, write)  # type: ignore[assignment]
+        self._count_calls(Tensor, "numpy")
+        self._count_calls(nn.Module, "train")
+
+    def _count_calls(self, owner: type, name: str) -> None:
+        original: Callable[..., Any] = getattr(owner, name)
+
+        @functools.wraps(original)
+        @transparent
+        def call(*args: object, **kwargs: object) -> Any:
+            self.count += 1
+            return original(*args, **kwargs)
+
+        setattr(owner, name, call)
 
 
 def _is_watched(module: nn.Module) -> bool:

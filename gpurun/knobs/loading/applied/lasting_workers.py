@@ -3,6 +3,9 @@
 torch draws a seed for new workers each time that a loader is opened, from the generator that also
 shuffles. With persistent workers it draws only the first time. The shuffles of later epochs, and
 whatever else draws from that generator, would come out differently. So the draw is made up for.
+
+Workers that live on do not see what the script changes in the data set between epochs. Where it has
+changed they are started anew, as without persistent workers.
 """
 
 from __future__ import annotations
@@ -14,17 +17,31 @@ import torch
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_loaders
 
+from gpurun.identity_map import IdentityMap
+from gpurun.knobs.loading.dataset_state import dataset_state
 from gpurun.knobs.loading.marked_true import MarkedTrue
 from gpurun.records.frames import transparent
 
 Loader = DataLoader[Any]
 
+_states: IdentityMap[int] = IdentityMap()
+"""Of loaders whose workers live on: what their data set was like when it was opened last."""
+
 
 @functools.cache
 def keep_draws() -> None:
-    """Draw the seed at each opening of loaders whose `persistent_workers` is a `MarkedTrue`."""
+    """Draw the seed at each opening of loaders whose `persistent_workers` is a `MarkedTrue`, and
+    give those whose data set has changed new workers."""
     iterator: Any = torch_loaders._MultiProcessingDataLoaderIter
     original = iterator._reset
+    opened = DataLoader.__iter__
+
+    @functools.wraps(opened)
+    @transparent
+    def __iter__(loader: Loader) -> Any:
+        if isinstance(loader.persistent_workers, MarkedTrue):
+            _renew_workers(loader)
+        return opened(loader)
 
     @functools.wraps(original)
     @transparent
@@ -36,3 +53,14 @@ def keep_draws() -> None:
         original(self, loader, first_iter)
 
     iterator._reset = _reset
+    DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
+
+
+def _renew_workers(loader: Loader) -> None:
+    """End the workers of a loader whose data set has changed since they were started."""
+    state, before = dataset_state(vars(loader)), _states.get(loader)
+    _states[loader] = state
+    working: Any = loader._iterator
+    if working is not None and before != state:
+        working._shutdown_workers()
+        loader._iterator = None

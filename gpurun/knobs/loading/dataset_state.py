@@ -1,0 +1,40 @@
+"""What a data set can read in the script's process, and whether that has changed.
+
+A worker process keeps the copy of the data set that it was started with. A script may set an
+attribute between epochs (a size, a difficulty): workers that live on would not see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpurun.knobs.loading.loader_fitness import attributes, named_outside
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+SMALL_BYTES = 1 << 16
+"""The content of larger arrays is not compared."""
+
+
+def dataset_state(arguments: Mapping[str, Any]) -> int:
+    """A number that differs once the data set of a loader, or what it collates by, has changed.
+
+    Of what both hold and of the class attributes and globals that they name: plain values, the
+    length of containers, the version of tensors, the content of small arrays.
+    """
+    parts = []
+    for owner in (arguments.get("dataset"), arguments.get("collate_fn")):
+        for name, value in (*attributes(owner), *named_outside(owner)):
+            parts.append((name, *_marks(value)))
+    return hash(tuple(parts))
+
+
+def _marks(value: Any) -> Iterator[Any]:
+    if isinstance(value, PLAIN):
+        yield value
+    elif isinstance(value, (list, tuple, dict, set, frozenset, bytearray)):
+        yield len(value)
+    elif hasattr(value, "_version") and hasattr(value, "data_ptr"):
+        yield from (value.data_ptr(), value._version)
+    elif hasattr(value, "__array_interface__") and value.nbytes <= SMALL_BYTES:
+        yield value.tobytes()
