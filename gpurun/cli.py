@@ -5,6 +5,7 @@ The first word decides: a subcommand's name, else the main form (`gpurun [flags]
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -88,17 +89,25 @@ def main(args: list[str] | None = None) -> int:
     try:
         return _dispatch(argv)
     except GpurunError as error:
-        _say(f"gpurun: {error.what}")
-        if error.todo:
-            _say(f"gpurun: {error.todo}")
-        code = error.exit_code if isinstance(error, ScriptFailed) else int(error.code)
-        print_verdict(error.verdict, code)
-        return code
+        return _refused(error)
     except KeyboardInterrupt:
         print_verdict("interrupted", int(ExitCode.INTERRUPTED))
         return int(ExitCode.INTERRUPTED)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            from gpurun.rundir import no_records
+
+            return _refused(no_records(error))
         return _internal(error)
+
+
+def _refused(error: GpurunError) -> int:
+    _say(f"gpurun: {error.what}")
+    if error.todo:
+        _say(f"gpurun: {error.todo}")
+    code = error.exit_code if isinstance(error, ScriptFailed) else int(error.code)
+    print_verdict(error.verdict, code)
+    return code
 
 
 def _replace_closed_streams() -> None:
@@ -120,7 +129,9 @@ def main_form(argv: list[str]) -> int:
     if not argv:
         raise HelpAsked(ExitCode.USAGE)
     if "version" in split(argv, MAIN).own:
-        print(f"gpurun {__version__}")
+        from gpurun.commands.written_outputs import must_write, write_stdout
+
+        must_write("the version", lambda: write_stdout(f"gpurun {__version__}\n"))
         return int(ExitCode.OK)
     options = with_configuration(parse(argv), Path.cwd())
     if options.target.kind is TargetKind.SCRIPT:
@@ -138,6 +149,8 @@ def main_form(argv: list[str]) -> int:
     return run(options)
 
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""A disk without room is no error of ours, wherever it shows."""
 COMMANDS = {
     "blame": "gpurun.commands.blame:blame",
     "bench": "gpurun.commands.bench:bench",

@@ -49,17 +49,30 @@ def existing_home(cwd: Path, out: str | None = None) -> Path:
 
 
 def newest_run(home: Path) -> Path | None:
-    """The latest run folder; None if there is none. Names begin with the second of the start, in
-    UTC: local time goes back once a year, and a container's may differ from its host's.
+    """The latest run folder; None if there is none. That of a benchmark holds its launches alone,
+    and is none. Names begin with the second of the start, in UTC: local time goes back once a year,
+    and a container's may differ from its host's.
     """
     try:
-        runs = [entry for entry in os.scandir(home / "runs") if entry.is_dir()]
+        folders = [entry for entry in os.scandir(home / "runs") if entry.is_dir()]
+        runs = [one for one in folders if not _holds_folders_alone(one.path)]
     except OSError:
         return None
     begun = max((entry.name[:15] for entry in runs), default="")
     latest = [entry for entry in runs if entry.name[:15] == begun]
     newest = max(latest, key=lambda entry: entry.stat().st_mtime_ns, default=None)
     return None if newest is None else Path(newest.path)
+
+
+def named_run(home: Path, name: str) -> Path | None:
+    """The path of this name, or the run of this name; None if there is neither."""
+    places = (Path(name), home / "runs" / name)
+    return next((path for path in places if path.is_file() or path.is_dir()), None)
+
+
+def _holds_folders_alone(folder: str) -> bool:
+    entries = list(os.scandir(folder))
+    return bool(entries) and all(entry.is_dir() for entry in entries)
 
 
 def other_runs(run: Path) -> Iterator[Path]:
@@ -114,8 +127,18 @@ def lost_events(run: Path) -> str | None:
     return next(filter(None, reasons), "no room was left for it") if reasons else None
 
 
+SOURCES = (".cfg", ".ini", ".ipynb", ".py", ".sh", ".toml", ".yaml", ".yml")
+"""Ends of the names of files that people write: none of our outputs is called so."""
+
+
 def check_output(flag: str, path: Path) -> None:
-    """`GpurunError` if the file that a flag names could not be written after the run."""
+    """`GpurunError` if the file that a flag names could not be written after the run, or if it is
+    a file of the user's: a flag whose own file was forgotten takes the script for it.
+    """
+    if str(path) == "-":
+        raise GpurunError(f"{flag} - is no file", "name a file")
+    if path.suffix in SOURCES and path.exists():
+        raise GpurunError(f"{flag}: {path} is there and would be written over", "name another file")
     if path.is_dir():
         raise GpurunError(f"{flag}: {path} is a folder", "name a file")
     if not path.parent.is_dir():
@@ -137,10 +160,12 @@ def write_json(path: Path, document: Any) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader sees all of it or nothing of it.
 
-    What is no file (`/dev/stderr`, a pipe) or a link to one is written to, not replaced.
+    What is no file (`/dev/stderr`, a pipe) or a link to one is written to, not replaced. What a
+    stream like `/dev/stdout` leads to keeps what the script has written there.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        path.write_text(text, encoding="utf-8")
+        with path.open("a" if path.is_relative_to("/dev") else "w", encoding="utf-8") as file:
+            file.write(text)
         return
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
     try:

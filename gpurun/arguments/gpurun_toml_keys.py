@@ -6,6 +6,7 @@ An error names file, key and cure: a typing error in a key must not read as a de
 from __future__ import annotations
 
 import enum
+import math
 import types
 import typing
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def checked_table(cls: Any, document: dict[str, Any], path: Path, prefix: str) -
             value = _fractions(value, metadata["fractions"], path, name)
         _check_choices(_item(kind), value, path, name)
         _check_type(known[key], kind, value, path, name)
-        if metadata.get("positive") and value <= 0:
+        if metadata.get("positive") and not 0 < value < math.inf:
             raise GpurunError(f"{path}: {name}: {value} is not above 0", "Write a number above 0.")
         checked[key] = value
     return checked

@@ -19,5 +19,10 @@ def run_command(place: str, argv: list[str]) -> int:
     try:
         return int(getattr(module, function)(argv))
     except HelpAsked as asked:
-        (sys.stdout if asked.code is ExitCode.OK else sys.stderr).write(module.HELP)
+        if asked.code is ExitCode.OK:
+            from gpurun.commands.written_outputs import must_write, write_stdout
+
+            must_write("the help", lambda: write_stdout(module.HELP))
+        else:
+            sys.stderr.write(module.HELP)
         return int(asked.code)

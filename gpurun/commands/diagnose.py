@@ -10,7 +10,7 @@ from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import DiagnoseOptions
 from gpurun.arguments.subcommand_flags import parse_diagnose
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json, must_write
+from gpurun.commands.written_outputs import check_outputs, emit_json, emit_text
 from gpurun.diagnoses.diagnosis_report import diagnosis_report
 from gpurun.diagnoses.run_evidence import evidence_of_run, evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
@@ -24,7 +24,7 @@ from gpurun.profilers.recorded_profiles import (
 from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import CRITICAL, WARNING
-from gpurun.rundir import lost_events, write_whole
+from gpurun.rundir import existing_home, lost_events, named_run
 from gpurun.timeline.recordings import KINDS, read_recordings
 
 HELP = """\
@@ -48,7 +48,8 @@ def diagnose(argv: list[str]) -> int:
     """Read, diagnose, report; exit code 0 whatever is found."""
     options = parse_diagnose(argv)
     check_outputs(json=options.json, markdown=options.markdown)
-    report = examine([Path(path) for path in options.paths])
+    home = existing_home(Path.cwd(), load_config(Path.cwd()).run.out)
+    report = examine([named_run(home, path) or Path(path) for path in options.paths])
     write_report(report, options, needed=True)
     print_verdict(
         "ok",
@@ -128,5 +129,4 @@ def write_report(
     emit_json(options.json, to_json(report), needed=needed)
     if options.markdown is not None:
         page = diagnosis_page(report, options.all)
-        place = Path(options.markdown)
-        must_write("--markdown", lambda: write_whole(place, markdown_page(page)))
+        emit_text(options.markdown, markdown_page(page), "--markdown", needed=True)

@@ -18,7 +18,7 @@ from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import run_with
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, say
+from gpurun.commands.written_outputs import check_outputs, say, write_stdout
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.one_line import one_line
@@ -356,7 +356,7 @@ def _write(tuned: TuningOutcome, options: Options) -> list[str]:
         ("the record", lambda: write_json(tuned.folder / "tuning.json", body)),
     ]
     if options.json == "-":
-        jobs.append(("--json", lambda: _print(json_text(body))))
+        jobs.append(("--json", lambda: write_stdout(json_text(body))))
     elif options.json is not None:
         path = Path(options.json)
         jobs.append(("--json", lambda: write_json(path, body)))
@@ -388,8 +388,3 @@ def _attempt(what: str, job: Callable[[], None]) -> str | None:
     except OSError as error:
         return f"{what} could not be written: {error.strerror or error}"
     return None
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()

@@ -10,9 +10,9 @@ from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.subcommand_flags import parse_report
 from gpurun.commands.diagnose import diagnose_run
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import must_write
+from gpurun.commands.written_outputs import check_outputs, emit_text, must_write
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.rundir import check_output, existing_home, newest_run, write_whole
+from gpurun.rundir import existing_home, named_run, newest_run
 
 if TYPE_CHECKING:
     from gpurun.report.page.page_blocks import Page
@@ -41,11 +41,8 @@ def report(argv: list[str]) -> int:
     options = parse_report(argv)
     config = load_config(Path.cwd())
     paths = find_runs(options.runs, existing_home(Path.cwd(), options.out or config.run.out))
-    html = Path(options.html) if options.html is not None else default_page(paths)
-    check_output("--html", html)
-    for flag, name in (("--markdown", options.markdown), ("--png", options.png)):
-        if name is not None:
-            check_output(flag, Path(name))
+    html = options.html or str(default_page(paths))
+    check_outputs(html=html, markdown=options.markdown, png=options.png)
 
     from gpurun.report.page.html_page import html_page
     from gpurun.report.page.markdown_page import markdown_page
@@ -54,10 +51,9 @@ def report(argv: list[str]) -> int:
 
     contents = [read_contents(path, diagnose_run) for path in paths]
     page = run_page(contents, config.report)
-    must_write("--html", lambda: write_whole(html, html_page(page)))
+    emit_text(html, html_page(page), "--html", needed=True)
     if options.markdown is not None:
-        words = Path(options.markdown)
-        must_write("--markdown", lambda: write_whole(words, markdown_page(page)))
+        emit_text(options.markdown, markdown_page(page), "--markdown", needed=True)
     missing = [line for run in contents for line in run.missing]
     if options.png is not None:
         picture = Path(options.png)
@@ -81,9 +77,9 @@ def find_runs(names: Sequence[str], home: Path) -> list[Path]:
 
 
 def _find_run(name: str, home: Path) -> Path:
-    for path in (Path(name), home / "runs" / name):
-        if path.exists():
-            return path
+    found = named_run(home, name)
+    if found is not None:
+        return found
     raise GpurunError(
         f"there is no run {name!r}", f"name a run folder, or one of those in {home / 'runs'}"
     )
@@ -105,12 +101,13 @@ def _draw(path: Path, page: Page, contents: Sequence[RunContents]) -> list[str]:
     return [] if drawn else ["--png: nothing in these records can be drawn"]
 
 
-def _tell(page: Path, missing: Sequence[str]) -> None:
+def _tell(page: str, missing: Sequence[str]) -> None:
     from gpurun.formatting.number_text import byte_size
     from gpurun.formatting.one_line import one_line
     from gpurun.report.terminal_output import PREFIX, VERBATIM, write_lines
 
-    size = byte_size(page.stat().st_size)
     lines = [[("missing: ", "yellow"), (one_line(line), "")] for line in missing]
-    lines.append([("page: ", "dim"), (str(page), VERBATIM), (f" ({size})", "dim")])
+    if page != "-":
+        size = byte_size(Path(page).stat().st_size)
+        lines.append([("page: ", "dim"), (page, VERBATIM), (f" ({size})", "dim")])
     write_lines([[(PREFIX, "bold cyan"), *line] for line in lines])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +10,16 @@ from typing import Any
 
 from gpurun.errors import GpurunError
 from gpurun.report.terminal_output import PREFIX, write_plain
-from gpurun.rundir import check_output, json_text, write_json
+from gpurun.rundir import check_output, json_text, write_whole
+
+TEXTS = frozenset({"export", "html", "json", "markdown"})
+"""Flags whose file may be stdout, for `-`."""
 
 
 def check_outputs(**places: str | None) -> None:
     """`GpurunError` where a file that is to be written at the end (`json=...`) cannot be."""
     for flag, place in places.items():
-        if place is not None and place != "-":
+        if place is not None and not (place == "-" and flag in TEXTS):
             check_output(f"--{flag}", Path(place))
 
 
@@ -32,16 +36,33 @@ def teller(quiet: bool) -> Callable[[str], None]:
 def emit_json(
     place: str | None, document: Any, flag: str = "--json", *, needed: bool = False
 ) -> None:
+    """The document as `emit_text` writes it."""
+    if place is not None:
+        emit_text(place, json_text(document), flag, needed=needed)
+
+
+def emit_text(place: str, text: str, flag: str, *, needed: bool = False) -> None:
     """To the file, or stdout for `-`; a disk that is full then costs the file only.
 
     `needed`: the command launches nothing and is there for its output: see `must_write`.
     """
+    write = must_write if needed else attempt
     if place == "-":
-        sys.stdout.write(json_text(document))
+        write(f"{flag}: stdout", lambda: write_stdout(text))
+    else:
+        write(f"{flag}: {place}", lambda: write_whole(Path(place), text))
+
+
+def write_stdout(text: str) -> None:
+    """To stdout; a reader that has left (`| head`) had enough. `OSError` where there is no room."""
+    try:
+        sys.stdout.write(text)
         sys.stdout.flush()
-    elif place is not None:
-        write = must_write if needed else attempt
-        write(flag, lambda: write_json(Path(place), document))
+    except OSError as error:
+        # what is left in the buffer would raise once more when python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            raise
 
 
 def attempt(what: str, job: Callable[[], None]) -> None:

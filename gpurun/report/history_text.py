@@ -137,8 +137,9 @@ def day(time: str) -> str:
 
 def reference_text(reference: HistoryReference) -> str:
     """The reference of a change, in words."""
-    commit = "" if reference.commit is None else f" {short(reference.commit)}"
-    return f"{REFERENCES[reference.kind]}{commit}"
+    if reference.commit is None:
+        return REFERENCES[reference.kind].removesuffix(" up to")
+    return f"{REFERENCES[reference.kind]} {short(reference.commit)}"
 
 
 def _row(trend: Trend, label: str) -> tuple[str, ...]:

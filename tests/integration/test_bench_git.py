@@ -45,6 +45,14 @@ def test_the_baseline_is_where_the_branch_left_main(
     assert baseline.why == f"baseline {branched[0][:9]}: the merge base of main and HEAD"
 
 
+def test_a_branch_whose_name_looks_like_a_flag_is_a_branch(
+    folder: Path, branched: tuple[str, str, str]
+) -> None:
+    git(folder, "update-ref", "refs/heads/-flag", branched[1])
+    assert choose_baseline(open_repository(folder), "-flag").commit == branched[0]
+    assert "has no branch, tag or commit '-gone'" in fault(folder, "-gone").what
+
+
 def test_a_run_on_main_compares_with_the_commit_before(folder: Path) -> None:
     first = commit(folder, {"train.py": "1"})
     commit(folder, {"train.py": "2"})

@@ -54,7 +54,7 @@ def ended(
     ("words", "code", "told"),
     [
         ("--json out.json train.py", 7, f"--json: out.json {NO_ROOM}"),
-        ("report --out ../records --html page.html", 2, f"--html {NO_ROOM}"),
+        ("report --out ../records --html page.html", 2, f"--html: page.html {NO_ROOM}"),
     ],
     ids=["json", "report"],
 )

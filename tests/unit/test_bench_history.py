@@ -124,15 +124,15 @@ def test_where_there_is_no_record_one_line_says_so_with_exit_code_4(
     assert told[-1] == "verdict=error exit=4"
 
 
-@pytest.mark.parametrize("flag", ["--json", "--png"])
+@pytest.mark.parametrize(("flag", "file"), [("--json", ": /dev/full"), ("--png", "")])
 def test_a_history_that_cannot_be_written_is_an_error(
-    folder: Path, capsys: pytest.CaptureFixture[str], flag: str
+    folder: Path, capsys: pytest.CaptureFixture[str], flag: str, file: str
 ) -> None:
     keep(folder, measured(folder, 0, 1000.0))
     assert main(["bench", "history", flag, "/dev/full"]) == 2
     told = lines(capsys)
     assert told[-3:] == [
-        f"gpurun: {flag} could not be written: No space left on device",
+        f"gpurun: {flag}{file} could not be written: No space left on device",
         "gpurun: name another file",
         "verdict=error exit=2",
     ]

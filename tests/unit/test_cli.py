@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
@@ -173,6 +174,23 @@ def test_an_error_of_ours_is_one_line_with_its_details_in_a_file(
     (details,) = tmp_path.glob("gpurun-error-*.txt")
     assert "Traceback" in details.read_text()
     assert str(details) in line
+
+
+def test_a_full_disk_is_no_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def full(argv: list[str]) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", "records/result.json")
+
+    monkeypatch.setattr("gpurun.cli._dispatch", full)
+    assert main(["script.py"]) == 2
+    assert capfd.readouterr().err.splitlines() == [
+        "gpurun: records cannot be written to records/result.json: No space left on device",
+        "gpurun: make room there, or name another folder with --out",
+        "verdict=error exit=2",
+    ]
 
 
 def test_help_names_every_flag_of_ours(capfd: pytest.CaptureFixture[str]) -> None:

@@ -32,9 +32,10 @@ def choose_baseline(repository: Repository, ref: str) -> Baseline:
         return _told(base, why, changes)
     if changes.dirty:
         number = _count(len(changes.tracked), "uncommitted change")
+        verb = "is" if len(changes.tracked) == 1 else "are"
         why = (
             f"HEAD, because {asked.name} holds it already: your {number} "
-            "are compared (the last commit itself: --compare HEAD~1)"
+            f"{verb} compared (the last commit itself: --compare HEAD~1)"
         )
         return _told(base, why, changes)
     parent = repository.first_parent(head.commit)

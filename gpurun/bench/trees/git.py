@@ -174,8 +174,10 @@ class Repository:
         return run_git(self.root, *words)
 
     def _commit(self, name: str) -> str | None:
-        if not name or name.startswith("-"):
+        if not name:
             return None
+        if name.startswith("-"):  # git would take it for a flag
+            name = f"refs/heads/{name}"
         done = self._ask("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
         return done.stdout.strip() if done.returncode == 0 else None
 

@@ -10,11 +10,10 @@ from gpurun.arguments.options import BenchOptions
 from gpurun.bench.compare.comparison_document import worst_with_others
 from gpurun.bench.tracker_formats import TRACKERS, Tracked, tracked
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import attempt, emit_json, say
+from gpurun.commands.written_outputs import attempt, emit_json, emit_text, say
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown
-from gpurun.rundir import write_whole
 
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 """The file that GitHub shows on the page of a job."""
@@ -23,7 +22,7 @@ SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 def emit_markdown(place: str | None, text: str) -> None:
     """To the file, and to the page of the job where there is one."""
     if place is not None:
-        attempt("--markdown", lambda: write_whole(Path(place), text))
+        emit_text(place, text, "--markdown")
     summary = os.environ.get(SUMMARY_VARIABLE)
     if summary:
         attempt(SUMMARY_VARIABLE, lambda: _append(Path(summary), text))
