@@ -65,6 +65,8 @@ class TimeBudget:
         """Seconds that were last kept for the proof of something that the search had found."""
         self.tried = False
         """True once a trial of the search was measured."""
+        self._in_vain = 0
+        """Trials of the search that were not."""
         self.longest = 0.0
         """Seconds of the slowest launch that was measured to its end."""
         self._seconds: list[float] = []
@@ -73,11 +75,17 @@ class TimeBudget:
         """Seconds of the slowest start, by the settings that take time to start."""
 
     def too_small(self) -> str:
-        """A line that nothing could be tried, with a budget that is large enough."""
+        """A line that nothing could be tried to its end, with a budget that is large enough."""
         needed = max(2 * LEAST_LAUNCHES * self.longest, 2 * self.budget)
+        flag = budget_flag(needed)
+        if self._in_vain:
+            return (
+                f"the budget of {self.budget:.0f} s ended before a trial of other settings was "
+                f"measured, {self._in_vain} failed; try `{flag}`"
+            )
         return (
             f"the budget of {self.budget:.0f} s left no time to try anything: "
-            f"a trial takes {self.longest:.0f} s; try `{budget_flag(needed)}`"
+            f"a trial takes {self.longest:.0f} s; try `{flag}`"
         )
 
     @property
@@ -115,6 +123,7 @@ class TimeBudget:
     def launched(self, trial: Trial, started_early: bool) -> None:
         """Learn from a trial of the search. `started_early`: whether its process could be."""
         if trial.throughput is None:
+            self._in_vain += 1
             return  # it ended early, or its settings name what does not exist
         self.tried = True
         self.longest = max(self.longest, trial.record.seconds)

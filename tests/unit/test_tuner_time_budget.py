@@ -163,6 +163,7 @@ def test_what_was_given_up_leaves_room_for_a_first_measured_trial() -> None:
     times.launched(replace(hung, record=record, result=None), started_early=False)
     times._deadline -= 25.0  # spent by now
     assert not times.no_room_to_search(baseline, StartupSeconds())
+    assert "before a trial of other settings was measured, 1 failed; try `" in times.too_small()
     times.launched(baseline, started_early=False)
     times._deadline -= 6.0
     assert times.no_room_to_search(baseline, StartupSeconds()), "now a pair must be able to begin"
