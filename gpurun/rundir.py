@@ -127,8 +127,10 @@ def lost_events(run: Path) -> str | None:
     return next(filter(None, reasons), "no room was left for it") if reasons else None
 
 
-SOURCES = (".cfg", ".ini", ".ipynb", ".py", ".sh", ".toml", ".yaml", ".yml")
-"""Ends of the names of files that people write: none of our outputs is called so."""
+SOURCES = (".cfg", ".ini", ".ipynb", ".py", ".sh", ".yaml", ".yml")
+CONFIGURATIONS = ("gpurun.toml", "pyproject.toml")
+"""Names of files that people write: none of our outputs is called so. Saved settings may end in
+`.toml`."""
 
 
 def check_output(flag: str, path: Path) -> None:
@@ -137,7 +139,7 @@ def check_output(flag: str, path: Path) -> None:
     """
     if str(path) == "-":
         raise GpurunError(f"{flag} - is no file", "name a file")
-    if path.suffix in SOURCES and path.exists():
+    if (path.suffix in SOURCES or path.name in CONFIGURATIONS) and path.exists():
         raise GpurunError(f"{flag}: {path} is there and would be written over", "name another file")
     if path.is_dir():
         raise GpurunError(f"{flag}: {path} is a folder", "name a file")

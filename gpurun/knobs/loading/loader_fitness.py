@@ -10,7 +10,7 @@ import pickle
 import sys
 from collections import deque
 from collections.abc import Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall
@@ -38,8 +38,8 @@ POOL_TYPES = {
 }
 """Classes by top module whose threads and connections a forked worker does not have."""
 ARRAYS = ("Tensor", "ndarray", "memmap")
-LIBRARIES = {"PIL", "builtins", "numpy", "torch", "torchaudio", "torchvision", "typing"}
-"""Top modules whose classes have no attribute that a script changes."""
+LIBRARIES = {"PIL", "numpy", "torch", "torchaudio", "torchvision"}
+"""Packages, beside python's own, whose classes have no attribute that a script changes."""
 
 
 def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
@@ -154,20 +154,23 @@ def attributes(dataset: object) -> Iterator[tuple[str, Any]]:
 def named_outside(owner: object) -> Iterator[tuple[str, Any]]:
     """Class attributes of a data set, of those that it wraps and of its transforms, and the globals
     that its methods name; of a function the globals that it names."""
-    for _, part in (("", owner), *attributes(owner)):
-        code = getattr(part, "__code__", None)
-        functions = [part] if code is not None else []
-        for cls in type(part).__mro__:
-            if cls.__module__.split(".")[0] in LIBRARIES:
-                break
-            for name, value in vars(cls).items():
-                if getattr(value, "__code__", None) is not None:
-                    functions.append(value)
-                elif not name.startswith("__"):
-                    yield name, value
-        for function in functions:
-            known = function.__globals__
-            yield from ((n, known[n]) for n in function.__code__.co_names if n in known)
+    parts = [owner, *(value for _, value in attributes(owner))]
+    functions = [part for part in parts if isinstance(part, FunctionType)]
+    for cls in {cls: None for part in parts for cls in type(part).__mro__ if _is_users(cls)}:
+        for name, value in vars(cls).items():
+            if isinstance(value, FunctionType):
+                functions.append(value)
+            elif not name.startswith("__"):
+                yield name, value
+    for function in filter(_is_users, functions):
+        known = function.__globals__
+        yield from ((name, known[name]) for name in function.__code__.co_names if name in known)
+
+
+def _is_users(made: type | FunctionType) -> bool:
+    """True for a class or function of the script's, or of a library that may keep a state."""
+    package = (made.__module__ or "").partition(".")[0]
+    return package not in LIBRARIES and package not in sys.stdlib_module_names
 
 
 def _children(name: str, value: object) -> list[tuple[str, Any]]:

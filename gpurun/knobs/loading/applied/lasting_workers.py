@@ -58,7 +58,11 @@ def keep_draws() -> None:
 
 def _renew_workers(loader: Loader) -> None:
     """End the workers of a loader whose data set has changed since they were started."""
-    state, before = dataset_state(vars(loader)), _states.get(loader)
+    try:
+        state = dataset_state(vars(loader))
+    except Exception:
+        return  # a data set whose attributes cannot be read
+    before = _states.get(loader)
     _states[loader] = state
     working: Any = loader._iterator
     if working is not None and before != state:
