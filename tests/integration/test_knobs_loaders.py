@@ -115,6 +115,34 @@ def test_lasting_workers_see_what_the_script_changes_between_epochs(
     assert tuned["processes"] < 4, "they live on where nothing changed"
 
 
+AMID = """
+class Growing(Squares):
+    size = 0
+data = Growing()
+loader = DataLoader(data, batch_size=8)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for epoch in range(3):
+    for step, (x, _) in enumerate(loader):
+        model(x).sum().backward()
+        optimizer.step()
+        if step == WHEN:
+            data.size = 1
+print(json.dumps([type(loader.num_workers) is not bool, repr(loader.num_workers)]))
+"""
+
+
+@pytest.mark.parametrize(("when", "outcome"), [("3", "revoked"), ("99", "applied")])
+def test_a_data_set_that_changes_amid_an_epoch_is_noticed(
+    run_knobs: RunKnobs, when: str, outcome: str
+) -> None:
+    run = run_knobs(AMID.replace("WHEN", when), {"loader_workers": 2})
+    assert run.printed == [True, "2"]
+    assert run.outcomes("loader_workers")[-1] == outcome
+    if outcome == "revoked":
+        assert "amid an epoch" in run.knobs[-1][2]
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="there is one core")
 def test_more_workers_than_a_container_has_cores_are_no_warning(run_knobs: RunKnobs) -> None:
     """Torch warns above the number of cores that the process may use."""

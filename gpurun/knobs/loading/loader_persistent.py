@@ -8,7 +8,7 @@ from typing import ClassVar
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import counts_epochs
 from gpurun.knobs.loading.loader_need import workers_now
-from gpurun.knobs.loading.marked_true import MarkedTrue
+from gpurun.knobs.loading.marked_arguments import MarkedTrue
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 

@@ -18,6 +18,7 @@ from gpurun.knobs.loading.loader_need import (
     takes_cores_of_the_model,
     workers_now,
 )
+from gpurun.knobs.loading.marked_arguments import MarkedInt
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -51,8 +52,8 @@ class LoaderWorkers(Knob):
 
     Risks: workers draw the transforms' random numbers: other draws from the same distributions. A
     file handle shared by forked workers mixes up samples without an error. What the script changes
-    in the data set amid an epoch does not reach the workers of that epoch. Iterable data sets are
-    repeated by each worker unless they shard themselves. Start methods other than fork need a
+    in the data set amid an epoch does not reach the workers; the record says so. Iterable data sets
+    are repeated by each worker unless they shard themselves. Start methods other than fork need a
     picklable data set and a `__main__` guard. All these are left alone.
     """
 
@@ -118,7 +119,7 @@ class LoaderWorkers(Knob):
 
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `num_workers` of the loaders that can have them."""
-        from gpurun.knobs.loading.applied.lasting_workers import keep_draws
+        from gpurun.knobs.loading.applied.changed_datasets import watch_datasets
 
         def edit(call: LoaderCall) -> None:
             if call.training is False:
@@ -131,7 +132,7 @@ class LoaderWorkers(Knob):
                 hooks.skipped(f"{call.key}: {reason}")
 
         hooks.before_loader(edit)
-        keep_draws()
+        watch_datasets(hooks.revoked)
 
 
 def _refusal(facts: Facts) -> Skip | None:
@@ -191,7 +192,7 @@ def _set_workers(call: LoaderCall, value: int) -> None:
     if value > len(os.sched_getaffinity(0)):
         # more workers than cores were measured to be better; torch's advice is about less
         warnings.filterwarnings("ignore", message="This DataLoader will create")
-    arguments["num_workers"] = value
+    arguments["num_workers"] = MarkedInt(value)
     if value == 0:
         for name in NEEDS_WORKERS:
             arguments.pop(name, None)

@@ -19,7 +19,7 @@ from torch.utils.data import dataloader as torch_loaders
 
 from gpurun.identity_map import IdentityMap
 from gpurun.knobs.loading.dataset_state import dataset_state
-from gpurun.knobs.loading.marked_true import MarkedTrue
+from gpurun.knobs.loading.marked_arguments import MarkedTrue
 from gpurun.records.frames import transparent
 
 Loader = DataLoader[Any]

@@ -16,7 +16,7 @@ from gpurun.knobs.api import Hooks
 from gpurun.knobs.loading.applied.segment_lender import Lender
 from gpurun.knobs.loading.applied.segment_returns import Returns
 from gpurun.knobs.loading.applied.shared_segments import TOKEN, holders_when_alone
-from gpurun.knobs.loading.marked_true import MarkedTrue
+from gpurun.knobs.loading.marked_arguments import MarkedTrue
 from gpurun.records.frames import transparent
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""An argument of a loader that says True, and that a knob of ours knows again as its own."""
+"""Arguments of a loader that a knob of ours knows again as its own."""
 
 from __future__ import annotations
 
@@ -11,3 +11,10 @@ class MarkedTrue(int):
 
     def __reduce__(self) -> tuple[type[bool], tuple[int]]:
         return bool, (1,)
+
+
+class MarkedInt(int):
+    """A number of workers; it shows and pickles as such."""
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        return int, (int(self),)
