@@ -92,7 +92,8 @@ class _Path:
         if self._judged_groups != len(optimizer.param_groups) or self._gradients_came():
             reason = _unfit(optimizer, self._path)
             if reason is not None:
-                self._hooks.skipped(f"{type(optimizer).__name__}: {reason}")
+                tell = self._hooks.revoked if self._judged_groups else self._hooks.skipped
+                tell(f"{type(optimizer).__name__}: {reason}")
                 for registered in self._registered[:2]:
                     registered.remove()
                 return
