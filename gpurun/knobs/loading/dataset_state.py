@@ -1,4 +1,4 @@
-"""What a data set can read in the script's process, and whether that has changed.
+"""Tells whether a data set has changed in the script's process.
 
 A worker process keeps the copy of the data set that it was started with. A script may set an
 attribute between epochs (a size, a difficulty): workers that live on would not see it.
@@ -6,7 +6,7 @@ attribute between epochs (a size, a difficulty): workers that live on would not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from gpurun.knobs.loading.loader_fitness import attributes, named_outside
@@ -16,17 +16,21 @@ SMALL_BYTES = 1 << 16
 """The content of larger arrays is not compared."""
 
 
-def dataset_state(arguments: Mapping[str, Any]) -> int:
-    """A number that differs once the data set of a loader, or what it collates by, has changed.
+def dataset_state(dataset: object, collate_fn: object) -> int:
+    """A number that differs once a data set, or what it is collated by, has changed.
 
-    Of what both hold and of the class attributes and globals that they name: plain values, the
-    length of containers, the version of tensors, the content of small arrays.
+    gpurun looks at what both hold, and at the class attributes and globals that they name. It
+    compares plain values, the length of containers, the version of tensors and the content of small
+    arrays. 0 if an attribute cannot be read.
     """
     parts = []
-    for owner in (arguments.get("dataset"), arguments.get("collate_fn")):
-        for name, value in (*attributes(owner), *named_outside(owner)):
-            parts.append((name, *_marks(value)))
-    return hash(tuple(parts))
+    try:
+        for owner in (dataset, collate_fn):
+            for name, value in (*attributes(owner), *named_outside(owner)):
+                parts.append((name, *_marks(value)))
+        return hash(tuple(parts))
+    except Exception:  # whatever an attribute of the script's raises
+        return 0
 
 
 def _marks(value: Any) -> Iterator[Any]:

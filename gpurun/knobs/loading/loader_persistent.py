@@ -23,7 +23,7 @@ class LoaderPersistent(Knob):
 
     Risks: each worker keeps its copy of the data set from the start. So workers are started anew
     where the data set has changed between epochs: an attribute, a class attribute or a global that
-    it names. What is not seen is the content of large arrays and of what lies deeper. A data set
+    it names. The content of large arrays and of what lies deeper is not compared. A data set
     that counts epochs is left alone. The workers' memory stays in use.
     """
 

@@ -51,10 +51,10 @@ class LoaderWorkers(Knob):
     started anew would eat the gain.
 
     Risks: workers draw the transforms' random numbers: other draws from the same distributions. A
-    file handle shared by forked workers mixes up samples without an error. What the script changes
-    in the data set amid an epoch does not reach the workers; the record says so. Iterable data sets
-    are repeated by each worker unless they shard themselves. Start methods other than fork need a
-    picklable data set and a `__main__` guard. All these are left alone.
+    file handle shared by forked workers mixes up samples without an error. Iterable data sets are
+    repeated by each worker unless they shard themselves. Start methods other than fork need a
+    picklable data set and a `__main__` guard. All these are left alone. Workers do not see what the
+    script changes in the data set amid an epoch: that is noticed at the epoch's end, and recorded.
     """
 
     name: ClassVar[str] = "loader_workers"

@@ -33,10 +33,11 @@ def watch_datasets(revoked: Callable[[str], None]) -> None:
         try:
             return original(iterator)
         except BaseException as error:
-            if isinstance(error, StopIteration) and begun.get(iterator) is not None:
-                if begun.get(iterator) != _state(iterator):
-                    revoked(CHANGED)
+            before = begun.get(iterator)
+            if isinstance(error, StopIteration) and before is not None:
                 begun[iterator] = None
+                if before != _state(iterator):
+                    revoked(CHANGED)
             drop_frame(error)
             raise
 
@@ -44,7 +45,4 @@ def watch_datasets(revoked: Callable[[str], None]) -> None:
 
 
 def _state(iterator: Any) -> int:
-    try:
-        return dataset_state({"dataset": iterator._dataset, "collate_fn": iterator._collate_fn})
-    except Exception:
-        return 0  # attributes that cannot be read
+    return dataset_state(iterator._dataset, iterator._collate_fn)

@@ -58,10 +58,7 @@ def keep_draws() -> None:
 
 def _renew_workers(loader: Loader) -> None:
     """End the workers of a loader whose data set has changed since they were started."""
-    try:
-        state = dataset_state(vars(loader))
-    except Exception:
-        return  # a data set whose attributes cannot be read
+    state = dataset_state(loader.dataset, loader.collate_fn)
     before = _states.get(loader)
     _states[loader] = state
     working: Any = loader._iterator
