@@ -115,6 +115,52 @@ def test_lasting_workers_see_what_the_script_changes_between_epochs(
     assert tuned["processes"] < 4, "they live on where nothing changed"
 
 
+PEEKING = """
+class Table(Dataset):
+    def __init__(self):
+        self.x = torch.arange(64.).reshape(64, 1)
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, index):
+        return self.x[index].repeat(4), os.getpid()
+
+loader = DataLoader(Table(), batch_size=8)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+epochs, processes = [], set()
+for epoch in range(4):
+    seen = []
+    for x, pid in loader:
+        model(x).sum().backward()
+        optimizer.step()
+        seen.append(int(x[0, 0]))
+        processes |= set(pid.tolist())
+        if PEEK:
+            next(iter(loader))
+        if LEAVE:
+            break
+    epochs.append(seen)
+print(json.dumps([epochs, len(processes)]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("peek", "leave", "workers"),
+    [
+        ("len(seen) in (3, 8)", "False", 4),
+        ("False", "len(seen) == 3", 4),
+        ("False", "False", 1),
+    ],
+)
+def test_lasting_workers_leave_an_epoch_to_its_reader(
+    run_knobs: RunKnobs, peek: str, leave: str, workers: int
+) -> None:
+    script = PEEKING.replace("PEEK", peek).replace("LEAVE", leave)
+    expected = run_knobs(script, {}).printed
+    found = run_knobs(script, {"loader_workers": 1, "loader_persistent": True}).printed
+    assert found == [expected[0], workers], "the loop's own x is no global of the data set"
+
+
 AMID = """
 class Growing(Squares):
     size = 0
@@ -128,19 +174,25 @@ for epoch in range(3):
         optimizer.step()
         if step == WHEN:
             data.size = 1
-print(json.dumps([type(loader.num_workers) is not bool, repr(loader.num_workers)]))
+        if step == LAST:
+            break
+print(json.dumps([repr(loader.num_workers)]))
 """
 
 
-@pytest.mark.parametrize(("when", "outcome"), [("3", "revoked"), ("99", "applied")])
-def test_a_data_set_that_changes_amid_an_epoch_is_noticed(
-    run_knobs: RunKnobs, when: str, outcome: str
+@pytest.mark.parametrize(
+    ("when", "last", "outcome"),
+    [("3", "99", "revoked"), ("1", "5", "revoked"), ("99", "99", "applied")],
+)
+def test_a_data_set_that_changes_during_an_epoch_is_noticed(
+    run_knobs: RunKnobs, when: str, last: str, outcome: str
 ) -> None:
-    run = run_knobs(AMID.replace("WHEN", when), {"loader_workers": 2})
-    assert run.printed == [True, "2"]
+    script = AMID.replace("WHEN", when).replace("LAST", last)
+    run = run_knobs(script, {"loader_workers": 2})
+    assert run.printed == ["2"]
     assert run.outcomes("loader_workers")[-1] == outcome
     if outcome == "revoked":
-        assert "amid an epoch" in run.knobs[-1][2]
+        assert "during an epoch" in run.knobs[-1][2]
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) == 1, reason="there is one core")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import dis
+import functools
 import inspect
 import io
 import logging
@@ -10,7 +13,7 @@ import pickle
 import sys
 from collections import deque
 from collections.abc import Iterator
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall
@@ -37,6 +40,12 @@ POOL_TYPES = {
     "multiprocessing": {"Pool", "ThreadPool"},
 }
 """Classes by top module whose threads and connections a forked worker does not have."""
+RANDOM_TYPES = {
+    "numpy": {"Generator", "RandomState"},
+    "random": {"Random"},
+    "torch": {"Generator"},
+}
+"""Classes by top module whose objects each worker gets a copy of, with the same state."""
 ARRAYS = ("Tensor", "ndarray", "memmap")
 LIBRARIES = {"PIL", "numpy", "torch", "torchaudio", "torchvision"}
 """Packages, beside python's own, whose classes have no attribute that a script changes."""
@@ -59,6 +68,9 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
             "without a batch size it may hand out a tensor that the data set keeps: a worker "
             "would overwrite it while the script reads it"
         )
+    random = random_numbers(dataset)
+    if random is not None:
+        return f"each worker would draw the same random numbers from the {random}"
     if start_method(call.arguments) == "fork":
         pool = process_pool(dataset)
         if pool is not None:
@@ -107,6 +119,15 @@ def process_pool(dataset: object) -> str | None:
     return next((f"{name} of the data set" for name, x in held if _is_of(x, POOL_TYPES)), None)
 
 
+def random_numbers(dataset: object) -> str | None:
+    """Name of a generator of random numbers that the data set itself holds, or reads as a global.
+
+    Those of transforms are left out: their libraries see to their workers themselves.
+    """
+    held = (*getattr(dataset, "__dict__", {}).items(), *named_outside(dataset))
+    return next((f"{name} of the data set" for name, x in held if _is_of(x, RANDOM_TYPES)), None)
+
+
 def on_cuda(dataset: object) -> bool:
     """True if the data set holds tensors on a CUDA device."""
     return any(getattr(value, "is_cuda", False) is True for _, value in attributes(dataset))
@@ -153,18 +174,30 @@ def attributes(dataset: object) -> Iterator[tuple[str, Any]]:
 
 def named_outside(owner: object) -> Iterator[tuple[str, Any]]:
     """Class attributes of a data set, of those that it wraps and of its transforms, and the globals
-    that its methods name; of a function the globals that it names."""
+    that its methods read; of a function the globals that it reads, and its closure."""
     parts = [owner, *(value for _, value in attributes(owner))]
     functions = [part for part in parts if isinstance(part, FunctionType)]
     for cls in {cls: None for part in parts for cls in type(part).__mro__ if _is_users(cls)}:
         for name, value in vars(cls).items():
-            if isinstance(value, FunctionType):
-                functions.append(value)
+            method = getattr(value, "fget", None) or getattr(value, "__func__", value)
+            if isinstance(method, FunctionType):
+                functions.append(method)
             elif not name.startswith("__"):
                 yield name, value
     for function in filter(_is_users, functions):
-        known = function.__globals__
-        yield from ((name, known[name]) for name in function.__code__.co_names if name in known)
+        known, code = function.__globals__, function.__code__
+        yield from ((name, known[name]) for name in _globals_read(code) if name in known)
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):  # not set yet
+                yield name, cell.cell_contents
+
+
+@functools.cache
+def _globals_read(code: CodeType) -> tuple[str, ...]:
+    """`co_names` has the names of attributes, too."""
+    names = [x.argval for x in dis.get_instructions(code) if x.opname == "LOAD_GLOBAL"]
+    inner = [name for c in code.co_consts if isinstance(c, CodeType) for name in _globals_read(c)]
+    return tuple(dict.fromkeys(names + inner))
 
 
 def _is_users(made: type | FunctionType) -> bool:

@@ -22,9 +22,11 @@ class LoaderPersistent(Knob):
     Helps when epochs are short, or when workers are slow to start (spawn, big data sets).
 
     Risks: each worker keeps its copy of the data set from the start. So workers are started anew
-    where the data set has changed between epochs: an attribute, a class attribute or a global that
-    it names. The content of large arrays and of what lies deeper is not compared. A data set
-    that counts epochs is left alone. The workers' memory stays in use.
+    where the data set has changed between epochs: an attribute, a class attribute, or a global
+    that its methods read. Not compared are large arrays changed in place, items of a list from the
+    65th on, and what functions outside of the class or other modules hold. They are also started
+    anew after an epoch that the script left early. A data set that counts epochs is left alone.
+    The workers' memory stays in use.
     """
 
     name: ClassVar[str] = "loader_persistent"

@@ -54,7 +54,7 @@ class LoaderWorkers(Knob):
     file handle shared by forked workers mixes up samples without an error. Iterable data sets are
     repeated by each worker unless they shard themselves. Start methods other than fork need a
     picklable data set and a `__main__` guard. All these are left alone. Workers do not see what the
-    script changes in the data set amid an epoch: that is noticed at the epoch's end, and recorded.
+    script changes in the data set during an epoch: that is noticed, and recorded.
     """
 
     name: ClassVar[str] = "loader_workers"

@@ -1,6 +1,6 @@
 """Notices a data set that the script changes while workers of ours read it.
 
-They have the copy that they were started with, and read ahead: what the script changes amid an
+They have the copy that they were started with, and read ahead: what the script changes during an
 epoch would have reached the batches that are left of it.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import dataloader as torch_loaders
@@ -17,32 +18,49 @@ from gpurun.knobs.loading.dataset_state import dataset_state
 from gpurun.knobs.loading.marked_arguments import MarkedInt
 from gpurun.records.frames import drop_frame
 
-CHANGED = "the script changes its data set amid an epoch, which workers do not see"
+CHANGED = "the script changes its data set during an epoch, which its workers did not see"
+
+
+@dataclass
+class Epoch:
+    """What the data set was like when an epoch began, and the batches of it that were read."""
+
+    state: int | None
+    batches: int = 0
 
 
 def watch_datasets(revoked: Callable[[str], None]) -> None:
-    """Compare the data set at both ends of an epoch of loaders with a `MarkedInt` of workers."""
+    """Compare the data set of loaders with a `MarkedInt` of workers with what it was like when the
+    epoch began: after 1, 2, 4, ... batches, since an epoch may be left early, and at its end."""
     iterators: Any = torch_loaders._MultiProcessingDataLoaderIter
     original = iterators._next_data
-    begun: IdentityMap[int | None] = IdentityMap()
+    epochs: IdentityMap[Epoch] = IdentityMap()
+
+    def compare(iterator: Any, epoch: Epoch) -> None:
+        state = _state(iterator)
+        if None not in (state, epoch.state) and state != epoch.state:
+            revoked(CHANGED)
 
     @functools.wraps(original)
     def _next_data(iterator: Any) -> Any:
-        if isinstance(iterator._num_workers, MarkedInt) and begun.get(iterator) is None:
-            begun[iterator] = _state(iterator)
+        if not isinstance(iterator._num_workers, MarkedInt):
+            epoch = None
+        elif (epoch := epochs.get(iterator)) is None or iterator._num_yielded == 0:
+            epoch = epochs[iterator] = Epoch(_state(iterator))
         try:
+            if epoch is not None:
+                epoch.batches += 1
+                if epoch.batches.bit_count() == 1 and epoch.batches > 1:
+                    compare(iterator, epoch)
             return original(iterator)
         except BaseException as error:
-            before = begun.get(iterator)
-            if isinstance(error, StopIteration) and before is not None:
-                begun[iterator] = None
-                if before != _state(iterator):
-                    revoked(CHANGED)
+            if isinstance(error, StopIteration) and epoch is not None:
+                compare(iterator, epoch)
             drop_frame(error)
             raise
 
     iterators._next_data = _next_data
 
 
-def _state(iterator: Any) -> int:
+def _state(iterator: Any) -> int | None:
     return dataset_state(iterator._dataset, iterator._collate_fn)

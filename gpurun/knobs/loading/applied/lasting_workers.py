@@ -5,7 +5,9 @@ shuffles. With persistent workers it draws only the first time. The shuffles of 
 whatever else draws from that generator, would come out differently. So the draw is made up for.
 
 Workers that live on do not see what the script changes in the data set between epochs. Where it has
-changed they are started anew, as without persistent workers.
+changed they are started anew, as without persistent workers. So they are where the loader is opened
+before its last epoch came to its end: torch would set that epoch back, which the script may still
+read.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from torch.utils.data import dataloader as torch_loaders
 from gpurun.identity_map import IdentityMap
 from gpurun.knobs.loading.dataset_state import dataset_state
 from gpurun.knobs.loading.marked_arguments import MarkedTrue
-from gpurun.records.frames import transparent
+from gpurun.records.frames import drop_frame, transparent
 
 Loader = DataLoader[Any]
 
-_states: IdentityMap[int] = IdentityMap()
+_states: IdentityMap[int | None] = IdentityMap()
 """Of loaders whose workers live on: what their data set was like when it was opened last."""
+_ended: IdentityMap[bool] = IdentityMap()
+"""Of their iterators: true between the end of an epoch and the start of the next one."""
 
 
 @functools.cache
@@ -34,6 +38,7 @@ def keep_draws() -> None:
     give those whose data set has changed new workers."""
     iterator: Any = torch_loaders._MultiProcessingDataLoaderIter
     original = iterator._reset
+    next_data = iterator._next_data
     opened = DataLoader.__iter__
 
     @functools.wraps(opened)
@@ -50,18 +55,28 @@ def keep_draws() -> None:
     ) -> None:
         if not first_iter and isinstance(loader.persistent_workers, MarkedTrue):
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        _ended[self] = False
         original(self, loader, first_iter)
 
+    @functools.wraps(next_data)
+    def _next_data(self: torch_loaders._BaseDataLoaderIter) -> Any:
+        try:
+            return next_data(self)
+        except BaseException as error:
+            _ended[self] = isinstance(error, StopIteration)
+            drop_frame(error)
+            raise
+
     iterator._reset = _reset
+    iterator._next_data = _next_data
     DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
 
 
 def _renew_workers(loader: Loader) -> None:
-    """End the workers of a loader whose data set has changed since they were started."""
+    """Part a loader from the workers that it had, if they must not go on with its next epoch."""
     state = dataset_state(loader.dataset, loader.collate_fn)
     before = _states.get(loader)
     _states[loader] = state
     working: Any = loader._iterator
-    if working is not None and before != state:
-        working._shutdown_workers()
-        loader._iterator = None
+    if working is not None and (not _ended.get(working) or state is None or before != state):
+        loader._iterator = None  # its workers end once nobody reads it any more
