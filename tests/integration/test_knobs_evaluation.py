@@ -144,6 +144,33 @@ def test_evaluation_gives_the_same_figures_without_normalising(
         assert run.printed[name] == plain[name], name
 
 
+READING = """
+from gpurun.knobs.folding.applied import folded_sequences
+
+made, fuse = [], folded_sequences.fuse_conv_bn_weights
+def counting(*args):
+    made.append(1)
+    return fuse(*args)
+folded_sequences.fuse_conv_bn_weights = counting
+model = nn.Sequential(nn.Conv2d(3, 8, 3, 1, 1), nn.BatchNorm2d(8), nn.ReLU())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = torch.randn(6, 16, 3, 8, 8)
+model(data[0]).sum().backward()
+optimizer.step()
+model.eval()
+with torch.no_grad():
+    for x in data:
+        output = model(x)
+        torch.max(output.data, 1)
+        output.numpy().sum()
+print(json.dumps(len(made)))
+"""
+
+
+def test_a_loop_that_reads_its_outputs_folds_once(tmp_path: Path, gpurun: Gpurun) -> None:
+    assert run_under(gpurun, tmp_path, HEAD + READING, SETTINGS).printed == 1
+
+
 WAYS = """
 class Twice(nn.Sequential):
     def forward(self, x):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -55,10 +55,10 @@ class FoldedLayer:
         self._agrees: bool | None = None
         """True if the first input gave the same figures both ways, None before it."""
 
-    def __call__(self, x: Tensor, writes: int) -> Tensor | None:
+    def __call__(self, x: Tensor, writes: Writes) -> Tensor | None:
         """The output of layer and normalisation; None where their own calls must make it.
 
-        `writes` counts what may have written to weights without raising their version.
+        `writes`: what may have written to weights without raising their version.
         """
         if self._agrees is False or self.norm.training or x.dim() != self._layer.weight.dim():
             return None
@@ -79,18 +79,19 @@ class FoldedLayer:
         """Free the folded weights; the next evaluation folds anew."""
         self._fold = None
 
-    def _prepared(self, writes: int) -> _Fold | None:
+    def _prepared(self, writes: Writes) -> _Fold | None:
         layer, norm = self._layer, self.norm
         tensors = layer.weight, layer.bias, norm.running_mean, norm.running_var
         present = [t for t in (*tensors, norm.weight, norm.bias) if t is not None]
         if norm.running_mean is None or any(map(_changes_unseen, present)):
             return None
-        made_of = (writes, *(n for t in present for n in (t.data_ptr(), t._version)))
+        made_of = (writes.count, *(n for t in present for n in (t.data_ptr(), t._version)))
         fold = self._fold
         if fold is None or made_of != fold.made_of:
             fuse = fuse_linear_bn_weights if type(layer) is nn.Linear else fuse_conv_bn_weights
             gain = torch.ones_like(norm.running_var) if norm.weight is None else norm.weight
             shift = torch.zeros_like(norm.running_var) if norm.bias is None else norm.bias
+            writes.folded(present)
             self._fold = fold = _Fold(made_of, *fuse(*tensors, norm.eps, gain, shift))
         return fold
 
@@ -111,20 +112,23 @@ class Writes:
 
     Whoever reads or sets `.data` of a tensor (a value of a state dict and a buffer are plain
     tensors) or shares one with numpy may write there, at once or later. So a change between
-    training and evaluating counts too.
+    training and evaluating counts too. Tensors that share no memory with what was folded do not
+    count: a loop may read `.data` of each output.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self._folded: set[int] = set()
+        """Addresses of the storages that were folded."""
         data: Any = Tensor.data
 
         def read(tensor: Tensor) -> Tensor:
-            self.count += 1
+            self._shared(tensor)
             found: Tensor = data.__get__(tensor)
             return found
 
         def write(tensor: Tensor, value: Tensor) -> None:
-            self.count += 1
+            self._shared(tensor)
             try:
                 data.__set__(tensor, value)
             except BaseException as error:
@@ -132,19 +136,40 @@ class Writes:
                 raise
 
         Tensor.data = property(read, write)  # type: ignore[assignment]
-        self._count_calls(Tensor, "numpy")
-        self._count_calls(nn.Module, "train")
+        numpy, train = Tensor.numpy, nn.Module.train
 
-    def _count_calls(self, owner: type, name: str) -> None:
-        original: Callable[..., Any] = getattr(owner, name)
-
-        @functools.wraps(original)
+        @functools.wraps(numpy)
         @transparent
-        def call(*args: object, **kwargs: object) -> Any:
-            self.count += 1
-            return original(*args, **kwargs)
+        def to_numpy(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            self._shared(tensor)
+            return numpy(tensor, *args, **kwargs)
 
-        setattr(owner, name, call)
+        @functools.wraps(train)
+        @transparent
+        def to_mode(module: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+            self.count += 1
+            return train(module, *args, **kwargs)
+
+        Tensor.numpy = to_numpy  # type: ignore[assignment]
+        nn.Module.train = to_mode  # type: ignore[assignment]
+
+    def folded(self, tensors: Iterable[Tensor]) -> None:
+        """From now on writes to the memory of these count."""
+        self._folded.update(tensor.untyped_storage().data_ptr() for tensor in tensors)
+
+    def forget(self) -> None:
+        """Nothing is folded any more."""
+        self.count += 1
+        self._folded.clear()
+
+    def _shared(self, tensor: Tensor) -> None:
+        if torch.compiler.is_compiling():
+            self.count += 1
+        elif self._folded:
+            try:
+                self.count += tensor.untyped_storage().data_ptr() in self._folded
+            except Exception:  # sparse tensors and those without data have no storage
+                self.count += 1
 
 
 def _is_watched(module: nn.Module) -> bool:
@@ -194,7 +219,7 @@ class FoldedSequences:
 
     def step_done(self, step: int) -> None:
         """Free what was folded: training goes on, and optimizers may write without a trace."""
-        self._writes.count += 1
+        self._writes.forget()
         for _, fold in self._folds.items():
             fold.forget()
 
@@ -227,7 +252,7 @@ class FoldedSequences:
         fold = self._folds.get(layer)
         if fold is None or fold.norm is not norm:
             fold = self._folds[layer] = FoldedLayer(layer, norm)
-        output = fold(x, self._writes.count)
+        output = fold(x, self._writes)
         if output is not None:
             self._hooks.applied(found)
         return output
