@@ -12,15 +12,15 @@ from gpurun.records.tuning import SavedSettings
 def without(saved: SavedSettings, knobs: Iterable[str]) -> tuple[SavedSettings, tuple[str, ...]]:
     """The settings without `knobs`, and the names of the others that went with them.
 
-    Settings that were made only because of these knobs, or are useless without them, are left out
-    too. `GpurunError` if a knob is not set.
+    Settings that were made only for the sake of these knobs are left out too. `GpurunError` if a
+    knob is not set.
     """
     asked = tuple(dict.fromkeys(knobs))
     unknown = [name for name in asked if name not in saved.settings]
     if unknown:
         known = ", ".join(saved.settings) or "none"
         raise GpurunError(f"--without {unknown[0]}: it is not set", f"set are: {known}")
-    out = _with_dependents(asked, saved.companions)
+    out = _with_companions(asked, saved.companions)
     rest = {name: value for name, value in saved.settings.items() if name not in out}
     others = tuple(name for name in saved.settings if name in out and name not in asked)
     return replace(saved, settings=rest, speedup=None), others
@@ -36,15 +36,14 @@ def parts(saved: SavedSettings) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
-def _with_dependents(
+def _with_companions(
     asked: Collection[str], companions: Mapping[str, tuple[str, ...]]
 ) -> frozenset[str]:
-    """`asked`, the knobs whose companion they are, and companions that nothing else needs."""
+    """`asked`, and their companions that nothing else needs."""
     out = set(asked)
     before = 0
     while len(out) > before:
         before = len(out)
-        out |= {name for name, needed in companions.items() if out & set(needed)}
         kept = {other for name, needed in companions.items() if name not in out for other in needed}
         out |= {other for name in out for other in companions.get(name, ())} - kept
     return frozenset(out)

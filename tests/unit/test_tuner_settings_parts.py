@@ -32,9 +32,9 @@ def test_a_setting_made_for_the_sake_of_another_goes_with_it() -> None:
     assert set(rest.settings) == set(CHOSEN) - {"loader_workers", "cpu_threads"}
 
 
-def test_what_is_of_no_use_without_a_knob_goes_too() -> None:
-    assert left("cpu_threads") == set(CHOSEN) - {"loader_workers", "cpu_threads"}
-    assert left("loader_pin_memory") == {"tf32", "loader_workers", "cpu_threads"}
+def test_a_companion_goes_alone() -> None:
+    assert left("cpu_threads") == set(CHOSEN) - {"cpu_threads"}
+    assert left("loader_pin_memory") == set(CHOSEN) - {"loader_pin_memory"}
 
 
 def test_a_companion_that_another_knob_needs_stays() -> None:
