@@ -55,9 +55,9 @@ def newest_run(home: Path) -> Path | None:
     """
     try:
         folders = [entry for entry in os.scandir(home / "runs") if entry.is_dir()]
-        runs = [one for one in folders if not _holds_folders_alone(one.path)]
     except OSError:
         return None
+    runs = [one for one in folders if not _has_only_folders(one.path)]
     begun = max((entry.name[:15] for entry in runs), default="")
     latest = [entry for entry in runs if entry.name[:15] == begun]
     newest = max(latest, key=lambda entry: entry.stat().st_mtime_ns, default=None)
@@ -67,11 +67,14 @@ def newest_run(home: Path) -> Path | None:
 def named_run(home: Path, name: str) -> Path | None:
     """The path of this name, or the run of this name; None if there is neither."""
     places = (Path(name), home / "runs" / name)
-    return next((path for path in places if path.is_file() or path.is_dir()), None)
+    return next((path for path in places if path.exists()), None)
 
 
-def _holds_folders_alone(folder: str) -> bool:
-    entries = list(os.scandir(folder))
+def _has_only_folders(folder: str) -> bool:
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:  # another user's, or just removed
+        return False
     return bool(entries) and all(entry.is_dir() for entry in entries)
 
 

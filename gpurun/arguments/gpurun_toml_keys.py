@@ -53,7 +53,9 @@ def checked_table(cls: Any, document: dict[str, Any], path: Path, prefix: str) -
         _check_choices(_item(kind), value, path, name)
         _check_type(known[key], kind, value, path, name)
         if metadata.get("positive") and not 0 < value < math.inf:
-            raise GpurunError(f"{path}: {name}: {value} is not above 0", "Write a number above 0.")
+            raise GpurunError(
+                f"{path}: {name}: {value} is no finite number above 0", "Write a number above 0."
+            )
         checked[key] = value
     return checked
 

@@ -9,6 +9,7 @@ from gpurun.bench.benchmark_launcher import Launch
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.benchmark import BenchmarkLaunch, BenchmarkRecord
 from gpurun.records.bench.metrics import Metric
+from gpurun.records.effects import ALLOW_ALL
 from gpurun.records.result import RunResult
 
 
@@ -80,7 +81,7 @@ def check_workload(
     unequal = before.batch_size and now.batch_size and before.batch_size != now.batch_size
     counted = (baseline.result.samples_per_second, current.result.samples_per_second)
     if batch_may_differ is None or not unequal or None in counted:
-        _refuse(now.difference(before), ", or two settings with --allow training" * bool(unequal))
+        _refuse(now.difference(before), f", or two settings with {ALLOW_ALL}" * bool(unequal))
         return None
     _refuse(replace(now, batch_size=None, steps=None).difference(before))
     if any(metric in PER_BATCH for metric in batch_may_differ):

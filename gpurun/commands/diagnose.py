@@ -30,9 +30,10 @@ from gpurun.timeline.recordings import KINDS, read_recordings
 HELP = """\
 usage: gpurun diagnose [flags] FOLDER | RECORDING...     why is it not faster?
 
-FOLDER is the folder of a run below .gpurun/runs: a plain run or `gpurun profile`. A RECORDING may
-come from another tool: a trace of torch.profiler (.json, .json.gz), a report of Nsight Systems
-(.nsys-rep, or its .sqlite export) or of Nsight Compute (.ncu-rep, or its raw page as .csv).
+FOLDER is the folder of a run below .gpurun/runs, or its name: of a plain run or of
+`gpurun profile`. A RECORDING may come from another tool: a trace of torch.profiler (.json,
+.json.gz), a report of Nsight Systems (.nsys-rep, or its .sqlite export) or of Nsight Compute
+(.ncu-rep, or its raw page as .csv).
 Several recordings must be of one training: one for each rank, or timeline and kernels.
 
   --all            show all findings (default: the five most severe)

@@ -18,3 +18,5 @@ class Effect(enum.Enum):
 
 DEFAULT_ALLOW = (Effect.PIPELINE, Effect.NUMERICS)
 """The effects that may be applied where nobody says others."""
+ALLOW_ALL = "--allow " + ",".join(effect.value for effect in Effect)
+"""What texts advise: a list replaces the default, so `--allow training` would rule out the rest."""

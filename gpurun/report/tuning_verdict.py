@@ -17,6 +17,7 @@ from gpurun.formatting.number_text import (
     times,
 )
 from gpurun.formatting.one_line import one_line
+from gpurun.records.effects import ALLOW_ALL
 from gpurun.records.failure import FailureKind
 from gpurun.records.finding import WARNING
 from gpurun.records.tuning import (
@@ -330,7 +331,7 @@ def larger_batch_sentences(report: TuningReport) -> list[str]:
     if larger.guard is not None and not larger.guard.accepted:
         reasons = "; ".join(one_line(reason) for reason in larger.guard.reasons)
         return [f"{gain}, but the loss guard rejects it: {reasons}", settings]
-    lines = [f"{gain}, changes training; apply with `--allow training`", settings]
+    lines = [f"{gain}, changes training; apply with `{ALLOW_ALL}`", settings]
     lines += [f"  also changes: {one_line(effect)}" for effect in larger.side_effects]
     if not any("learning rate" in effect.lower() for effect in larger.side_effects):
         lines.append(f"  {_LEARNING_RATE_RULE}")

@@ -9,6 +9,7 @@ from typing import Any
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import byte_size, count, duration, number
 from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.records.effects import ALLOW_ALL
 from gpurun.records.tuning import TrialRecord
 from gpurun.trials.live_pair_obstacle import CONTEXT_BYTES
 from gpurun.tuner import knob_calls
@@ -95,7 +96,7 @@ def _batches(ground: PreviewInputs) -> str:
     sizes = ", ".join(str(value["batch_size"]) for value in ground.batches)
     if Effect.TRAINING in ground.allowed:
         return f"would try batch sizes {sizes}"
-    return f"would try batch sizes {sizes} if the proof leaves time; to apply: --allow training"
+    return f"would try batch sizes {sizes} if the proof leaves time; to apply: {ALLOW_ALL}"
 
 
 def _time(trials: int, ground: PreviewInputs, times: TimeBudget) -> str:

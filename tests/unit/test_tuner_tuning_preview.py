@@ -83,7 +83,8 @@ def test_it_says_what_would_be_tried_and_why_the_rest_would_not() -> None:
     assert "would try doubtful 2, doubtful 4" in lines
     assert "would not try idle, idler: no GPU" in lines
     assert "would not try training: training changes are not allowed" in lines
-    later = "would try batch sizes 64, 128 if the proof leaves time; to apply: --allow training"
+    later = "would try batch sizes 64, 128 if the proof leaves time; to apply: --allow "
+    later += "pipeline,numerics,training"
     assert later in lines
 
 

@@ -56,10 +56,10 @@ Without a script, gpurun runs the benchmarks of gpurun.toml ([bench] script = ..
 [[bench.benchmark]]). Each launch is isolated: it changes no file of yours.
 
   --compare REF      compare this tree with its merge base with REF, in live pairs (both run and
-                     take turns of a few steps), until the result is certain.
+                     take turns of a few steps), until the test decides.
                      Exit code 0 pass, 1 regression (slower, more memory, or a loss that is no
                      longer finite), 3 inconclusive, 4 no usable baseline, 5 the benchmark itself
-                     failed. If several apply: 5 before 1 before 6 before 3
+                     failed. If several apply: 5 before 1, 6, 4, 3
   --fail-on-training-change
                      exit code 6 if the loss curves differ from the baseline's by more than
                      repeats of one side do; without this flag that is a warning
@@ -76,7 +76,7 @@ Without a script, gpurun runs the benchmarks of gpurun.toml ([bench] script = ..
                      writes SHA into the record
   --output FILE      the same as --json FILE
   --allow EFFECTS    with --ab: effects to allow, a list of pipeline,numerics,training
-  --threshold 5%     by how much throughput may get worse
+  --threshold 5%     by how much throughput and step time may get worse
   --metrics LIST     metrics that can fail the comparison: throughput,step_time,peak_memory,
                      energy, each with its own threshold if you like: peak_memory=2%
   --max-pairs 16     pairs after which an undecided comparison is inconclusive

@@ -11,7 +11,7 @@ from gpurun.records.finding import Finding, FindingType
 
 ADVICE = (
     "raise the batch size; gpurun --optimize finds the fastest that fits, and names the learning "
-    "rate that goes with it (it changes the training: --allow training)",
+    "rate that goes with it (it changes the training: --allow pipeline,numerics,training)",
     "where the batch must stay: torch.compile(mode='reduce-overhead') makes launches cheap",
 )
 HELD_UP = 0.05

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpurun.records.effects import ALLOW_ALL
 from gpurun.records.tuning import GuardVerdict, LadderRow
 from gpurun.tuner.proof.paired_proof import Finalist
 
 BATCH = "batch_size"
-APPLY_TRAINING = "changes training: apply with --allow training"
+APPLY_TRAINING = f"changes training: apply with {ALLOW_ALL}"
 
 
 @dataclass(frozen=True)
