@@ -36,9 +36,10 @@ def dataset_state(dataset: object, collate_fn: object) -> int | None:
 
 def _parts(*owners: object) -> Iterator[Any]:
     for owner in owners:
-        for name, value in (*attributes(owner), *named_outside(owner)):
+        outside = list(named_outside(owner))
+        for name, value in (*attributes(owner), *outside):
             yield name, *_marks(value)
-        for _, value in named_outside(owner):
+        for _, value in outside:
             if isinstance(value, CONFIGURATIONS):
                 yield from (_marks(inner) for _, inner in attributes(value))
 

@@ -31,7 +31,7 @@ class Epoch:
 
 def watch_datasets(revoked: Callable[[str], None]) -> None:
     """Compare the data set of loaders with a `MarkedInt` of workers with what it was like when the
-    epoch began: after 1, 2, 4, ... batches, since an epoch may be left early, and at its end."""
+    epoch began: at its end, and before its batches 2, 4, 8, ... since it may be left early."""
     iterators: Any = torch_loaders._MultiProcessingDataLoaderIter
     original = iterators._next_data
     epochs: IdentityMap[Epoch] = IdentityMap()
