@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-LENGTHS = (40, 120)
+LENGTHS = (20, 140)
 
 
 class Reader(nn.Module):
