@@ -42,6 +42,10 @@ def emit_json(
 
 
 def emit_text(place: str, text: str, flag: str, *, needed: bool = False) -> None:
+    """Write what a flag asked for to its file, or to stdout for `-`.
+
+    Where that cannot be: a `GpurunError` if it is `needed`, else a line.
+    """
     """To the file, or stdout for `-`; a disk that is full then costs the file only.
 
     `needed`: the command launches nothing and is there for its output: see `must_write`.

@@ -12,7 +12,7 @@ import multiprocessing
 import pickle
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -110,13 +110,13 @@ def shards_itself(dataset: object) -> bool:
 def open_handle(dataset: object) -> str | None:
     """Name of an open file, archive or connection that the data set uses, if there is one."""
     held = (*attributes(dataset), *named_outside(dataset))
-    return next((f"{name} of the data set" for name, x in held if _is_open(x)), None)
+    return _first(held, _is_open)
 
 
 def process_pool(dataset: object) -> str | None:
     """Name of a pool of processes or threads that the data set uses, if there is one."""
     held = (*attributes(dataset), *named_outside(dataset))
-    return next((f"{name} of the data set" for name, x in held if _is_of(x, POOL_TYPES)), None)
+    return _first(held, lambda value: _is_of(value, POOL_TYPES))
 
 
 def random_numbers(dataset: object) -> str | None:
@@ -125,7 +125,11 @@ def random_numbers(dataset: object) -> str | None:
     Those of transforms are left out: their libraries see to their workers themselves.
     """
     held = (*getattr(dataset, "__dict__", {}).items(), *named_outside(dataset))
-    return next((f"{name} of the data set" for name, x in held if _is_of(x, RANDOM_TYPES)), None)
+    return _first(held, lambda value: _is_of(value, RANDOM_TYPES))
+
+
+def _first(held: Iterable[tuple[str, Any]], fits: Callable[[Any], bool]) -> str | None:
+    return next((f"{name} of the data set" for name, value in held if fits(value)), None)
 
 
 def on_cuda(dataset: object) -> bool:

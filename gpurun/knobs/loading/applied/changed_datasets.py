@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import dataloader as torch_loaders
@@ -21,41 +20,30 @@ from gpurun.records.frames import drop_frame
 CHANGED = "the script changes its data set during an epoch, which its workers did not see"
 
 
-@dataclass
-class Epoch:
-    """What the data set was like when an epoch began, and the batches of it that were read."""
-
-    state: int | None
-    batches: int = 0
-
-
 def watch_datasets(revoked: Callable[[str], None]) -> None:
     """Compare the data set of loaders with a `MarkedInt` of workers with what it was like when the
     epoch began: at its end, and before its batches 2, 4, 8, ... since it may be left early."""
     iterators: Any = torch_loaders._MultiProcessingDataLoaderIter
     original = iterators._next_data
-    epochs: IdentityMap[Epoch] = IdentityMap()
+    begun: IdentityMap[int | None] = IdentityMap()
 
-    def compare(iterator: Any, epoch: Epoch) -> None:
-        state = _state(iterator)
-        if None not in (state, epoch.state) and state != epoch.state:
+    def compare(iterator: Any) -> None:
+        before, now = begun.get(iterator), _state(iterator)
+        if None not in (before, now) and before != now:
             revoked(CHANGED)
 
     @functools.wraps(original)
     def _next_data(iterator: Any) -> Any:
-        if not isinstance(iterator._num_workers, MarkedInt):
-            epoch = None
-        elif (epoch := epochs.get(iterator)) is None or iterator._num_yielded == 0:
-            epoch = epochs[iterator] = Epoch(_state(iterator))
+        ours, read = isinstance(iterator._num_workers, MarkedInt), iterator._num_yielded
+        if ours and read == 0:
+            begun[iterator] = _state(iterator)
+        elif ours and (read + 1).bit_count() == 1:
+            compare(iterator)
         try:
-            if epoch is not None:
-                epoch.batches += 1
-                if epoch.batches.bit_count() == 1 and epoch.batches > 1:
-                    compare(iterator, epoch)
             return original(iterator)
         except BaseException as error:
-            if isinstance(error, StopIteration) and epoch is not None:
-                compare(iterator, epoch)
+            if ours and isinstance(error, StopIteration):
+                compare(iterator)
             drop_frame(error)
             raise
 

@@ -5,9 +5,9 @@ shuffles. With persistent workers it draws only the first time. The shuffles of 
 whatever else draws from that generator, would come out differently. So the draw is made up for.
 
 Workers that live on do not see what the script changes in the data set between epochs. Where it has
-changed they are started anew, as without persistent workers. So they are where the loader is opened
-before its last epoch came to its end: torch would set that epoch back, which the script may still
-read.
+changed they are started anew, as without persistent workers. They are also started anew where the
+loader is opened before its last epoch has ended: torch would begin that epoch again, although the
+script may still read it.
 """
 
 from __future__ import annotations
