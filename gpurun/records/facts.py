@@ -63,3 +63,7 @@ class Facts:
     def loaders_of_training(self) -> tuple[LoaderEvent, ...]:
         """The loaders that feed training steps."""
         return tuple(x for x in self.loaders if x.key in self.training_loaders)
+
+    def script_compiles(self) -> bool:
+        """True if the script itself compiles its model."""
+        return "compile" in self.traits or any(root.compiled for root in self.roots)

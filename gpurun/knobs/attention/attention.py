@@ -39,7 +39,7 @@ class Attention(Knob):
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Where attention written by hand was seen in the backward graph of a root."""
-        if "compile" in facts.traits or any(root.compiled for root in facts.roots):
+        if facts.script_compiles():
             return Skip(COMPILED)
         if "data_parallel" in facts.traits:
             return Skip("DataParallel calls copies of the model")

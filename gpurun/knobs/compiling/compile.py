@@ -63,7 +63,7 @@ class Compile(Knob):
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """CUDA graphs first, where device and script can take them: they lose the least."""
-        if "compile" in facts.traits or any(root.compiled for root in facts.roots):
+        if facts.script_compiles():
             return Skip(BY_ITSELF)
         if "data_parallel" in facts.traits:
             return Skip(COPIES_MODEL)

@@ -40,7 +40,7 @@ class FusedLoss(Knob):
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """On top of autocast; how large the outputs are is seen when it runs."""
-        if "compile" in facts.traits or any(root.compiled for root in facts.roots):
+        if facts.script_compiles():
             return Skip("the script compiles by itself")
         if "autocast" not in facts.current:
             return Skip("it saves autocast's cast, and autocast is off")
