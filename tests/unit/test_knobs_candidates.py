@@ -332,6 +332,13 @@ class TestDeviceKnobs:
         assert proposed("tf32", gpu_facts(roots=(dense,))) == [True]
         assert "no float32" in skipped("tf32", gpu_facts(roots=(halves,)))
 
+    def test_a_compilers_own_order_of_memory_is_left_alone(self) -> None:
+        images = replace(gpu_facts().roots[0], module_types={"Conv2d": 3})
+        chosen = gpu_facts(roots=(images,), current={"compile": "default"})
+        scripts_own = gpu_facts(roots=(images,), traits={"compile": "train.py:9"})
+        for ground in (chosen, scripts_own):
+            assert "compiled" in skipped("channels_last", ground)
+
 
 class TestEvaluationFusion:
     IMAGES = replace(ROOT, module_types={"Conv2d": 3, "BatchNorm2d": 3, "Linear": 1})
