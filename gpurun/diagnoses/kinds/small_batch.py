@@ -7,11 +7,12 @@ from typing import ClassVar
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.kinds.kernel_efficiency import activity_while_busy
+from gpurun.records.effects import ALLOW_ALL
 from gpurun.records.finding import Finding, FindingType
 
 ADVICE = (
     "raise the batch size; gpurun --optimize finds the fastest that fits, and names the learning "
-    "rate that goes with it (it changes the training: --allow pipeline,numerics,training)",
+    f"rate that goes with it (it changes the training: {ALLOW_ALL})",
     "where the batch must stay: torch.compile(mode='reduce-overhead') makes launches cheap",
 )
 HELD_UP = 0.05

@@ -44,7 +44,7 @@ class EvaluationFusion(Knob):
         unfit = next((UNFIT[trait] for trait in UNFIT if trait in facts.traits), None)
         if unfit is not None:
             return Skip(unfit)
-        if "compile" in facts.current or any(root.compiled for root in facts.roots):
+        if "compile" in facts.current or facts.script_compiles():
             return Skip(COMPILED)
         kinds = [root.module_types for root in facts.roots]
         if not any(_has(k, LAYERS) and _has(k, NORMS) for k in kinds):
