@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType
@@ -20,6 +21,10 @@ from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.observe.watched_loaders import LOADERS
+
+NO_CONTEXT = "Attempting to run cuBLAS, but there was no current CUDA context"
+"""Torch warns so, and makes the context, where a changed setting has the thread of backward passes
+begin with a matrix product. The script alone would not have warned."""
 
 
 class KnobHooks:
@@ -118,6 +123,7 @@ def apply_settings(settings: tuple[Setting, ...], paths: tuple[str, ...]) -> Non
         return
     from gpurun.knobs import all_knobs, find
 
+    warnings.filterwarnings("ignore", message=NO_CONTEXT)
     try:
         names = [knob.name for knob in all_knobs(paths)]
     except Exception:
