@@ -26,7 +26,8 @@ from gpurun.profilers.api import Obstacle, Profiler
 from gpurun.records.codec import from_json
 from gpurun.records.spec import ProfileSpec, RunSpec
 from gpurun.timeline import from_ncu
-from gpurun.timeline.model import Timeline
+from gpurun.timeline.kernel_groups import kernel_group
+from gpurun.timeline.model import Group, Timeline
 from gpurun.timeline.report_exports import ncu_pages
 
 PAGE = "ncu.csv"
@@ -66,7 +67,8 @@ class Ncu(Profiler):
         kernels: Sequence[str],
     ) -> bool:
         """Look at one step's launches of these kernels."""
-        names = list(dict.fromkeys(function_name(k) for k in kernels if "nccl" not in k.lower()))
+        own = [k for k in kernels if kernel_group(k) is not Group.COMMUNICATION]
+        names = list(dict.fromkeys(map(function_name, own)))
         if not names:
             raise GpurunError(
                 "no kernel was recorded for Nsight Compute to look at",

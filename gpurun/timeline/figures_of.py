@@ -41,6 +41,7 @@ from gpurun.timeline.model import (
     Collective,
     Copy,
     CopyKind,
+    Group,
     Kernel,
     Phase,
     Range,
@@ -109,7 +110,9 @@ def _queue_depth(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork
 
 
 def _small_grids(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork) -> float | None:
+    """Of the computing kernels: an exchange needs few blocks, whatever the batch."""
     counts = [d.multiprocessors for d in timeline.devices or () if d.index == work.device]
+    kernels = [kernel for kernel in kernels if kernel.group is not Group.COMMUNICATION]
     if not counts or counts[0] is None or any(k.kind.grid is None for k in kernels):
         return None
     durations = ends(kernels) - begins(kernels)

@@ -9,6 +9,7 @@ from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.records.profile_figures import KernelShare
+from gpurun.timeline.model import Group
 
 ADVICE = (
     "look at the kernel with Nsight Compute: gpurun profile --sources kineto,ncu",
@@ -82,5 +83,6 @@ def busy_share(evidence: Evidence) -> float | None:
 
 
 def _longest(evidence: Evidence) -> KernelShare | None:
-    kernels = None if evidence.figures is None else evidence.figures.top_kernels
-    return kernels[0] if kernels else None
+    """The longest kernel that computes: an exchange between ranks is a matter of its own."""
+    kernels = () if evidence.figures is None else evidence.figures.top_kernels or ()
+    return next((k for k in kernels if k.group != Group.COMMUNICATION.value), None)

@@ -73,7 +73,10 @@ def fusable_share(evidence: Evidence) -> float | None:
     figures = evidence.figures
     if figures is None or figures.group_shares is None or figures.kernel_share is None:
         return None
-    return sum(figures.group_shares.get(name, 0.0) for name in FUSABLE) * figures.kernel_share
+    shares = figures.group_shares
+    computing = 1 - shares.get(Group.COMMUNICATION.value, 0.0)
+    fusable = sum(shares.get(name, 0.0) for name in FUSABLE)
+    return fusable / computing * figures.kernel_share if computing > 0 else 0.0
 
 
 def _dram_activity(evidence: Evidence) -> float | None:
