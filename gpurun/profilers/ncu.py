@@ -28,6 +28,7 @@ from gpurun.records.spec import ProfileSpec, RunSpec
 from gpurun.timeline import from_ncu
 from gpurun.timeline.kernel_groups import kernel_group
 from gpurun.timeline.model import Group, Timeline
+from gpurun.timeline.ncu_messages import cure, messages
 from gpurun.timeline.report_exports import ncu_pages
 
 PAGE = "ncu.csv"
@@ -89,8 +90,8 @@ class Ncu(Profiler):
         page = folder / PAGE
         if log.profile is None or log.process.rank or not page.exists():
             return None
-        window = (log.profile.begin_ns, log.profile.end_ns)
-        return Timeline((self.name,), *window, kernel_metrics=from_ncu.read(page))
+        begin, end = log.profile.begin_ns, log.profile.end_ns
+        return replace(from_ncu.read(page), window_begin_ns=begin, window_end_ns=end)
 
 
 def function_name(kernel: str) -> str:
@@ -136,10 +137,7 @@ def _launch(argv: tuple[str, ...], folder: Path, environment: Mapping[str, str])
                 "profile without ncu, or a shorter script",
             ) from None
     if not (folder / "kernels.ncu-rep").exists():
-        raise GpurunError(f"Nsight Compute wrote no report: {_reason(log)}", f"{log} says more")
-
-
-def _reason(log: Path) -> str:
-    said = log.read_text(errors="replace").splitlines() if log.exists() else []
-    errors = [line.removeprefix("==ERROR==").strip() for line in said if "==ERROR==" in line]
-    return (errors or said[-1:] or ["it said nothing"])[0]
+        said = log.read_text(errors="replace").splitlines() if log.exists() else []
+        why = (*messages(said), *said[-1:], "it said nothing")[0]
+        todo = cure([why]) if messages(said) else f"{log} says more"
+        raise GpurunError(f"Nsight Compute wrote no report: {why}", todo)

@@ -30,6 +30,7 @@ from gpurun.timeline.device_work import (
     step_count,
 )
 from gpurun.timeline.idle_causes import data_ranges, idle_time
+from gpurun.timeline.kernel_counters import kernel_counters
 from gpurun.timeline.kernel_time import (
     group_shares,
     precision_figures,
@@ -61,6 +62,7 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
         step_parts=step_parts(timeline),
         syncs=sync_figures(timeline),
         top_operators=top_operators(timeline),
+        kernel_counters=kernel_counters(timeline.kernel_metrics),
     )
     if work is None:
         return host

@@ -216,6 +216,12 @@ class KernelMetrics:
     rules: tuple[tuple[str, str, float | None], ...] = ()
     others: Mapping[str, float] | None = None
 
+    @property
+    def is_measured(self) -> bool:
+        """Some counter that a finding could rest on was measured."""
+        counters = (self.sm_percent, self.dram_percent, self.occupancy_percent)
+        return any(each is not None for each in (*counters, self.branch_efficiency_percent))
+
 
 @dataclass(frozen=True)
 class Timeline:

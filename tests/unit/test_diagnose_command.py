@@ -90,6 +90,61 @@ def test_kernel_metrics_join_the_timeline_of_the_same_training(tmp_path: Path) -
     assert found["sources"] == ["device timeline", "Nsight Compute"]
 
 
+COUNTERS = """step 1 loss 2.30, 12 img/s
+==PROF== Profiling "ampere_sgemm" - 0: 0%....50%....100% - 9 passes
+"ID","Process ID","Kernel Name","Block Size","Grid Size","Device","gpu__time_duration.sum",\
+"sm__throughput.avg.pct_of_peak_sustained_elapsed","launch__registers_per_thread"
+"","","","","","","us","%","register/thread"
+"0","77","ampere_sgemm_128x64_tn","(256, 1, 1)","(64, 1, 1)","0","1,204.2","35.02","122"
+"1","77","ampere_sgemm_128x64_tn","(256, 1, 1)","(64, 1, 1)","0","1,200.2","35.00","122"
+"2","77","void f<int, (bool)1>(T1 *, ""x"")","(256, 1, 1)","(64, 1, 1)","0","n/a","nan","inf"
+"""
+
+
+def test_the_counters_of_kernels_are_shown_and_low_ones_are_a_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kernels.csv").write_text(COUNTERS.replace("\\\n", ""))
+    code, text = told(capsys, "kernels.csv", "--markdown", "report.md")
+    assert code == 0
+    assert "kernel_efficiency (0.74): SM throughput is 35 %: ampere_sgemm_128x64_tn" in text
+    rows = [line.split()[1:] for line in text.splitlines() if line.endswith(("64_tn", " f"))]
+    shown = "1,202 µs 2 35.0 % n/a n/a n/a 122 n/a 64 256 ampere_sgemm_128x64_tn"
+    assert rows[-2:] == [
+        shown.split(),
+        ["n/a", "1", "n/a", "n/a", "n/a", "n/a", "n/a", "n/a", "64", "256", "f"],
+    ]
+    assert "| 1,202 µs | 2 | 35.0 % |" in (tmp_path / "report.md").read_text()
+    figures = document(tmp_path, "kernels.csv")["figures"]
+    assert isinstance(figures, dict)
+    sgemm, other = figures["kernel_counters"]
+    assert sgemm["sm_percent"] == pytest.approx(35.01)
+    assert (sgemm["launches"], sgemm["registers"], sgemm["grid"]) == (2, 122, [64, 1, 1])
+    assert (other["sm_percent"], other["mean_us"], other["registers"]) == (None, None, None)
+
+
+def test_a_refused_permission_is_told_with_its_cure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n"
+    header = '"ID","Process ID","Kernel Name","Device"\n'
+    for content in (refused, refused + header, header + refused):
+        (tmp_path / "kernels.csv").write_text(content)
+        code, text = told(capsys, "kernels.csv")
+        assert code == 2
+        assert "ERR_NVGPUCTRPERM - The user does not have permission" in text
+        assert "NVreg_RestrictProfilingToAdminUsers=0" in text
+
+
+def test_counters_that_were_not_measured_are_no_clean_bill(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "k.csv").write_text('"ID","Kernel Name","sm__x"\n"0","gemm","n/a"\n')
+    _, text = told(capsys, "k.csv")
+    assert "no figure was measured that a diagnosis could use" in text
+    assert "none of the counters" in text
+
+
 def test_thresholds_come_from_the_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -404,21 +404,48 @@ def test_no_tensor_cores_no_finding() -> None:
     assert found(healthy_gpu(outside, roots=(pascal,)), FindingType.PRECISION) is None
 
 
+LOW: dict[str, object] = {"occupancy_percent": 10.0, "sm_percent": 20.0}
+TIED = {"registers": 1.0, "shared_memory": 4.0, "block_size": 1.0, "blocks": 32.0}
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "text"),
     [
-        ({"occupancy_percent": 10.0, "sm_percent": 20.0}, FindingType.OCCUPANCY, "registers"),
+        (LOW | {"theoretical_occupancy_percent": 12.5}, FindingType.OCCUPANCY, "by registers:"),
+        (LOW | {"grid": (16, 1, 1)}, FindingType.OCCUPANCY, "by grid"),
+        (LOW, FindingType.OCCUPANCY, "though its limits allow 75 %"),
         (
-            {"occupancy_percent": 10.0, "sm_percent": 20.0, "grid": (16, 1, 1)},
+            LOW | {"theoretical_occupancy_percent": 12.5, "occupancy_limits": dict(TIED)},
             FindingType.OCCUPANCY,
-            "grid",
+            "by registers and block size",
+        ),
+        (
+            LOW | {"theoretical_occupancy_percent": None, "occupancy_limits": {}},
+            FindingType.OCCUPANCY,
+            "its limit was not recorded",
+        ),
+        (
+            LOW | {"theoretical_occupancy_percent": 12.5, "occupancy_limits": {"registers": 1.0}},
+            FindingType.OCCUPANCY,
+            "its limit was not recorded",
+        ),
+        ({"occupancy_percent": 10.0, "sm_percent": None}, FindingType.OCCUPANCY, "10 %"),
+        ({"sm_percent": 35.0}, FindingType.KERNEL_EFFICIENCY, "SM throughput is 35 %: my_kernel"),
+        (
+            {"sm_percent": 35.0, "duration_ns": None},
+            FindingType.KERNEL_EFFICIENCY,
+            "SM throughput is 35 %",
         ),
         ({"branch_efficiency_percent": 40.0}, FindingType.DIVERGENCE, "40 %"),
-        ({"dram_percent": 95.0, "sm_percent": 20.0}, FindingType.MEMORY_BANDWIDTH, "memory"),
+        (
+            {"dram_percent": 95.0, "sm_percent": 20.0},
+            FindingType.MEMORY_BANDWIDTH,
+            "waits for memory",
+        ),
         (
             {"dram_percent": 20.0, "group": Group.ELEMENTWISE},
             FindingType.MEMORY_BANDWIDTH,
-            "memory",
+            "uses 20 % of the memory's bandwidth",
         ),
     ],
 )
@@ -430,6 +457,18 @@ def test_a_kernel_is_diagnosed_by_its_counters(
     assert finding.severity > WARNING
     assert text in finding.description
     assert finding.gain_upper_bound is None
+
+
+@pytest.mark.parametrize(("sm", "level"), [(39.0, "critical"), (41.0, "warning"), (75.0, None)])
+def test_counters_alone_stand_by_themselves_beside_a_timeline_they_are_a_note(
+    sm: float, level: str | None
+) -> None:
+    counters = measured_kernels(kernel(sm_percent=sm, duration_ns=5000.0))
+    alone = found(Evidence(timeline=counters), FindingType.KERNEL_EFFICIENCY)
+    assert (None if alone is None else alone.level) == level
+    slow = replace(counters, kernel_metrics=(kernel(sm_percent=sm),))
+    beside = found(Evidence(timeline=slow, figures=FIGURES), FindingType.KERNEL_EFFICIENCY)
+    assert beside is None or beside.level == "note"
 
 
 def test_a_fast_kernel_at_low_occupancy_and_a_short_one_are_none() -> None:
