@@ -5,12 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from gpurun.cli import main
+from gpurun.records.codec import to_json
+from gpurun.records.scaling import ScalingLaunch, ScalingPoint, ScalingReport
+from gpurun.rundir import write_json
 from scripts.generate_schemas import all_schemas
 from tests.conftest import REPOSITORY
 from tests.recordings import unpacked
@@ -222,6 +226,53 @@ def test_a_folder_without_a_run_is_refused(
     code, text = told(capsys, "empty")
     assert code == 2
     assert "holds no record of a run" in text
+
+
+def test_of_a_tuning_the_launch_with_the_settings_that_were_kept_is_diagnosed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuning = unpacked("gpt124m_tuning", tmp_path)
+    chosen = json.loads((tuning / "tuning.json").read_text())["chosen"]["knobs"]
+    found = document(tmp_path, tuning)
+    launch = Path(str(found["subject"]))
+    assert launch.parent.parent == tuning
+    assert json.loads((launch / "trial.json").read_text())["knobs"] == chosen
+    _, text = told(capsys, tuning)
+    assert f"note: this is trials/{launch.name} of the tuning, kept: {next(iter(chosen))}" in text
+    shutil.rmtree(launch)
+    (tuning / "tuning.json").unlink()
+    _, text = told(capsys, tuning)
+    assert "the newest launch there" in text
+
+
+def test_of_a_scaling_the_last_launch_of_the_largest_count_is_diagnosed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["01-of-1", "02-of-2", "03-of-2", "04-of-2-no-exchange", "05-of-4"]
+    for name in names:
+        launch = tmp_path / "run" / "launches" / name
+        launch.mkdir(parents=True)
+        write_events(launch, [loader(), root(), steady(60, step_ms=10, data_ms=8)])
+    launches = [
+        ScalingLaunch(1, "no" not in name, 1.0, 1.0, 1.0, f"launches/{name}", None)
+        for name in names
+    ]
+    nothing = (100.0, None, None, None, None, None, None)
+    points = (
+        ScalingPoint(1, *nothing, launches=tuple(launches[:1])),
+        ScalingPoint(2, *nothing, launches=tuple(launches[1:4])),
+        ScalingPoint(4, *nothing, launches=(replace(launches[4], error="out of memory"),)),
+    )
+    report = ScalingReport(
+        "weak", "ok", 0, ("train.py",), "CPU", 2, False, None, 3, None, points, (), None, 60.0
+    )
+    write_json(tmp_path / "run" / "scaling.json", to_json(report))
+    code, text = told(capsys, "run")
+    assert code == 0
+    assert "diagnosis of run/launches/03-of-2" in text
+    assert "data_loading" in text
+    assert "note: this is 03-of-2, the scaling's last launch of 2 ranks" in text
+    assert "note: the scaling's last launch of 1 rank: run/launches/01-of-1" in text
 
 
 def test_a_damaged_result_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
