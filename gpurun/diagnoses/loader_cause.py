@@ -38,6 +38,7 @@ class Cause(enum.Enum):
     TRANSFORMS = "transforms"
     IDLE = "idle"
     SAMPLER = "sampler"
+    CORES = "cores"
     NOT_MEASURED = "not_measured"
 
 
@@ -61,10 +62,10 @@ def cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
     )
     if high is not None and high < COMPUTES * at_once:
         return Cause.IDLE
+    full = (_a_rank(evidence.cores_used, evidence) or 0.0) >= BUSY * cores
     if low is None or low < COMPUTES * at_once:
-        return undecided
-    used = _a_rank(evidence.cores_used, evidence) or 0.0
-    return Cause.WORKERS if workers and used < BUSY * cores else Cause.TRANSFORMS
+        return Cause.CORES if low is not None and workers and full else undecided
+    return Cause.WORKERS if workers and not full else Cause.TRANSFORMS
 
 
 def loader_function(evidence: Evidence) -> FunctionSamples | None:

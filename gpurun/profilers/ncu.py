@@ -29,7 +29,7 @@ from gpurun.timeline import from_ncu
 from gpurun.timeline.kernel_groups import kernel_group
 from gpurun.timeline.model import Group, Timeline
 from gpurun.timeline.ncu_messages import cure, messages
-from gpurun.timeline.report_exports import ncu_pages
+from gpurun.timeline.report_exports import ncu_page
 
 PAGE = "ncu.csv"
 """File of the profile's folder with the counters, a line for each launch of a kernel."""
@@ -81,8 +81,8 @@ class Ncu(Profiler):
         write_spec(replace(spec, run_dir=str(folder), profile=ONE_STEP, safety=None))
         argv = (*_ncu(folder, names[:MOST_KERNELS]), *command)
         _launch(argv, folder, child_environment(folder / "spec.json", environment))
-        with ncu_pages(folder / "kernels.ncu-rep") as (raw, _):
-            shutil.copyfile(raw, folder.parent / PAGE)
+        with ncu_page(folder / "kernels.ncu-rep") as page:
+            shutil.copyfile(page, folder.parent / PAGE)
         return True
 
     def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:

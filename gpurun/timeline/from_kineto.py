@@ -54,8 +54,8 @@ def read(path: Path, unix_offset_ns: int | None = None) -> Timeline:
                 reading.take(event)
             except MALFORMED as error:
                 unusable.append(f"{str(event)[:80]}: {type(error).__name__}: {error}")
-        if reading.begin is None and unusable:
-            raise malformed(path, unusable[0])
+        if reading.begin is None and (trace.faults or unusable):
+            raise malformed(path, [*trace.faults, *unusable][0])
         timeline = reading.timeline(path, trace.header, unix_offset_ns)
     except MALFORMED as error:
         raise malformed(path, f"{type(error).__name__}: {error}") from None

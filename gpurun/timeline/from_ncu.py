@@ -1,4 +1,4 @@
-"""Import what Nsight Compute prints as CSV: the raw page, or the details page with its rules."""
+"""Import what Nsight Compute prints as CSV: the raw page or the details page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.model import MALFORMED, KernelMetrics, Timeline, launch_dimensions, malformed
 from gpurun.timeline.ncu_messages import cure, messages
 
-Rule = tuple[str, str, float | None]
 _COLUMNS = {"ID", "Kernel Name"}
 _DECIMAL_COMMA = re.compile(r"^-?(0,\d+|\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+)$")
 _NUMBER = re.compile(r"^-?[\d.,]+(e[+-]?\d+)?$", re.IGNORECASE)
@@ -73,27 +72,16 @@ class _Launch:
 
     cells: Mapping[str, str]
     numbers: dict[str, float] = field(default_factory=dict)
-    rules: list[Rule] = field(default_factory=list)
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Process and ID, which both pages have."""
-        return self.cells.get("Process ID", ""), self.cells["ID"]
 
 
-def read(page: Path, details: Path | None = None) -> Timeline:
-    """The launches of a page, in its order, with the rules of the details page.
+def read(page: Path) -> Timeline:
+    """The launches of a page, in its order; they have no place in time.
 
-    They have no place in time. The notes are what Nsight Compute said beside them.
+    The notes are what Nsight Compute said beside them.
     """
     try:
         table = _page(page)
-        launches = _launches(table)
-        if details is not None:
-            told = {launch.key: launch.rules for launch in _launches(_page(details))}
-            for launch in launches:
-                launch.rules = told.get(launch.key, [])
-        kernels = tuple(map(_metrics, launches))
+        kernels = tuple(map(_metrics, _launches(table)))
     except (csv.Error, *MALFORMED) as error:
         raise malformed(page, f"{type(error).__name__}: {error}") from None
     notes = [f"Nsight Compute: {text}" for text in table.said]
@@ -143,15 +131,11 @@ def _launches(page: _Page) -> list[_Launch]:
         return [_Launch(row, _raw_numbers(row, page.units, comma)) for row in page.rows]
     found: dict[tuple[str, str], _Launch] = {}
     for row in page.rows:
-        launch = _Launch(row)
-        launch = found.setdefault(launch.key, launch)
+        launch = found.setdefault((row.get("Process ID", ""), row["ID"]), _Launch(row))
         name = row["Metric Name"]
         value = _in_base_units(row["Metric Value"], row["Metric Unit"], comma)
         if value is not None:
             launch.numbers.setdefault(_DETAILS.get(name, name), value)
-        if row.get("Rule Name"):
-            gain = parse_number(row.get("Estimated Speedup", ""), comma)
-            launch.rules.append((row["Rule Name"], row["Rule Description"], gain))
     return list(found.values())
 
 
@@ -195,9 +179,7 @@ def _metrics(launch: _Launch) -> KernelMetrics:
         occupancy_percent=get("sm__warps_active.avg.pct_of_peak_sustained_active"),
         theoretical_occupancy_percent=get("sm__maximum_warps_per_active_cycle_pct"),
         branch_efficiency_percent=None if threads is None else threads / 32 * 100,
-        tensor_pipe_percent=_tensor_pipe(numbers),
         occupancy_limits={what: numbers[key] for what, key in _LIMITS.items() if key in numbers},
-        rules=tuple(launch.rules),
         others=numbers,
     )
 
@@ -207,15 +189,6 @@ def _shared_memory(numbers: Mapping[str, float]) -> float | None:
     parts = [numbers.get(f"{_SHARED}_{part}") for part in ("dynamic", "static", "driver")]
     known = [part for part in parts if part is not None]
     return numbers.get(_SHARED, sum(known) if known else None)
-
-
-def _tensor_pipe(numbers: Mapping[str, float]) -> float | None:
-    return _first(
-        numbers,
-        "sm__pipe_tensor_cycles_active" + _PEAK,
-        "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
-        "sm__inst_executed_pipe_tensor" + _PEAK,
-    )
 
 
 def _first(numbers: Mapping[str, float], *names: str) -> float | None:

@@ -22,7 +22,6 @@ _DECODER = json.JSONDecoder(strict=False)
 _BETWEEN = " \t\r\n,"
 _NOT_FINITE = re.compile(r"[+-]?(?:inf(?:inity)?|nan)(?:\(\w*\))?(?!\w)", re.IGNORECASE)
 _EVENT = re.compile(r"\}\s*,\s*(?=\{)")
-_END = re.compile(r"\}\s*(?=\])")
 
 
 class ChromeTrace:
@@ -95,10 +94,10 @@ class ChromeTrace:
             more, at = held.more(at), 0
             if not more:
                 break
-        for found in _END.finditer(held.text, at):
-            if self._is_list or _is_whole(_tail(held.text, found.end() + 1)):
-                return found.end()
-        raise self._damaged(why)
+        end = held.text.rfind("]", at)  # nothing after the events has a list
+        if end < 0:
+            raise self._damaged(why)
+        return end
 
     def _end(self, held: _HeldText, position: int) -> None:
         """Keep what follows the events."""
@@ -184,13 +183,6 @@ def _tail(text: str, position: int) -> str:
     rest = text[position:]
     words = rest.lstrip(_BETWEEN)
     return "{".rjust(len(rest) - len(words)) + words
-
-
-def _is_whole(text: str) -> bool:
-    try:
-        return not text[decoded(text, _next_word(text, 0))[1] :].strip()
-    except json.JSONDecodeError:
-        return False
 
 
 def _zipped(path: Path) -> bool:

@@ -10,7 +10,7 @@ from gpurun.errors import GpurunError
 from gpurun.timeline import from_kineto, from_ncu, from_nsys
 from gpurun.timeline.merge import merged
 from gpurun.timeline.model import Timeline
-from gpurun.timeline.report_exports import ncu_pages, nsys_export
+from gpurun.timeline.report_exports import ncu_page, nsys_export
 
 KINDS = (
     "a run folder, a trace of torch.profiler (.json, .json.gz), a report of Nsight Systems "
@@ -29,8 +29,8 @@ def read_recordings(paths: Sequence[Path]) -> tuple[Timeline, ...]:
     counters: list[Timeline] = []
     for path in paths:
         if _ends(path, NCU_REPORTS):
-            with ncu_pages(path) as (raw, details):
-                counters.append(from_ncu.read(raw, details))
+            with ncu_page(path) as page:
+                counters.append(from_ncu.read(page))
         elif _ends(path, NCU):
             counters.append(from_ncu.read(path))
         elif _ends(path, NSYS_REPORTS):

@@ -180,6 +180,8 @@ def test_busy_workers_beside_a_short_wait_are_not_said_to_be_idle() -> None:
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
+        ({"cores_available": 2.0, "steady_cpu_percent": 180.0, "processes": 5}, "transforms"),
+        ({"cores_available": 1.0, "steady_cpu_percent": 90.0, "processes": 5}, "cores"),
         ({"processes": 1}, "not_measured"),  # the sampler has not seen the workers yet
         ({"processes": 5}, "idle"),
         ({"cpu_percent": 700.0, "steady_cpu_percent": None, "processes": 5}, "not_measured"),

@@ -209,7 +209,7 @@ def test_a_zipped_trace_and_a_bare_list_are_read(tmp_path: Path) -> None:
         ('{"traceEvents": [{"ph": "M"},', "ends in the middle of an event"),
         ('{"rank": "a"b",\n"traceEvents": [{"ph": "M"}]}', "line 1, column 13 is no JSON"),
         ('{"traceEvents": [{"ph": "M"}],\n"name": "a"b"}', "line 2, column 12 is no JSON"),
-        ('{"traceEvents": [{"ph": "X", "name": a long word}]', "line 1, column 38 is no JSON"),
+        ('{"traceEvents": [{"ph": "X", "name": a long word}]}', "line 1, column 38 is no JSON"),
     ],
 )
 def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, content: str, said: str) -> None:

@@ -15,8 +15,13 @@ SENTENCES = {
     Cause.IDLE: "the loader is slow, and mostly idle: it sleeps, or waits for a lock, storage or "
     "network (not told apart here)",
     Cause.SAMPLER: "the sampler takes long to choose samples, in the main process",
+    Cause.CORES: "the model and the worker processes keep all cores busy",
     Cause.NOT_MEASURED: "the cause was not measured",
 }
+COMPUTING = (
+    "store samples decoded and resized, or transform whole batches on the device",
+    "use a faster decoder or transform (Pillow-SIMD, torchvision.transforms.v2, DALI)",
+)
 NO_WORKERS = "no worker process prepares batches while the model trains"
 ADVICE = {
     Cause.WORKERS: (
@@ -26,9 +31,9 @@ ADVICE = {
     ),
     Cause.TRANSFORMS: (
         "load in worker processes: DataLoader(num_workers=...), as long as cores are free",
-        "store samples decoded and resized, or transform whole batches on the device",
-        "use a faster decoder or transform (Pillow-SIMD, torchvision.transforms.v2, DALI)",
+        *COMPUTING,
     ),
+    Cause.CORES: COMPUTING,
     Cause.IDLE: (
         "read ahead in worker processes, or in more of them: their waits pass at the same time",
         "if it waits for storage: keep the data on a local disk or in memory, in few large files",
@@ -51,9 +56,9 @@ class DataLoading(Diagnosis):
 
     Triggered by a wait for data above 5 % of the step, or by an idle device for more than 5 ms
     before the first kernel of a step. Workers, CPU use and the host profile tell the cause: no or
-    too few workers, transforms that keep the CPU busy, a loader that is idle itself, or a slow
-    sampler. Where they do not, no cause is named. Other programs on the cores hide the cause from
-    CPU use, but not from the host profile.
+    too few workers, transforms that keep the CPU busy, no free core, a loader that is idle itself,
+    or a slow sampler. Where they do not, no cause is named. Other programs on the cores hide the
+    cause from CPU use, but not from the host profile.
     """
 
     type: ClassVar[FindingType] = FindingType.DATA_LOADING
@@ -96,7 +101,7 @@ def _first_gap(evidence: Evidence) -> float | None:
 def _workers_help(cause: Cause, evidence: Evidence) -> bool:
     if cause is Cause.SAMPLER:
         return False
-    return cause is not Cause.TRANSFORMS or _has_cores(evidence)
+    return cause not in (Cause.TRANSFORMS, Cause.CORES) or _has_cores(evidence)
 
 
 def _has_cores(evidence: Evidence) -> bool:
