@@ -184,8 +184,8 @@ def _holds_a_document(path: Path) -> bool:
         if path.suffix in (".sqlite", ".db"):
             return path.read_bytes()[:15] == b"SQLite format 3"
         if "kineto" in path.name or path.suffix == ".csv":  # names of kernels may hold any bytes
-            text = path.read_text(errors="replace")
-            return bool(json.loads(text) if path.suffix == ".json" else text)
+            text = path.read_text(encoding="utf-8-sig", errors="replace")
+            return bool(json.loads(text, strict=False) if path.suffix == ".json" else text)
         # a byte order mark is no damage in these
         marked = path.suffix in (".json", ".jsonl") or path.name == "settings.toml"
         text = path.read_text(encoding="utf-8-sig" if marked else "utf-8")

@@ -12,7 +12,7 @@ from gpurun.arguments.subcommand_flags import parse_diagnose
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, emit_text
 from gpurun.diagnoses.diagnosis_report import diagnosis_report
-from gpurun.diagnoses.run_evidence import evidence_of_run, evidence_of_timelines
+from gpurun.diagnoses.run_evidence import RESULT_FILE, evidence_of_run, evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.run_summary import RunRecords, read_records
@@ -30,10 +30,11 @@ from gpurun.timeline.recordings import KINDS, read_recordings
 HELP = """\
 usage: gpurun diagnose [flags] FOLDER | RECORDING...     why is it not faster?
 
-FOLDER is the folder of a run below .gpurun/runs, or its name: of a plain run or of
-`gpurun profile`. A RECORDING may come from another tool: a trace of torch.profiler (.json,
-.json.gz), a report of Nsight Systems (.nsys-rep, or its .sqlite export) or of Nsight Compute
-(.ncu-rep, or its raw page as .csv).
+FOLDER is the folder of a run below .gpurun/runs, or its name: of a plain run, of
+`gpurun profile`, of --optimize (its launch with the settings that were kept) or of --scale
+(its last launch of the largest count). A RECORDING may come from another tool: a trace of
+torch.profiler (.json, .json.gz), a report of Nsight Systems (.nsys-rep, or its .sqlite export)
+or of Nsight Compute (.ncu-rep, or its raw or details page as .csv).
 Several recordings must be of one training: one for each rank, or timeline and kernels.
 
   --all            show all findings (default: the five most severe)
@@ -73,7 +74,13 @@ def examine(paths: list[Path]) -> DiagnosisReport:
         return diagnosis_report(evidence_of_timelines(read_recordings(paths), thresholds), subject)
     if len(paths) > 1:
         raise GpurunError(f"{folder} is a folder beside other paths", "name one folder alone")
-    return diagnose_run(folder, read_records(folder))
+    if any(folder.glob("events-*.jsonl")) or (folder / RESULT_FILE).exists():
+        return diagnose_run(folder, read_records(folder))
+    from gpurun.commands.launch_within import launch_within
+
+    launch, notes = launch_within(folder, diagnose_run)
+    report = diagnose_run(launch, read_records(launch))
+    return replace(report, notes=(*notes, *report.notes))
 
 
 def diagnose_run(folder: Path, records: RunRecords) -> DiagnosisReport:

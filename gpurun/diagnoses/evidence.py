@@ -15,6 +15,7 @@ from gpurun.records.profile_figures import ProfileFigures
 from gpurun.records.result import DeviceUse, RunResult, StepSplit
 from gpurun.records.samples import DeviceSample
 from gpurun.timeline.model import KernelMetrics, Timeline
+from gpurun.timeline.weighty_kernels import SHORT_NS, weighty
 
 CROWD = 0.5
 """Cores that others use, from which on they can hold the script up,"""
@@ -81,7 +82,7 @@ class Evidence:
             Source.ACTIVITY: self.sm_activity is not None,
             Source.TIMELINE: figures is not None and figures.idle is not None,
             Source.HOST: bool(self.host_functions),
-            Source.KERNELS: bool(self.kernel_metrics),
+            Source.KERNELS: any(kernel.is_measured for kernel in self.kernel_metrics),
             Source.TOPOLOGY: result is not None and result.topology is not None,
             Source.OPERATORS: figures is not None and figures.top_operators is not None,
             Source.RANKS: len(self.rank_figures) > 1 or len(self.rank_work_ms) > 1,
@@ -121,6 +122,16 @@ class Evidence:
     def kernel_metrics(self) -> Sequence[KernelMetrics]:
         """Kernels that Nsight Compute measured."""
         return () if self.timeline is None else self.timeline.kernel_metrics or ()
+
+    @property
+    def counters_alone(self) -> bool:
+        """No timeline says what these kernels cost a step: their counters stand by themselves."""
+        return self.figures is None or self.figures.idle is None
+
+    @property
+    def weighty_kernels(self) -> list[KernelMetrics]:
+        """Those worth a change. Short ones are a matter of launches, if a timeline shows these."""
+        return weighty(self.kernel_metrics, 0.0 if self.counters_alone else SHORT_NS)
 
     @property
     def memory(self) -> Sequence[AllocatorState]:

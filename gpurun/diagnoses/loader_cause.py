@@ -1,8 +1,12 @@
-"""Why a loader is slow: few workers, transforms that compute, slow storage, or a slow sampler."""
+"""Why a loader is slow: few workers, transforms that compute, idle waiting, or a slow sampler.
+
+A cause is named only where the use of the processor or a host profile shows it.
+"""
 
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 
 from gpurun.diagnoses.evidence import Evidence
@@ -12,7 +16,8 @@ from gpurun.timeline.model import Phase
 BUSY = 0.85
 """Cores in use, of those there are, from which on more workers find none."""
 COMPUTES = 0.5
-"""Share of the wait in which a processor works, from which on the wait is computation."""
+"""Share of the wait in which a core (with workers: each that they can use) works, from which on the
+wait is computation."""
 MOST = 0.6
 """A function that holds this part of a time is the place to look at."""
 ALIKE = 1.1
@@ -31,29 +36,36 @@ class Cause(enum.Enum):
 
     WORKERS = "workers"
     TRANSFORMS = "transforms"
-    STORAGE = "storage"
+    IDLE = "idle"
     SAMPLER = "sampler"
+    CORES = "cores"
+    NOT_MEASURED = "not_measured"
 
 
 def cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
-    """The cause, as far as CPU use and a host profile show it; `WORKERS` if neither decides.
+    """The cause, as far as CPU use and a host profile show it.
 
-    The host profile shows nothing of worker processes. While other programs use the cores, CPU use
+    If neither decides: `WORKERS` where there are none, which is known, else `NOT_MEASURED`. The
+    host profile shows nothing of worker processes. While other programs use the cores, CPU use
     shows nothing: a thread that waits for a core looks like one that waits for storage.
     """
     if _samples_slowly(evidence):
         return Cause.SAMPLER
-    computing = None if evidence.workers else _profiled_computing(evidence)
+    workers, cores = evidence.workers, _a_rank(evidence.cores_available, evidence) or math.inf
+    at_once = min(workers, cores) if workers else 1.0
+    undecided = Cause.WORKERS if workers == 0 else Cause.NOT_MEASURED
+    computing = None if workers else _profiled_computing(evidence)
     if computing is None and evidence.crowded:
-        return Cause.WORKERS
-    if evidence.workers:
-        return _behind_workers(evidence)
-    low, high = (computing, computing) if computing is not None else _bounds(evidence, wait_share)
-    if high is not None and high < COMPUTES:
-        return Cause.STORAGE
-    if low is not None and low >= COMPUTES:
-        return Cause.TRANSFORMS
-    return Cause.WORKERS
+        return undecided
+    low, high = (
+        _bounds(evidence, wait_share, at_once) if computing is None else (computing, computing)
+    )
+    if high is not None and high < COMPUTES * at_once:
+        return Cause.IDLE
+    full = (_a_rank(evidence.cores_used, evidence) or 0.0) >= BUSY * cores
+    if low is None or low < COMPUTES * at_once:
+        return Cause.CORES if low is not None and workers and full else undecided
+    return Cause.WORKERS if workers and not full else Cause.TRANSFORMS
 
 
 def loader_function(evidence: Evidence) -> FunctionSamples | None:
@@ -81,15 +93,6 @@ def _samples_slowly(evidence: Evidence) -> bool:
     return max(sampling, default=0.0) > MOST * sum(f.self_seconds for f in functions)
 
 
-def _behind_workers(evidence: Evidence) -> Cause:
-    used, cores, workers = evidence.cores_used, evidence.cores_available, evidence.workers or 0
-    if used is None or not cores:
-        return Cause.TRANSFORMS if cores and workers >= cores else Cause.WORKERS
-    if used >= BUSY * cores:
-        return Cause.TRANSFORMS
-    return Cause.WORKERS if used >= COMPUTES * min(workers, cores) else Cause.STORAGE
-
-
 def _profiled_computing(evidence: Evidence) -> float | None:
     """Share of the wait in which Python or a library computes, by the host profile."""
     functions = [f for f in evidence.host_functions if f.phase == Phase.DATA.value]
@@ -111,14 +114,29 @@ def bare_name(function: FunctionSamples) -> str:
     return function.function.strip("<>").split()[-1].rpartition(".")[2]
 
 
-def _bounds(evidence: Evidence, wait_share: float) -> tuple[float | None, float | None]:
-    """Least and most of the wait in which a core works, by the CPU use of the whole run.
+def _bounds(
+    evidence: Evidence, wait_share: float, at_once: float
+) -> tuple[float | None, float | None]:
+    """Fewest and most cores that work in the wait.
 
-    The rest of the step keeps between none and all threads of torch busy.
+    The rest of the step keeps between none and all threads of torch busy, and worker processes,
+    `at_once` at most. The fewest need the use in the measured steps: that of the whole run has the
+    start in it. The most need all workers: the sampler sees new processes after some seconds only.
     """
-    used = evidence.cores_used
-    if used is None or not wait_share:
+    used = _a_rank(evidence.cores_used, evidence)
+    host = None if evidence.result is None else evidence.result.host
+    if used is None or host is None or not wait_share:
         return None, None
-    rest = 1 - wait_share
+    rest, workers = 1 - wait_share, evidence.workers or 0
     threads = 1 if evidence.on_gpu else max(evidence.threads or 1, 1)
-    return (used - rest * threads) / wait_share, used / wait_share
+    busy = threads + (at_once if workers else 0.0)
+    low = None if host.steady_cpu_percent is None else (used - rest * busy) / wait_share
+    seen = _a_rank(host.processes, evidence) or 0
+    return low, used / wait_share if seen > workers else None
+
+
+def _a_rank(amount: float | None, evidence: Evidence) -> float | None:
+    """A rank's part of what all ranks of the run have together."""
+    if amount is None or evidence.result is None:
+        return amount
+    return amount / max(1, evidence.result.ranks)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gpurun.diagnoses.evidence import Evidence
@@ -14,6 +15,7 @@ from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
 from gpurun.measure.training_clock import training_loaders
 from gpurun.records.messages.profile_events import FunctionSamples
+from gpurun.records.messages.turns import ORDERS
 from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample
 from gpurun.rundir import read_json
@@ -39,6 +41,8 @@ def evidence_of_run(
     if not run.processes:
         raise GpurunError(f"{folder} holds no record of a run", "name a folder below .gpurun/runs")
     result = read_result(folder, records)
+    if (folder / "control" / ORDERS).exists():
+        result = _without_processor(result)
     windows = _training(run.processes, result)
     logs = [window.log for window in windows] or list(run.processes)
     waits = next((log.waits for log in logs if log.waits is not None), None)
@@ -91,6 +95,13 @@ def read_result(folder: Path, records: RunRecords | None = None) -> RunResult:
         return decode_lenient(RunResult, read_json(path))
     except (OSError, ValueError, AttributeError) as error:
         raise GpurunError(f"{path} cannot be read: {error}", "run the script again") from None
+
+
+def _without_processor(result: RunResult) -> RunResult:
+    """The result of one side of a live pair: while it is frozen it seems to wait for something."""
+    if result.host is None:
+        return result
+    return replace(result, host=replace(result.host, cpu_percent=None, steady_cpu_percent=None))
 
 
 def _source_lines(functions: Sequence[FunctionSamples]) -> dict[tuple[str, int], str]:

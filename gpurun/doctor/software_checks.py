@@ -12,13 +12,9 @@ from pathlib import Path
 from gpurun.doctor.driver_probe import Machine, NvmlProbe
 from gpurun.measure.gpu_notes import cpu_build
 from gpurun.records.doctor import Check, State
+from gpurun.timeline.ncu_messages import OPEN_COUNTERS
 
 OLDEST_TORCH = (2, 4)
-OPEN_COUNTERS = (
-    "run as root (a container: `--cap-add SYS_ADMIN`), or load the nvidia module with "
-    "NVreg_RestrictProfilingToAdminUsers=0"
-)
-"""Against ERR_NVGPUCTRPERM: NVIDIA's drivers keep the GPU's counters for administrators."""
 
 
 def software_checks(machine: Machine) -> Iterable[Check]:

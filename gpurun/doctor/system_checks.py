@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpurun.doctor.driver_probe import Machine
-from gpurun.doctor.software_checks import OPEN_COUNTERS
 from gpurun.errors import GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.machine import available_cores
 from gpurun.measure.machine_topology import topology
 from gpurun.records.doctor import Check, State
 from gpurun.records.topology import GpuPair, GpuTopology, Interface, Topology
+from gpurun.timeline.ncu_messages import OPEN_COUNTERS
 
 SMALL_SHARED_MEMORY_BYTES = 2**30
 CAP_SYS_ADMIN = 21

@@ -26,8 +26,10 @@ from gpurun.profilers.api import Obstacle, Profiler
 from gpurun.records.codec import from_json
 from gpurun.records.spec import ProfileSpec, RunSpec
 from gpurun.timeline import from_ncu
-from gpurun.timeline.model import Timeline
-from gpurun.timeline.report_exports import ncu_pages
+from gpurun.timeline.kernel_groups import kernel_group
+from gpurun.timeline.model import Group, Timeline
+from gpurun.timeline.ncu_messages import cure, messages
+from gpurun.timeline.report_exports import ncu_page
 
 PAGE = "ncu.csv"
 """File of the profile's folder with the counters, a line for each launch of a kernel."""
@@ -66,7 +68,8 @@ class Ncu(Profiler):
         kernels: Sequence[str],
     ) -> bool:
         """Look at one step's launches of these kernels."""
-        names = list(dict.fromkeys(function_name(k) for k in kernels if "nccl" not in k.lower()))
+        own = [k for k in kernels if kernel_group(k) is not Group.COMMUNICATION]
+        names = list(dict.fromkeys(map(function_name, own)))
         if not names:
             raise GpurunError(
                 "no kernel was recorded for Nsight Compute to look at",
@@ -78,8 +81,8 @@ class Ncu(Profiler):
         write_spec(replace(spec, run_dir=str(folder), profile=ONE_STEP, safety=None))
         argv = (*_ncu(folder, names[:MOST_KERNELS]), *command)
         _launch(argv, folder, child_environment(folder / "spec.json", environment))
-        with ncu_pages(folder / "kernels.ncu-rep") as (raw, _):
-            shutil.copyfile(raw, folder.parent / PAGE)
+        with ncu_page(folder / "kernels.ncu-rep") as page:
+            shutil.copyfile(page, folder.parent / PAGE)
         return True
 
     def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
@@ -87,8 +90,8 @@ class Ncu(Profiler):
         page = folder / PAGE
         if log.profile is None or log.process.rank or not page.exists():
             return None
-        window = (log.profile.begin_ns, log.profile.end_ns)
-        return Timeline((self.name,), *window, kernel_metrics=from_ncu.read(page))
+        begin, end = log.profile.begin_ns, log.profile.end_ns
+        return replace(from_ncu.read(page), window_begin_ns=begin, window_end_ns=end)
 
 
 def function_name(kernel: str) -> str:
@@ -134,10 +137,7 @@ def _launch(argv: tuple[str, ...], folder: Path, environment: Mapping[str, str])
                 "profile without ncu, or a shorter script",
             ) from None
     if not (folder / "kernels.ncu-rep").exists():
-        raise GpurunError(f"Nsight Compute wrote no report: {_reason(log)}", f"{log} says more")
-
-
-def _reason(log: Path) -> str:
-    said = log.read_text(errors="replace").splitlines() if log.exists() else []
-    errors = [line.removeprefix("==ERROR==").strip() for line in said if "==ERROR==" in line]
-    return (errors or said[-1:] or ["it said nothing"])[0]
+        said = log.read_text(errors="replace").splitlines() if log.exists() else []
+        why = (*messages(said), *said[-1:], "it said nothing")[0]
+        todo = cure([why]) if messages(said) else f"{log} says more"
+        raise GpurunError(f"Nsight Compute wrote no report: {why}", todo)

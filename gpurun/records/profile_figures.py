@@ -82,6 +82,28 @@ class KernelShare:
 
 
 @record
+class KernelCounters:
+    """What Nsight Compute measured of one kernel in one shape; None: not measured.
+
+    Means over the `launches` that it looked at; percent of the device's peak.
+    `warp_efficiency_percent`: threads active in a warp. `registers`: a thread.
+    `shared_memory_bytes`: a block, static and dynamic.
+    """
+
+    name: str
+    launches: int
+    mean_us: float | None
+    sm_percent: float | None
+    dram_percent: float | None
+    occupancy_percent: float | None
+    warp_efficiency_percent: float | None
+    registers: int | None
+    shared_memory_bytes: int | None
+    grid: tuple[int, int, int] | None
+    block: tuple[int, int, int] | None
+
+
+@record
 class OperatorShare:
     """All calls of one operator on the host. `share`: of the window, inner operators left out."""
 
@@ -143,3 +165,5 @@ class ProfileFigures:
     group_shares: dict[str, float] | None = None
     top_kernels: tuple[KernelShare, ...] | None = None
     top_operators: tuple[OperatorShare, ...] | None = None
+    kernel_counters: tuple[KernelCounters, ...] | None = None
+    """The longest kernels that Nsight Compute looked at, longest first."""

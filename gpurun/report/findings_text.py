@@ -13,6 +13,7 @@ from gpurun.formatting.one_line import one_line
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import EvidenceFigure, Finding, Location
 from gpurun.records.profile_figures import ProfileFigures
+from gpurun.report.counter_grid import TITLE, counter_grid
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, write_lines
 
 TOP = 5
@@ -41,8 +42,16 @@ def diagnosis_lines(report: DiagnosisReport, everything: bool = False) -> list[L
         for finding in group:
             number += 1
             lines += _finding_lines(number, finding, everything)
+    lines += [[(text, VERBATIM)] for text in counter_lines(report.figures)]
     lines += [[(text, "")] for text in _closing(report, len(shown), everything)]
     return lines
+
+
+def counter_lines(figures: ProfileFigures | None) -> list[str]:
+    """The table of what Nsight Compute measured; no line without it."""
+    if figures is None or not figures.kernel_counters:
+        return []
+    return [TITLE, *(f"  {line}" for line in counter_grid(figures.kernel_counters).lines())]
 
 
 def headline(report: DiagnosisReport) -> str:

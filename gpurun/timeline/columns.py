@@ -34,12 +34,18 @@ class Columns(Sequence[T], Generic[T]):
         self._length = 0
 
     def add(self, *values: Any) -> None:
-        """Append the record with these values, in the order of its fields."""
-        for number, reference, value in zip(self._numbers, self._references, values, strict=True):
-            if number is not None:
-                number.append(value)
-            elif reference is not None:
-                reference.append(value)
+        """Append the record with these values, in the order of its fields; all of it or none."""
+        rows = zip(self._numbers, self._references, values, strict=True)
+        try:
+            for number, reference, value in rows:
+                if number is not None:
+                    number.append(value)
+                elif reference is not None:
+                    reference.append(value)
+        except (TypeError, OverflowError):
+            for column in self._columns():
+                del column[self._length :]
+            raise
         self._length += 1
 
     def __len__(self) -> int:
@@ -106,6 +112,9 @@ class _References:
         if number == len(self._values):
             self._values.append(value)
         self._rows.append(number)
+
+    def __delitem__(self, rows: slice) -> None:
+        del self._rows[rows]
 
     def at(self, places: NDArray[np.intp]) -> _References:
         found = _References()

@@ -33,10 +33,10 @@ E = TypeVar("E", Kernel, Copy, Collective)
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """The device that a rank uses most. Kernels leave collectives out, which stand beside them.
+    """The device that a rank uses most.
 
-    The intervals are cut at the window's ends. `copies` and `collectives` are None where no source
-    records them.
+    Each kernel is one of `kernels` or, if its group is communication, one of `collectives`. The
+    intervals are cut at the window's ends. `copies`: None where no source records them.
     """
 
     device: int
@@ -76,13 +76,13 @@ def device_work(timeline: Timeline) -> DeviceWork | None:
         return None
     device = busiest_device(timeline.kernels)
     kernels = on_device(timeline.kernels, device)
-    communication = collectives_on(timeline, device)
     copies = None
     if timeline.copies is not None:
         copies = intervals(on_device(timeline.copies, device))
-    computes = (kernel.group is not Group.COMMUNICATION for kernel in kernels)
-    compute = intervals(selected(kernels, np.fromiter(computes, bool, len(kernels))))
-    exchange = intervals(communication)
+    groups = (kernel.group is Group.COMMUNICATION for kernel in kernels)
+    exchanges = np.fromiter(groups, bool, len(kernels))
+    compute = intervals(selected(kernels, ~exchanges))
+    exchange = intervals(selected(kernels, exchanges))
     parts = [compute, exchange, *([] if copies is None else [copies])]
     begin, end = timeline.window_begin_ns, timeline.window_end_ns
     busy = Intervals.union(
@@ -111,7 +111,7 @@ def on_device(events: Sequence[E], device: int) -> Sequence[E]:
 
 
 def collectives_on(timeline: Timeline, device: int) -> Sequence[Collective | Kernel]:
-    """The collectives on a device: as such where a source knows them, else by their kernels."""
+    """The collectives on a device: with their sizes where a source tells, else their kernels."""
     if timeline.collectives is not None:
         return on_device(timeline.collectives, device)
     kernels = timeline.kernels or ()

@@ -30,6 +30,7 @@ from gpurun.timeline.device_work import (
     step_count,
 )
 from gpurun.timeline.idle_causes import data_ranges, idle_time
+from gpurun.timeline.kernel_counters import kernel_counters
 from gpurun.timeline.kernel_time import (
     group_shares,
     precision_figures,
@@ -41,6 +42,7 @@ from gpurun.timeline.model import (
     Collective,
     Copy,
     CopyKind,
+    Group,
     Kernel,
     Phase,
     Range,
@@ -60,6 +62,7 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
         step_parts=step_parts(timeline),
         syncs=sync_figures(timeline),
         top_operators=top_operators(timeline),
+        kernel_counters=kernel_counters(timeline.kernel_metrics),
     )
     if work is None:
         return host
@@ -109,7 +112,9 @@ def _queue_depth(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork
 
 
 def _small_grids(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork) -> float | None:
+    """Of the computing kernels: an exchange needs few blocks, whatever the batch."""
     counts = [d.multiprocessors for d in timeline.devices or () if d.index == work.device]
+    kernels = [kernel for kernel in kernels if kernel.group is not Group.COMMUNICATION]
     if not counts or counts[0] is None or any(k.kind.grid is None for k in kernels):
         return None
     durations = ends(kernels) - begins(kernels)

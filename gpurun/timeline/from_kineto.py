@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gpurun.timeline.model import (
     Copy,
     CopyKind,
     Device,
+    Group,
     Kernel,
     KernelKind,
     Operator,
@@ -44,16 +46,20 @@ def read(path: Path, unix_offset_ns: int | None = None) -> Timeline:
     `unix_offset_ns`: by how much the Unix time is ahead of the runtime's clock. It ties a trace
     without marks (of the device alone) to that clock.
     """
-    reading = _Reading()
+    reading, unusable = _Reading(), []
     trace = ChromeTrace(path)
-    event: object = "its header"
     try:
         for event in trace.events():
-            reading.take(event)
-        event = "its header"
-        return reading.timeline(path, trace.header, unix_offset_ns)
+            try:
+                reading.take(event)
+            except MALFORMED as error:
+                unusable.append(f"{str(event)[:80]}: {type(error).__name__}: {error}")
+        if reading.begin is None and (trace.faults or unusable):
+            raise malformed(path, [*trace.faults, *unusable][0])
+        timeline = reading.timeline(path, trace.header, unix_offset_ns)
     except MALFORMED as error:
-        raise malformed(path, f"{str(event)[:80]}: {type(error).__name__}: {error}") from None
+        raise malformed(path, f"{type(error).__name__}: {error}") from None
+    return replace(timeline, notes=tuple(_left_out(path, trace.faults, unusable)))
 
 
 class _Reading:
@@ -89,16 +95,18 @@ class _Reading:
         end = begin + round(float(event.get("dur", 0)) * 1000)
         if end < begin or not isinstance(event["name"], str):
             raise ValueError("it has no name, or ends before it begins")
+        take(begin, end, event, event.get("args") or {})
         self.begin = begin if self.begin is None else min(self.begin, begin)
         self.end = max(self.end, end)
-        take(begin, end, event, event.get("args") or {})
 
     def _kernel(self, begin: int, end: int, event: Event, args: Event) -> None:
         self.device_seen = True
         name = event["name"]
+        collective = args.get("Collective name")
+        group = kernel_group(name) if collective is None else Group.COMMUNICATION
         kind = KernelKind(
             name=name,
-            group=kernel_group(name),
+            group=group,
             tensor_core=uses_tensor_cores(name),
             grid=_dimensions(args.get("grid")),
             block=_dimensions(args.get("block")),
@@ -107,10 +115,9 @@ class _Reading:
         )
         place = _place(args)
         self.kernels.add(begin, end, *place, kind)
-        if "Collective name" in args:
-            self.collectives.add(
-                begin, end, *place, args["Collective name"], _message_bytes(args), _ranks(args)
-            )
+        if group is Group.COMMUNICATION:
+            told = (collective or name, _message_bytes(args), _ranks(args))
+            self.collectives.add(begin, end, *place, *told)
 
     def _copy(self, begin: int, end: int, event: Event, args: Event) -> None:
         self.device_seen = True
@@ -177,6 +184,17 @@ class _Reading:
         self.collectives.shift(offset)
         assert self.begin is not None
         return self.begin + offset, self.end + offset
+
+
+def _left_out(path: Path, faults: Sequence[str], unusable: Sequence[str]) -> Iterator[str]:
+    """The events that are not among those of the timeline: so many, and the first of them."""
+    if faults:
+        more = f", and so are {len(faults) - 1:,} more" if faults[1:] else ""
+        hint = "a quote in a name may lack its backslash: mend it there to have the event"
+        yield f"{path.name}: {faults[0]}; the event there is left out{more}; {hint}"
+    if unusable:
+        told = f"events left out for their values: {len(unusable):,}"
+        yield f"{path.name}: {told}, the first: {unusable[0]}"
 
 
 def _place(args: Event) -> tuple[int, int, int]:

@@ -1,22 +1,21 @@
-"""Import what Nsight Compute prints as CSV: the raw page, and the rules of the details page."""
+"""Import what Nsight Compute prints as CSV: the raw page or the details page."""
 
 from __future__ import annotations
 
 import csv
 import math
 import re
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
 from gpurun.errors import GpurunError
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
-from gpurun.timeline.model import MALFORMED, KernelMetrics, launch_dimensions, malformed
+from gpurun.timeline.model import MALFORMED, KernelMetrics, Timeline, launch_dimensions, malformed
+from gpurun.timeline.ncu_messages import cure, messages
 
-Rule = tuple[str, str, float | None]
-_RAW_COLUMNS = {"ID", "Kernel Name", "Device"}
-_DETAILS_COLUMNS = {"ID", "Rule Name", "Rule Description"}
+_COLUMNS = {"ID", "Kernel Name"}
 _DECIMAL_COMMA = re.compile(r"^-?(0,\d+|\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+)$")
 _NUMBER = re.compile(r"^-?[\d.,]+(e[+-]?\d+)?$", re.IGNORECASE)
 _PEAK = ".avg.pct_of_peak_sustained_elapsed"
@@ -27,105 +26,173 @@ _LIMITS = {
     "barriers": "launch__occupancy_limit_barriers",
     "blocks": "launch__occupancy_limit_blocks",
 }
+_SHARED = "launch__shared_mem_per_block"
+_DETAILS = {
+    "Duration": "gpu__time_duration.sum",
+    "Compute (SM) Throughput": "sm__throughput" + _PEAK,
+    "DRAM Throughput": "dram__throughput" + _PEAK,
+    "Achieved Occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "Theoretical Occupancy": "sm__maximum_warps_per_active_cycle_pct",
+    "Avg. Active Threads Per Warp": "smsp__thread_inst_executed_per_inst_executed.ratio",
+    "Registers Per Thread": "launch__registers_per_thread",
+    "Dynamic Shared Memory Per Block": _SHARED + "_dynamic",
+    "Static Shared Memory Per Block": _SHARED + "_static",
+    "Driver Shared Memory Per Block": _SHARED + "_driver",
+    "Block Limit Registers": _LIMITS["registers"],
+    "Block Limit Shared Mem": _LIMITS["shared_memory"],
+    "Block Limit Warps": _LIMITS["block_size"],
+    "Block Limit Barriers": _LIMITS["barriers"],
+    "Block Limit SM": _LIMITS["blocks"],
+    "# SMs": "launch__sm_count",
+}
+"""Names on the details page, and the metrics that they stand for."""
+_UNITS = {
+    **dict.fromkeys(("us", "usecond", "Kbyte"), 1e3),
+    **dict.fromkeys(("ms", "msecond", "Mbyte"), 1e6),
+    **dict.fromkeys(("s", "second", "Gbyte"), 1e9),
+}
+"""Base units (ns, byte) in one of these; ncu scales them unless `--print-units base` is given."""
 
 
-def read(raw: Path, details: Path | None = None) -> tuple[KernelMetrics, ...]:
-    """The launches of the raw page, in its order, with the rules of the details page."""
+SECTIONS = "profile with --section SpeedOfLight --section Occupancy --section WarpStateStats"
+
+
+@dataclass
+class _Page:
+    """Rows by header, the units of the raw page, and what ncu said beside its table."""
+
+    rows: list[dict[str, str]]
+    units: Mapping[str, str]
+    said: tuple[str, ...]
+
+
+@dataclass
+class _Launch:
+    """One launch of a kernel. `numbers`: its metrics in base units."""
+
+    cells: Mapping[str, str]
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+def read(page: Path) -> Timeline:
+    """The launches of a page, in its order; they have no place in time.
+
+    The notes are what Nsight Compute said beside them.
+    """
     try:
-        return _read(raw, details)
+        table = _page(page)
+        kernels = tuple(map(_metrics, _launches(table)))
     except (csv.Error, *MALFORMED) as error:
-        raise malformed(raw, f"{type(error).__name__}: {error}") from None
+        raise malformed(page, f"{type(error).__name__}: {error}") from None
+    notes = [f"Nsight Compute: {text}" for text in table.said]
+    if not any(kernel.is_measured for kernel in kernels):
+        notes.append(f"{page.name} has none of the counters that gpurun reads: {SECTIONS}")
+    return Timeline(("ncu",), 0, 0, kernel_metrics=kernels, notes=tuple(notes))
 
 
-def _read(raw: Path, details: Path | None) -> tuple[KernelMetrics, ...]:
-    rows = _table(raw, _RAW_COLUMNS)
-    if rows and not rows[0]["ID"]:
-        rows = rows[1:]  # the units; ncu prints base units
-    if not rows:
-        raise GpurunError(f"{raw} holds no launch of a kernel", "profile some launches")
-    comma = _has_decimal_commas(rows)
-    rules = _rules(details, comma) if details is not None else {}
-    return tuple(_metrics(row, rules.get(row["ID"], ()), comma) for row in rows)
-
-
-def _table(path: Path, needed: set[str]) -> list[dict[str, str]]:
-    """Rows by header. Lines before the header (ncu's own, "==PROF== …") are passed over."""
-    with open(path, encoding="utf-8", errors="replace", newline="") as file:
-        lines = [line for line in file if not line.startswith("==")]
-    rows = list(csv.reader(lines))
-    start = next((i for i, row in enumerate(rows) if needed <= set(row)), None)
-    if start is None:
+def _page(path: Path) -> _Page:
+    """The table that ncu printed among lines of its own ("==PROF== …") and of the script."""
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        lines = list(file)
+    said = messages(lines)
+    lines = [line for line in lines if not line.startswith("==")]
+    table = list(csv.reader(lines))
+    start = next((i for i, row in enumerate(table) if set(row) >= _COLUMNS), len(table))
+    header, *rows = table[start:] or [[]]
+    if rows and rows[-1] and _is_cut(lines[-1], rows[-1], header):
+        raise GpurunError(f"{path} ends in the middle of a row", "export it again")
+    # rows of the details page leave out trailing columns that are empty
+    found = [dict(zip_longest(header, row[: len(header)], fillvalue="")) for row in rows]
+    launches = [row for row in found if row["ID"].isdigit() and row["Kernel Name"]]
+    if not launches and said:
+        why = "; ".join(said)
+        raise GpurunError(f"{path} holds no launch of a kernel. Nsight Compute: {why}", cure(said))
+    if not header:
         raise GpurunError(
             f"{path} is no CSV of Nsight Compute",
             "make one: ncu --import REPORT.ncu-rep --csv --page raw --print-units base",
         )
-    header = rows[start]
-    if not lines[-1].endswith("\n"):
-        raise GpurunError(f"{path} ends in the middle of a row", "export it again")
-    # rows of the details page leave out trailing columns that are empty
-    return [
-        dict(zip_longest(header, row[: len(header)], fillvalue="")) for row in rows[start + 1 :]
-    ]
+    if not launches:
+        raise GpurunError(f"{path} holds no launch of a kernel", "profile some launches")
+    return _Page(launches, found[0] if not found[0]["ID"] else {}, said)
 
 
-def _metrics(row: Mapping[str, str], rules: tuple[Rule, ...], comma: bool) -> KernelMetrics:
-    name = row["Kernel Name"]
-    numbers = {
-        key: number
+def _is_cut(line: str, row: list[str], header: list[str]) -> bool:
+    """The last line of a table lacks its end."""
+    if line.endswith("\n") or not row[0].isdigit():
+        return False
+    return not line.endswith('"') or ("Metric Name" not in header and len(row) < len(header))
+
+
+def _launches(page: _Page) -> list[_Launch]:
+    """In their order: the raw page has a row a launch, the details page a row a metric."""
+    comma = any(_DECIMAL_COMMA.match(text) for row in page.rows for text in _values(row))
+    if "Metric Name" not in page.rows[0]:
+        return [_Launch(row, _raw_numbers(row, page.units, comma)) for row in page.rows]
+    found: dict[tuple[str, str], _Launch] = {}
+    for row in page.rows:
+        launch = found.setdefault((row.get("Process ID", ""), row["ID"]), _Launch(row))
+        name = row["Metric Name"]
+        value = _in_base_units(row["Metric Value"], row["Metric Unit"], comma)
+        if value is not None:
+            launch.numbers.setdefault(_DETAILS.get(name, name), value)
+    return list(found.values())
+
+
+def _values(row: Mapping[str, str]) -> Iterable[str]:
+    """The cells of a row that hold a metric."""
+    return (text for key, text in row.items() if "__" in key or key == "Metric Value")
+
+
+def _raw_numbers(row: Mapping[str, str], units: Mapping[str, str], comma: bool) -> dict[str, float]:
+    """The metrics of a row of the raw page that are numbers."""
+    values = {
+        key: _in_base_units(text, units.get(key, ""), comma)
         for key, text in row.items()
-        if "__" in key and (number := parse_number(text, comma)) is not None
+        if "__" in key
     }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _in_base_units(text: str, unit: str, comma: bool) -> float | None:
+    number = parse_number(text, comma)
+    return None if number is None else number * _UNITS.get(unit.partition("/")[0], 1.0)
+
+
+def _metrics(launch: _Launch) -> KernelMetrics:
+    row, numbers = launch.cells, launch.numbers
+    name = row["Kernel Name"]
     get = numbers.get
     threads = get("smsp__thread_inst_executed_per_inst_executed.ratio")
     return KernelMetrics(
         name=name,
         group=kernel_group(name),
         tensor_core=uses_tensor_cores(name),
-        device=int(row["Device"]) if row["Device"].isdigit() else 0,
+        device=int(row["Device"]) if row.get("Device", "").isdigit() else 0,
         duration_ns=get("gpu__time_duration.sum"),
         grid=_dimensions(row.get("Grid Size", "")),
         block=_dimensions(row.get("Block Size", "")),
         registers=_whole(get("launch__registers_per_thread")),
-        shared_memory_bytes=_whole(get("launch__shared_mem_per_block")),
+        shared_memory_bytes=_whole(_shared_memory(numbers)),
         sm_percent=get("sm__throughput" + _PEAK),
         dram_percent=_first(numbers, "dram__throughput" + _PEAK, "gpu__dram_throughput" + _PEAK),
         occupancy_percent=get("sm__warps_active.avg.pct_of_peak_sustained_active"),
         theoretical_occupancy_percent=get("sm__maximum_warps_per_active_cycle_pct"),
         branch_efficiency_percent=None if threads is None else threads / 32 * 100,
-        tensor_pipe_percent=_tensor_pipe(numbers),
         occupancy_limits={what: numbers[key] for what, key in _LIMITS.items() if key in numbers},
-        rules=rules,
         others=numbers,
     )
 
 
-def _tensor_pipe(numbers: Mapping[str, float]) -> float | None:
-    return _first(
-        numbers,
-        "sm__pipe_tensor_cycles_active" + _PEAK,
-        "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active",
-        "sm__inst_executed_pipe_tensor" + _PEAK,
-    )
+def _shared_memory(numbers: Mapping[str, float]) -> float | None:
+    """Bytes a block: in all, else the sum of its parts, which the details page has."""
+    parts = [numbers.get(f"{_SHARED}_{part}") for part in ("dynamic", "static", "driver")]
+    known = [part for part in parts if part is not None]
+    return numbers.get(_SHARED, sum(known) if known else None)
 
 
 def _first(numbers: Mapping[str, float], *names: str) -> float | None:
     return next((numbers[name] for name in names if name in numbers), None)
-
-
-def _rules(path: Path, comma: bool) -> dict[str, tuple[Rule, ...]]:
-    """The rules that Nsight Compute itself applied, by the launch's ID."""
-    found: dict[str, list[Rule]] = defaultdict(list)
-    for row in _table(path, _DETAILS_COLUMNS):
-        if row["Rule Name"]:
-            gain = parse_number(row.get("Estimated Speedup", ""), comma)
-            found[row["ID"]].append((row["Rule Name"], row["Rule Description"], gain))
-    return {launch: tuple(rules) for launch, rules in found.items()}
-
-
-def _has_decimal_commas(rows: list[dict[str, str]]) -> bool:
-    return any(
-        _DECIMAL_COMMA.match(text) for row in rows for key, text in row.items() if "__" in key
-    )
 
 
 def parse_number(text: str, decimal_comma: bool = False) -> float | None:

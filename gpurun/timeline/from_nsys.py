@@ -17,11 +17,9 @@ from gpurun.timeline.columns import Columns
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.model import (
     MALFORMED,
-    Collective,
     Copy,
     CopyKind,
     Device,
-    Group,
     Kernel,
     KernelKind,
     Phase,
@@ -139,7 +137,6 @@ class _Export:
             copies=copies.sorted() if copies is not None else None,
             syncs=syncs.sorted() if syncs is not None else None,
             runtime_calls=calls.sorted() if calls is not None else None,
-            collectives=_collectives(kernels) if kernels is not None else None,
             notes=self._notes(),
         )
 
@@ -284,15 +281,6 @@ def _pageable(kind: CopyKind, source: int | None, target: int | None) -> bool | 
 
 def _capability(major: int | None, minor: int | None) -> tuple[int, int] | None:
     return None if major is None or minor is None else (major, minor)
-
-
-def _collectives(kernels: Columns[Kernel]) -> tuple[Collective, ...]:
-    """Kernels of NCCL; Nsight Systems tells neither the size nor the ranks of the exchange."""
-    return tuple(
-        Collective(k.begin_ns, k.end_ns, k.device, k.stream, k.correlation, k.name, None, None)
-        for k in kernels.sorted()
-        if k.group is Group.COMMUNICATION
-    )
 
 
 def _extent(parts: list[Any]) -> tuple[int, int]:

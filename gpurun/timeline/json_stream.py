@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,74 +16,104 @@ CHUNK = 1 << 20
 HEADER_BYTES = 64 << 20
 """Nobody's header is longer: what has no event until here is no trace."""
 EVENTS = '"traceEvents"'
-_DECODER = json.JSONDecoder()
+LONGEST_WORD = 12
+"""Characters; so close to the end of the text that was read a fault may be a word that is cut."""
+_DECODER = json.JSONDecoder(strict=False)
 _BETWEEN = " \t\r\n,"
+_NOT_FINITE = re.compile(r"[+-]?(?:inf(?:inity)?|nan)(?:\(\w*\))?(?!\w)", re.IGNORECASE)
+_EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 
 
 class ChromeTrace:
-    """One trace file. `header` holds what stands beside the events, once they have been read."""
+    """One trace file. `header` holds what stands beside the events, once they have been read.
+
+    `faults`: each place that is no JSON, and why. The event there is left out.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.header: dict[str, Any] = {}
+        self.faults: list[str] = []
         self._is_list = False
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Each event in the file's order; `GpurunError` for what is no trace or ends early."""
         opened: Callable[..., IO[str]] = gzip.open if _zipped(self.path) else open
         try:
-            with opened(self.path, "rt", encoding="utf-8", errors="replace") as file:
-                yield from self._read(file)
+            with opened(self.path, "rt", encoding="utf-8-sig", errors="replace") as file:
+                yield from self._read(_HeldText(file))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise self._broken() from error
+            raise self._cut("") from error
+        except RecursionError:
+            raise self._damaged("its brackets are nested too deeply") from None
 
-    def _read(self, file: IO[str]) -> Iterator[dict[str, Any]]:
-        text = self._skip_header(file)
-        position = 0
+    def _read(self, held: _HeldText) -> Iterator[dict[str, Any]]:
+        position = self._skip_header(held)
         while True:
-            position = _next_word(text, position)
-            if position < len(text) and text[position] == "]":
-                rest = (text[position + 1 :] + file.read(HEADER_BYTES)).lstrip(_BETWEEN)
-                if not self._is_list:
-                    self._keep("{" + rest)
-                return
+            position = _next_word(held.text, position)
+            if held.text[position : position + 1] == "]":
+                return self._end(held, position + 1)
             try:
-                event, position = _DECODER.raw_decode(text, position)
-            except RecursionError:
-                raise self._broken() from None
-            except json.JSONDecodeError:
-                more = file.read(max(CHUNK, len(text) - position))
-                if not more:
-                    raise self._broken() from None
-                text, position = text[position:] + more, 0
+                event, position = decoded(held.text, position)
+            except json.JSONDecodeError as error:
+                position = self._after(error, held, position)
                 continue
             if isinstance(event, dict):
                 yield event
 
-    def _skip_header(self, file: IO[str]) -> str:
-        """The text from the first event on."""
-        text = file.read(CHUNK)
-        self._is_list = text.lstrip().startswith("[")
+    def _skip_header(self, held: _HeldText) -> int:
+        """The place of the first event."""
+        held.more()
+        begin = _next_word(held.text, 0)
+        self._is_list = held.text.startswith("[", begin)
         if self._is_list:
-            return text.lstrip()[1:]
-        if not text.lstrip().startswith("{"):
+            return begin + 1
+        if not held.text.startswith("{", begin):
             raise self._foreign()
-        while EVENTS not in text or "[" not in text.partition(EVENTS)[2]:
-            more = file.read(CHUNK)
-            if not more or len(text) > HEADER_BYTES:
+        while "[" not in held.text.partition(EVENTS)[2]:
+            if len(held.text) > HEADER_BYTES or not held.more():
                 raise self._foreign()
-            text += more
-        before, _, after = text.partition(EVENTS)
-        self._keep(before.rstrip(_BETWEEN) + "}")
-        return after.partition("[")[2]
+        before = held.text.partition(EVENTS)[0].rstrip(_BETWEEN)
+        self._keep(before + "}", held, 0)
+        return held.text.index("[", held.text.index(EVENTS)) + 1
 
-    def _keep(self, text: str) -> None:
+    def _after(self, error: json.JSONDecodeError, held: _HeldText, position: int) -> int:
+        """The place from which to read on: that of the same event with more text, or the next."""
+        left = len(held.text) - error.pos
+        if left <= LONGEST_WORD or error.msg.startswith("Unterminated string"):
+            if not held.more(position):
+                raise self._cut(f", at {held.place(len(held.text))}")
+            return 0
+        why = f"{held.place(error.pos)} is no JSON ({error.msg})"
+        self.faults.append(why)
+        at = error.pos
+        while True:
+            for found in _EVENT.finditer(held.text, at):
+                if _is_event(held.text, found.end()):
+                    return found.end()
+            more, at = held.more(at), 0
+            if not more:
+                break
+        end = held.text.rfind("]", at)  # nothing after the events has a list
+        if end < 0:
+            raise self._damaged(why)
+        return end
+
+    def _end(self, held: _HeldText, position: int) -> None:
+        """Keep what follows the events."""
+        while held.more() and len(held.text) < HEADER_BYTES:
+            pass
+        if not self._is_list:
+            self._keep(_tail(held.text, position), held, position)
+
+    def _keep(self, text: str, held: _HeldText, begin: int) -> None:
+        """Keep a part of the header, which stands in the held text from `begin` on."""
         try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            raise self._broken() from None
-        if isinstance(found, dict):
-            self.header.update(found)
+            found, _ = decoded(text, _next_word(text, 0))
+        except json.JSONDecodeError as error:
+            place = held.place(min(begin + error.pos, len(held.text)))
+            raise self._damaged(f"{place} is no JSON ({error.msg})") from None
+        self.header.update(found)
 
     def _foreign(self) -> GpurunError:
         return GpurunError(
@@ -90,10 +121,68 @@ class ChromeTrace:
             "name a Chrome trace (.json), an nsys report or a run folder",
         )
 
-    def _broken(self) -> GpurunError:
+    def _cut(self, where: str) -> GpurunError:
         return GpurunError(
-            f"{self.path} is damaged, or ends in the middle of an event", "record it again"
+            f"{self.path} ends in the middle of an event{where}",
+            "copy it again, or record it again and let the script end",
         )
+
+    def _damaged(self, why: str) -> GpurunError:
+        return GpurunError(f"{self.path} is damaged: {why}", "mend that place, or record it again")
+
+
+class _HeldText:
+    """The part of a file that is held in memory, and where in the file it begins."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+        self.text = ""
+        self._line = self._column = 1
+
+    def more(self, done: int = 0) -> bool:
+        """Read on, and drop the text before `done`; False if the file had no more."""
+        more = self._file.read(max(CHUNK, len(self.text) - done))
+        self._line, self._column = self._at(done)
+        self.text = self.text[done:] + more
+        return bool(more)
+
+    def place(self, position: int) -> str:
+        """A place of the held text, as an editor shows it."""
+        return "line {:,}, column {:,}".format(*self._at(position))
+
+    def _at(self, position: int) -> tuple[int, int]:
+        lines = self.text.count("\n", 0, position)
+        if not lines:
+            return self._line, self._column + position
+        return self._line + lines, position - self.text.rindex("\n", 0, position)
+
+
+def decoded(text: str, position: int) -> tuple[Any, int]:
+    """A JSON value and its end. C++ writes infinity as `inf`, which JSON does not know: as NaN."""
+    while True:
+        try:
+            return _DECODER.raw_decode(text, position)
+        except json.JSONDecodeError as error:
+            number = _NOT_FINITE.match(text, error.pos)
+            if number is None or number.end() == len(text) or error.msg != "Expecting value":
+                raise
+            text = text[: error.pos] + "NaN".rjust(len(number[0])) + text[number.end() :]
+
+
+def _is_event(text: str, position: int) -> bool:
+    """The JSON value there is an event, and not a part of the text of one."""
+    try:
+        found, _ = decoded(text, position)
+    except json.JSONDecodeError:
+        return False
+    return isinstance(found, dict) and "ph" in found
+
+
+def _tail(text: str, position: int) -> str:
+    """What follows the events, as an object of its own, each word in its place."""
+    rest = text[position:]
+    words = rest.lstrip(_BETWEEN)
+    return "{".rjust(len(rest) - len(words)) + words
 
 
 def _zipped(path: Path) -> bool:

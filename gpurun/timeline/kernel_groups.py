@@ -11,11 +11,20 @@ import re
 
 from gpurun.timeline.model import Group
 
+_COMMUNICATION = (
+    r"^(?!triton_[a-z]+_fused_).*("  # inductor names its kernels after operators, these among them
+    r"(?<!sy)nccl|rccl|msccl|oneccl|nvshmem|deep_ep|userbuffers"
+    r"|all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|send_?recv|cross_device_reduce"
+    r"|one_?shot_all|two_?shot_all|multimem|symm_?mem)"
+)
+"""NCCL's kernels of all releases, RCCL's, MSCCL's and NVSHMEM's, and those written for an exchange
+(torch's symmetric memory, vLLM's and TensorRT's all-reduce). `sy`: "asyncCluster" is no NCCL."""
+
 _KERNELS: tuple[tuple[Group, re.Pattern[str]], ...] = tuple(
     (group, re.compile(pattern, re.IGNORECASE))
     for group, pattern in (
         (Group.OTHER, r"cudnn_?rnn|rnn_?(cell|bias)|lstm_elementwise|gru_elementwise"),  # of cuDNN
-        (Group.COMMUNICATION, r"nccl|nvshmem|all_?reduce|reduce_?scatter|all_?gather"),
+        (Group.COMMUNICATION, _COMMUNICATION),
         (Group.ATTENTION, r"flash|fmha|sdpa|attention|softmax_warp"),
         (
             Group.CONV,

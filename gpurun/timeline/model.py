@@ -191,8 +191,7 @@ class KernelMetrics:
     """What Nsight Compute measured of one launch. Percent of peak; None where not collected.
 
     `branch_efficiency_percent` holds threads active an instruction, of a warp's 32.
-    `rules`: findings of Nsight Compute itself, each as (rule, description, estimated speedup in
-    percent or None). `others`: every further metric, by its name, in base units.
+    `others`: every further metric, by its name, in base units.
     """
 
     name: str
@@ -209,12 +208,16 @@ class KernelMetrics:
     occupancy_percent: float | None
     theoretical_occupancy_percent: float | None
     branch_efficiency_percent: float | None
-    tensor_pipe_percent: float | None
     occupancy_limits: Mapping[str, float]
     """Blocks that fit a multiprocessor at once, by what limits them: registers, shared_memory,
     block_size, barriers, blocks. The least of them is the limit."""
-    rules: tuple[tuple[str, str, float | None], ...] = ()
     others: Mapping[str, float] | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Some counter that a finding could rest on was measured."""
+        counters = (self.sm_percent, self.dram_percent, self.occupancy_percent)
+        return any(each is not None for each in (*counters, self.branch_efficiency_percent))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from gpurun.errors import GpurunError
 from gpurun.timeline import from_kineto, from_ncu, from_nsys
-from gpurun.timeline.model import KernelMetrics, Timeline
-from gpurun.timeline.report_exports import ncu_pages, nsys_export
+from gpurun.timeline.merge import merged
+from gpurun.timeline.model import Timeline
+from gpurun.timeline.report_exports import ncu_page, nsys_export
 
 KINDS = (
     "a run folder, a trace of torch.profiler (.json, .json.gz), a report of Nsight Systems "
@@ -25,13 +26,13 @@ NCU_REPORTS = (".ncu-rep",)
 def read_recordings(paths: Sequence[Path]) -> tuple[Timeline, ...]:
     """One timeline a rank. Kernel metrics of Nsight Compute join those of the other files."""
     timelines: list[Timeline] = []
-    kernels: list[KernelMetrics] = []
+    counters: list[Timeline] = []
     for path in paths:
         if _ends(path, NCU_REPORTS):
-            with ncu_pages(path) as (raw, details):
-                kernels += from_ncu.read(raw, details)
+            with ncu_page(path) as page:
+                counters.append(from_ncu.read(page))
         elif _ends(path, NCU):
-            kernels += from_ncu.read(path)
+            counters.append(from_ncu.read(path))
         elif _ends(path, NSYS_REPORTS):
             with nsys_export(path) as database:
                 timelines += from_nsys.read(database)
@@ -41,11 +42,12 @@ def read_recordings(paths: Sequence[Path]) -> tuple[Timeline, ...]:
             timelines.append(from_kineto.read(path))
         else:
             raise GpurunError(f"{path} is no recording that gpurun knows", f"name {KINDS}")
-    if not kernels:
+    if not counters:
         return tuple(timelines)
-    first = timelines[0] if timelines else Timeline((), 0, 0)
-    first = replace(first, sources=(*first.sources, "ncu"), kernel_metrics=tuple(kernels))
-    return (first, *timelines[1:])
+    kernels = tuple(kernel for each in counters for kernel in each.kernel_metrics or ())
+    notes = tuple(note for each in counters for note in each.notes)
+    all_counters = replace(counters[0], kernel_metrics=kernels, notes=notes)
+    return (merged([*timelines[:1], all_counters]), *timelines[1:])
 
 
 def _ends(path: Path, suffixes: Sequence[str]) -> bool:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpurun.errors import GpurunError
+from gpurun.timeline.ncu_messages import messages
 
 EXPORT_SECONDS = 600
 BY_HAND = {
@@ -35,18 +36,16 @@ def nsys_export(report: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def ncu_pages(report: Path) -> Iterator[tuple[Path, Path]]:
-    """The raw page and the details page of an `.ncu-rep`; `GpurunError` where there are none."""
+def ncu_page(report: Path) -> Iterator[Path]:
+    """The raw page of an `.ncu-rep`; `GpurunError` where there is none."""
     with tempfile.TemporaryDirectory(prefix="gpurun-ncu-") as folder:
-        pages = []
-        for page in ("raw", "details"):
-            options = ("--csv", "--page", page, "--print-units", "base")
-            done = _converted(report, ("ncu", "--import", str(report), *options), "Nsight Compute")
-            if done.returncode != 0:
-                raise _unread(report, done)
-            pages.append(Path(folder) / f"{page}.csv")
-            pages[-1].write_text(done.stdout, encoding="utf-8")
-        yield pages[0], pages[1]
+        options = ("--csv", "--page", "raw", "--print-units", "base")
+        done = _converted(report, ("ncu", "--import", str(report), *options), "Nsight Compute")
+        if done.returncode != 0:
+            raise _unread(report, done)
+        page = Path(folder) / f"{report.name}.csv"
+        page.write_text(done.stdout, encoding="utf-8")
+        yield page
 
 
 def _converted(report: Path, command: Sequence[str], tool: str) -> subprocess.CompletedProcess[str]:
@@ -73,5 +72,5 @@ def _converted(report: Path, command: Sequence[str], tool: str) -> subprocess.Co
 
 def _unread(report: Path, done: subprocess.CompletedProcess[str]) -> GpurunError:
     said = (done.stderr or done.stdout).strip().splitlines()
-    reason = said[-1] if said else f"the tool ended with code {done.returncode}"
-    return GpurunError(f"{report.name} cannot be read: {reason}", "record it again")
+    told = (*messages(said), *said[-1:], f"the tool ended with code {done.returncode}")
+    return GpurunError(f"{report.name} cannot be read: {told[0]}", "record it again")

@@ -12,10 +12,11 @@ WEIGHT = 0.10
 """Share of the measured kernels' time; a kernel that takes less is not worth a finding."""
 
 
-def weighty(kernels: Sequence[KernelMetrics]) -> list[KernelMetrics]:
-    """Kernels long enough, and with enough of the time, to be worth a change."""
-    known = [k for k in kernels if k.duration_ns is not None]
-    total = sum(k.duration_ns or 0.0 for k in known)
-    return [
-        k for k in known if (k.duration_ns or 0.0) >= max(SHORT_NS, WEIGHT * total) and total > 0
-    ]
+def weighty(kernels: Sequence[KernelMetrics], least_ns: float = SHORT_NS) -> list[KernelMetrics]:
+    """Kernels long enough, and with enough of the time, to be worth a change.
+
+    The length of a kernel that was not measured is no reason to leave it out.
+    """
+    total = sum(kernel.duration_ns or 0.0 for kernel in kernels)
+    least = max(least_ns, WEIGHT * total)
+    return [k for k in kernels if k.duration_ns is None or k.duration_ns >= least]

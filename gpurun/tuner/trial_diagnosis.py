@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
-from gpurun.diagnoses.evidence import Evidence
 from gpurun.diagnoses.ranked_findings import diagnose
 from gpurun.diagnoses.run_evidence import evidence_of_run
 from gpurun.diagnoses.thresholds import Thresholds
@@ -30,7 +28,7 @@ class TrialDiagnoses:
             evidence = evidence_of_run(folder, self._thresholds)
         except GpurunError:
             return ()
-        return diagnose(_without_processor(evidence) if record.took_turns() else evidence)
+        return diagnose(evidence)
 
     def under(self, settings: Mapping[str, Any]) -> tuple[Finding, ...]:
         """The findings of the last trial that was measured under these settings.
@@ -42,15 +40,6 @@ class TrialDiagnoses:
         ran = [t for t in trials if t.knobs == dict(settings) and t.samples_per_second]
         alone = [t for t in ran if not t.took_turns()]
         return self.of((alone or ran)[0]) if ran else ()
-
-
-def _without_processor(evidence: Evidence) -> Evidence:
-    """Evidence without the processor's use: a frozen process seems to wait for something."""
-    result = evidence.result
-    if result is None or result.host is None:
-        return evidence
-    host = replace(result.host, cpu_percent=None, steady_cpu_percent=None)
-    return replace(evidence, result=replace(result, host=host))
 
 
 def serious(findings: Sequence[Finding]) -> list[Finding]:

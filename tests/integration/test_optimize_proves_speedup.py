@@ -13,6 +13,7 @@ import pytest
 
 from gpurun.measure.fingerprint import fingerprint
 from scripts.generate_schemas import all_schemas
+from tests.conftest import Gpurun
 from tests.integration.isolation_launcher import tree
 from tests.integration.tunings import configure, launch, lines, report_of, run_folder
 from tests.once import once
@@ -134,6 +135,13 @@ def test_what_faster_loading_can_gain_at_most_is_measured_too(writer: Tuned) -> 
     assert ceilings["gain_upper_bound"] == ceilings["model_samples_per_second"] / script > 1
     assert b"loader alone" in writer.done.stderr
     assert [t["purpose"] for t in writer.report["trials"]].count("ceilings") == 1
+
+
+def test_the_folder_that_the_verdict_names_can_be_diagnosed(writer: Tuned, gpurun: Gpurun) -> None:
+    done = gpurun("diagnose", str(run_folder(writer.folder / ".gpurun")), cwd=writer.folder)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b" of the tuning, kept: loader_" in done.stderr
+    assert b"busy with transforms" not in done.stderr
 
 
 def test_trials_leave_every_file_as_it_was(writer: Tuned) -> None:

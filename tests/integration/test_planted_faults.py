@@ -37,9 +37,9 @@ def figures_of(finding: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("script", "kind", "line", "wrong_cause", "text"),
     [
-        ("slow_storage", "data_loading", "time.sleep", "transforms", "waits for data"),
+        ("slow_storage", "data_loading", "time.sleep", "transforms", "mostly idle"),
         pytest.param(
-            *("heavy_transform", "data_loading", "np.sort", "storage", "waits for data"),
+            *("heavy_transform", "data_loading", "np.sort", "idle", "waits for data"),
             marks=pytest.mark.slow,
         ),
         pytest.param(

@@ -71,6 +71,7 @@ def test_the_longest_kernels_of_one_step_are_looked_at_and_no_file_changes(
     kernels = [
         "void at::native::elementwise<4, float>(int)",
         "ncclDevKernel_AllReduce(int)",
+        "void vllm::cross_device_reduce_1stage<float>(int)",
         "gemm",
     ]
     assert Ncu().after_run((sys.executable, "train.py"), os.environ, run, kernels)
@@ -89,8 +90,9 @@ def test_counters_that_may_not_be_read_are_said(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stand_in(tmp_path, monkeypatch, works=False)
-    with pytest.raises(GpurunError, match="ERR_NVGPUCTRPERM"):
+    with pytest.raises(GpurunError, match="ERR_NVGPUCTRPERM") as error:
         Ncu().after_run((sys.executable, "train.py"), os.environ, run, ["gemm"])
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in str(error.value.todo)
 
 
 def test_without_kernels_there_is_nothing_to_look_at(tmp_path: Path) -> None:

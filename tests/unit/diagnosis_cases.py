@@ -173,8 +173,7 @@ def kernel(**changes: Any) -> KernelMetrics:
         occupancy_percent=60.0,
         theoretical_occupancy_percent=75.0,
         branch_efficiency_percent=98.0,
-        tensor_pipe_percent=0.0,
-        occupancy_limits={"registers": 8.0, "shared_memory": 16.0},
+        occupancy_limits={"registers": 8.0, "shared_memory": 16.0, "block_size": 9.0},
     )
     return replace(whole, **changes)
 

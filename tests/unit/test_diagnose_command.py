@@ -5,12 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from gpurun.cli import main
+from gpurun.records.codec import to_json
+from gpurun.records.scaling import ScalingLaunch, ScalingPoint, ScalingReport
+from gpurun.rundir import write_json
 from scripts.generate_schemas import all_schemas
 from tests.conftest import REPOSITORY
 from tests.recordings import unpacked
@@ -90,6 +94,61 @@ def test_kernel_metrics_join_the_timeline_of_the_same_training(tmp_path: Path) -
     assert found["sources"] == ["device timeline", "Nsight Compute"]
 
 
+COUNTERS = """step 1 loss 2.30, 12 img/s
+==PROF== Profiling "ampere_sgemm" - 0: 0%....50%....100% - 9 passes
+"ID","Process ID","Kernel Name","Block Size","Grid Size","Device","gpu__time_duration.sum",\
+"sm__throughput.avg.pct_of_peak_sustained_elapsed","launch__registers_per_thread"
+"","","","","","","us","%","register/thread"
+"0","77","ampere_sgemm_128x64_tn","(256, 1, 1)","(64, 1, 1)","0","1,204.2","35.02","122"
+"1","77","ampere_sgemm_128x64_tn","(256, 1, 1)","(64, 1, 1)","0","1,200.2","35.00","122"
+"2","77","void f<int, (bool)1>(T1 *, ""x"")","(256, 1, 1)","(64, 1, 1)","0","n/a","nan","inf"
+"""
+
+
+def test_the_counters_of_kernels_are_shown_and_low_ones_are_a_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "kernels.csv").write_text(COUNTERS.replace("\\\n", ""))
+    code, text = told(capsys, "kernels.csv", "--markdown", "report.md")
+    assert code == 0
+    assert "kernel_efficiency (0.74): SM throughput is 35 %: ampere_sgemm_128x64_tn" in text
+    rows = [line.split()[1:] for line in text.splitlines() if line.endswith(("64_tn", " f"))]
+    shown = "1,202 µs 2 35.0 % n/a n/a n/a 122 n/a 64 256 ampere_sgemm_128x64_tn"
+    assert rows[-2:] == [
+        shown.split(),
+        ["n/a", "1", "n/a", "n/a", "n/a", "n/a", "n/a", "n/a", "64", "256", "f"],
+    ]
+    assert "| 1,202 µs | 2 | 35.0 % |" in (tmp_path / "report.md").read_text()
+    figures = document(tmp_path, "kernels.csv")["figures"]
+    assert isinstance(figures, dict)
+    sgemm, other = figures["kernel_counters"]
+    assert sgemm["sm_percent"] == pytest.approx(35.01)
+    assert (sgemm["launches"], sgemm["registers"], sgemm["grid"]) == (2, 122, [64, 1, 1])
+    assert (other["sm_percent"], other["mean_us"], other["registers"]) == (None, None, None)
+
+
+def test_a_refused_permission_is_told_with_its_cure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n"
+    header = '"ID","Process ID","Kernel Name","Device"\n'
+    for content in (refused, refused + header, header + refused):
+        (tmp_path / "kernels.csv").write_text(content)
+        code, text = told(capsys, "kernels.csv")
+        assert code == 2
+        assert "ERR_NVGPUCTRPERM - The user does not have permission" in text
+        assert "NVreg_RestrictProfilingToAdminUsers=0" in text
+
+
+def test_counters_that_were_not_measured_are_no_clean_bill(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "k.csv").write_text('"ID","Kernel Name","sm__x"\n"0","gemm","n/a"\n')
+    _, text = told(capsys, "k.csv")
+    assert "no figure was measured that a diagnosis could use" in text
+    assert "none of the counters" in text
+
+
 def test_thresholds_come_from_the_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -167,6 +226,53 @@ def test_a_folder_without_a_run_is_refused(
     code, text = told(capsys, "empty")
     assert code == 2
     assert "holds no record of a run" in text
+
+
+def test_of_a_tuning_the_launch_with_the_settings_that_were_kept_is_diagnosed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuning = unpacked("gpt124m_tuning", tmp_path)
+    chosen = json.loads((tuning / "tuning.json").read_text())["chosen"]["knobs"]
+    found = document(tmp_path, tuning)
+    launch = Path(str(found["subject"]))
+    assert launch.parent.parent == tuning
+    assert json.loads((launch / "trial.json").read_text())["knobs"] == chosen
+    _, text = told(capsys, tuning)
+    assert f"note: this is trials/{launch.name} of the tuning, kept: {next(iter(chosen))}" in text
+    shutil.rmtree(launch)
+    (tuning / "tuning.json").unlink()
+    _, text = told(capsys, tuning)
+    assert "the newest launch there" in text
+
+
+def test_of_a_scaling_the_last_launch_of_the_largest_count_is_diagnosed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["01-of-1", "02-of-2", "03-of-2", "04-of-2-no-exchange", "05-of-4"]
+    for name in names:
+        launch = tmp_path / "run" / "launches" / name
+        launch.mkdir(parents=True)
+        write_events(launch, [loader(), root(), steady(60, step_ms=10, data_ms=8)])
+    launches = [
+        ScalingLaunch(1, "no" not in name, 1.0, 1.0, 1.0, f"launches/{name}", None)
+        for name in names
+    ]
+    nothing = (100.0, None, None, None, None, None, None)
+    points = (
+        ScalingPoint(1, *nothing, launches=tuple(launches[:1])),
+        ScalingPoint(2, *nothing, launches=tuple(launches[1:4])),
+        ScalingPoint(4, *nothing, launches=(replace(launches[4], error="out of memory"),)),
+    )
+    report = ScalingReport(
+        "weak", "ok", 0, ("train.py",), "CPU", 2, False, None, 3, None, points, (), None, 60.0
+    )
+    write_json(tmp_path / "run" / "scaling.json", to_json(report))
+    code, text = told(capsys, "run")
+    assert code == 0
+    assert "diagnosis of run/launches/03-of-2" in text
+    assert "data_loading" in text
+    assert "note: this is 03-of-2, the scaling's last launch of 2 ranks" in text
+    assert "note: the scaling's last launch of 1 rank: run/launches/01-of-1" in text
 
 
 def test_a_damaged_result_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -126,11 +127,13 @@ def test_a_wait_for_data_beside_a_busy_device_is_no_finding() -> None:
 
 
 def cpu_bound_data(
-    cores: float, workers: int, functions: Sequence[FunctionSamples] = ()
+    cores: float | None, workers: int, functions: Sequence[FunctionSamples] = ()
 ) -> Evidence:
     split = StepSplit(8.0, None, 1.0, 0.6, 0.2, 0.2)
+    used = cores and cores * 100
+    host = HostUse(used, 8.0, 1, 1 + workers, steady_cpu_percent=used)
     return healthy_cpu(
-        result=result(split, host=HostUse(cores * 100, 8.0, 1, 1)),
+        result=result(split, host=host),
         loaders=(loader(workers),),
         timeline=profiled(functions) if functions else None,
     )
@@ -139,21 +142,79 @@ def cpu_bound_data(
 @pytest.mark.parametrize(
     ("cores", "workers", "cause"),
     [
-        (0.3, 0, "storage"),
+        (0.3, 0, "idle"),
         (1.0, 0, "transforms"),
         (0.5, 0, "workers"),
         (7.8, 8, "transforms"),
         (1.9, 2, "workers"),
-        (0.2, 4, "storage"),
+        (0.2, 4, "idle"),
+        (1.3, 12, "idle"),  # they sleep, on fewer cores than workers
+        (3.0, 4, "workers"),
+        (2.0, 4, "not_measured"),  # the model's own threads may be all of it
+        (None, 12, "not_measured"),  # as in a side of a live pair
+        (None, 0, "workers"),
     ],
 )
-def test_cpu_use_and_workers_tell_why_data_are_late(cores: float, workers: int, cause: str) -> None:
+def test_cpu_use_and_workers_tell_why_data_are_late(
+    cores: float | None, workers: int, cause: str
+) -> None:
     finding = first(cpu_bound_data(cores, workers))
     assert finding.type is FindingType.DATA_LOADING
     assert finding.location == Location("train.py", 31)
     assert {e.name: e.value for e in finding.evidence}["cause"] == cause
     assert finding.gain_upper_bound == pytest.approx(5.0)
     assert Source.HOST.value in finding.missing_sources
+
+
+def test_busy_workers_beside_a_short_wait_are_not_said_to_be_idle() -> None:
+    """They fill their queue while the model trains, and rest while it is full."""
+    split = StepSplit(1.0, None, 4.0, 4.0, 0.5, 0.5)
+    host = HostUse(120.0, 8.0, 1, 5, steady_cpu_percent=120.0)
+    finding = found(
+        healthy_cpu(result=result(split, host=host), loaders=(loader(4),)), FindingType.DATA_LOADING
+    )
+    assert finding is not None
+    assert "the cause was not measured" in finding.description
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"cores_available": 2.0, "steady_cpu_percent": 180.0, "processes": 5}, "transforms"),
+        ({"cores_available": 1.0, "steady_cpu_percent": 90.0, "processes": 5}, "cores"),
+        ({"processes": 1}, "not_measured"),  # the sampler has not seen the workers yet
+        ({"processes": 5}, "idle"),
+        ({"cpu_percent": 700.0, "steady_cpu_percent": None, "processes": 5}, "not_measured"),
+        ({"cpu_percent": 700.0, "steady_cpu_percent": 700.0, "processes": 5}, "transforms"),
+        ({"steady_cpu_percent": 180.0, "processes": 10}, "idle"),  # of two ranks
+    ],
+)
+def test_a_cause_needs_the_use_of_all_processes_in_the_measured_steps(
+    changes: dict[str, Any], cause: str
+) -> None:
+    evidence = cpu_bound_data(0.5, 4)
+    assert evidence.result is not None
+    assert evidence.result.host is not None
+    ranks = 2 if changes["processes"] == 10 else 1
+    host = replace(evidence.result.host, **changes)
+    finding = first(replace(evidence, result=replace(evidence.result, host=host, ranks=ranks)))
+    assert {e.name: e.value for e in finding.evidence}["cause"] == cause
+
+
+@pytest.mark.parametrize("cores", [0.2, 1.0, None])
+@pytest.mark.parametrize("workers", [0, 2, 16])
+def test_storage_is_never_named_as_a_fact(cores: float | None, workers: int) -> None:
+    said = first(cpu_bound_data(cores, workers)).description
+    assert "storage" not in said or "not told apart here" in said
+
+
+def test_a_pause_before_the_first_kernel_is_not_said_to_be_a_wait_for_data() -> None:
+    pause = replace(IDLE, total=0.3, data=None, before_first_kernel_ms=9.0)
+    recording = Evidence(figures=replace(FIGURES, idle=pause, step_ms=30.0))
+    finding = found(recording, FindingType.DATA_LOADING)
+    assert finding is not None
+    assert "30 % of the step before its first kernel, as if it waited" in finding.description
+    assert "the cause was not measured" in finding.description
 
 
 def test_threads_that_a_setting_of_gpurun_chose_are_no_finding() -> None:
@@ -178,7 +239,7 @@ def test_neighbours_that_take_the_cores_leave_the_cause_open() -> None:
     assert {e.name: e.value for e in finding.evidence}["cause"] == "workers"
 
 
-@pytest.mark.parametrize(("blocked", "cause"), [(0.0, "transforms"), (0.7, "storage")])
+@pytest.mark.parametrize(("blocked", "cause"), [(0.0, "transforms"), (0.7, "idle")])
 def test_neighbours_hide_no_cause_from_a_host_profile(blocked: float, cause: str) -> None:
     resize = replace(function("resize", 0.75, phase=Phase.DATA), blocked_seconds=blocked)
     evidence = cpu_bound_data(1.0, 0, [resize])
@@ -201,7 +262,7 @@ def test_a_host_profile_names_the_line_in_the_data_set() -> None:
     ]
     finding = first(cpu_bound_data(1.0, 0, functions))
     assert finding.location == Location("/home/me/train.py", 44, "resize")
-    assert {e.name: e.value for e in finding.evidence}["cause"] == "storage"
+    assert {e.name: e.value for e in finding.evidence}["cause"] == "idle"
 
 
 def test_workers_are_no_cure_for_a_slow_sampler() -> None:
@@ -404,21 +465,48 @@ def test_no_tensor_cores_no_finding() -> None:
     assert found(healthy_gpu(outside, roots=(pascal,)), FindingType.PRECISION) is None
 
 
+LOW: dict[str, object] = {"occupancy_percent": 10.0, "sm_percent": 20.0}
+TIED = {"registers": 1.0, "shared_memory": 4.0, "block_size": 1.0, "blocks": 32.0}
+
+
 @pytest.mark.parametrize(
     ("changes", "kind", "text"),
     [
-        ({"occupancy_percent": 10.0, "sm_percent": 20.0}, FindingType.OCCUPANCY, "registers"),
+        (LOW | {"theoretical_occupancy_percent": 12.5}, FindingType.OCCUPANCY, "by registers:"),
+        (LOW | {"grid": (16, 1, 1)}, FindingType.OCCUPANCY, "by grid"),
+        (LOW, FindingType.OCCUPANCY, "though its limits allow 75 %"),
         (
-            {"occupancy_percent": 10.0, "sm_percent": 20.0, "grid": (16, 1, 1)},
+            LOW | {"theoretical_occupancy_percent": 12.5, "occupancy_limits": dict(TIED)},
             FindingType.OCCUPANCY,
-            "grid",
+            "by registers and block size",
+        ),
+        (
+            LOW | {"theoretical_occupancy_percent": None, "occupancy_limits": {}},
+            FindingType.OCCUPANCY,
+            "its limit was not recorded",
+        ),
+        (
+            LOW | {"theoretical_occupancy_percent": 12.5, "occupancy_limits": {"registers": 1.0}},
+            FindingType.OCCUPANCY,
+            "its limit was not recorded",
+        ),
+        ({"occupancy_percent": 10.0, "sm_percent": None}, FindingType.OCCUPANCY, "10 %"),
+        ({"sm_percent": 35.0}, FindingType.KERNEL_EFFICIENCY, "SM throughput is 35 %: my_kernel"),
+        (
+            {"sm_percent": 35.0, "duration_ns": None},
+            FindingType.KERNEL_EFFICIENCY,
+            "SM throughput is 35 %",
         ),
         ({"branch_efficiency_percent": 40.0}, FindingType.DIVERGENCE, "40 %"),
-        ({"dram_percent": 95.0, "sm_percent": 20.0}, FindingType.MEMORY_BANDWIDTH, "memory"),
+        (
+            {"dram_percent": 95.0, "sm_percent": 20.0},
+            FindingType.MEMORY_BANDWIDTH,
+            "waits for memory",
+        ),
         (
             {"dram_percent": 20.0, "group": Group.ELEMENTWISE},
             FindingType.MEMORY_BANDWIDTH,
-            "memory",
+            "uses 20 % of the memory's bandwidth",
         ),
     ],
 )
@@ -430,6 +518,18 @@ def test_a_kernel_is_diagnosed_by_its_counters(
     assert finding.severity > WARNING
     assert text in finding.description
     assert finding.gain_upper_bound is None
+
+
+@pytest.mark.parametrize(("sm", "level"), [(39.0, "critical"), (41.0, "warning"), (75.0, None)])
+def test_counters_alone_stand_by_themselves_beside_a_timeline_they_are_a_note(
+    sm: float, level: str | None
+) -> None:
+    counters = measured_kernels(kernel(sm_percent=sm, duration_ns=5000.0))
+    alone = found(Evidence(timeline=counters), FindingType.KERNEL_EFFICIENCY)
+    assert (None if alone is None else alone.level) == level
+    slow = replace(counters, kernel_metrics=(kernel(sm_percent=sm),))
+    beside = found(Evidence(timeline=slow, figures=FIGURES), FindingType.KERNEL_EFFICIENCY)
+    assert beside is None or beside.level == "note"
 
 
 def test_a_fast_kernel_at_low_occupancy_and_a_short_one_are_none() -> None:

@@ -9,6 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from gpurun.diagnoses.evidence import Evidence
+from gpurun.diagnoses.kinds.memory_bandwidth import fusable_share
+from gpurun.records.finding import FindingType
 from gpurun.timeline.columns import Columns
 from gpurun.timeline.device_work import on_device
 from gpurun.timeline.figures_of import figures_of
@@ -24,6 +27,7 @@ from gpurun.timeline.model import (
 from gpurun.timeline.runtime_calls import launch_times
 from gpurun.timeline.steady_window import steady
 from gpurun.timeline.time_intervals import Intervals
+from tests.unit.diagnosis_cases import found
 from tests.unit.timelines import copy, device, kernel, launch, phase, steps, sync, timeline
 
 
@@ -185,6 +189,23 @@ def test_only_communication_that_no_kernel_hides_is_exposed() -> None:
     assert figures.communication.exposed_share == pytest.approx(0.3)
     assert figures.communication.bytes_per_step == 4096
     assert figures.kernel_share == pytest.approx(0.4)
+
+
+def test_kernels_of_an_exchange_say_nothing_of_the_batch_or_of_fusion() -> None:
+    nccl = kernel(300, 900, "ncclDevKernel", Group.COMMUNICATION, grid=(24, 1, 1))
+    figures = figures_of(
+        timeline(
+            1000,
+            [kernel(0, 200, "relu", Group.ELEMENTWISE, grid=(1000, 1, 1)), nccl],
+            devices=[device()],
+        )
+    )
+    assert figures.communication is not None
+    assert figures.communication.exposed_share == pytest.approx(0.6)
+    assert figures.launches is not None
+    assert figures.launches.small_grid_share == 0
+    assert fusable_share(Evidence(figures=figures)) == pytest.approx(0.2)
+    assert found(Evidence(figures=figures), FindingType.KERNEL_EFFICIENCY) is None
 
 
 def test_precision_and_the_top_of_kernels_and_operators() -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from gpurun.errors import GpurunError
 from gpurun.timeline import from_kineto
+from gpurun.timeline.figures_of import figures_of
+from gpurun.timeline.kernel_groups import kernel_group
 from gpurun.timeline.model import CopyKind, Group, Phase, Timeline
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
@@ -91,6 +93,65 @@ def test_collectives_have_their_size_and_ranks(timeline: Timeline) -> None:
     assert (reduce.name, reduce.bytes, reduce.ranks) == ("allreduce", 400, 4)
 
 
+EXCHANGES = (
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)",
+    "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)",
+    "_Z48ncclAllGatherRingLLKernel_copy_i8P11ncclDevComm",
+    "void ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",  # RCCL
+    "mscclKernel_Sum_float_LL(ncclDevComm*)",
+    "void mscclpp::allreduceKernel<float>(float*)",
+    "nvshmemi_barrier_all_kernel",
+    "void deep_ep::intranode::dispatch<8, 768>(int4*)",
+    "void vllm::cross_device_reduce_2stage<__half, 8>(vllm::RankData*)",
+    "multimem_one_shot_all_reduce_kernel<c10::BFloat16, 8>",
+    "oneShotAllReduceKernel",
+)
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_an_exchange_is_known_by_its_kernel_without_metadata_and_is_never_idle_time(
+    tmp_path: Path, name: str
+) -> None:
+    events = [
+        event("user_annotation", "ProfilerStep#3", 100, 100),
+        event("kernel", GEMM, 100, 50, device=0, stream=7, correlation=5),
+        event("kernel", name, 140, 40, device=0, stream=20, correlation=9),
+    ]
+    figures = figures_of(from_kineto.read(written(tmp_path / "trace.json", events)))
+    assert figures.idle is not None
+    assert figures.idle.total == pytest.approx(0.2)
+    assert figures.kernel_share == pytest.approx(0.5)
+    assert figures.communication is not None
+    assert figures.communication.share == pytest.approx(0.4)
+    assert figures.communication.exposed_share == pytest.approx(0.3)
+
+
+def test_an_exchange_is_known_by_its_metadata_whatever_its_kernel_is_called(tmp_path: Path) -> None:
+    events = [
+        event("kernel", GEMM, 100, 50, device=0, correlation=5),
+        event("kernel", "fused_k", 150, 50, device=0, **{"Collective name": "allreduce"}),
+    ]
+    figures = figures_of(from_kineto.read(written(tmp_path / "trace.json", events)))
+    assert figures.kernel_share == pytest.approx(0.5)
+    assert figures.communication is not None
+    assert figures.communication.share == pytest.approx(0.5)
+    assert figures.idle is not None
+    assert figures.idle.total == 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "triton_poi_fused__to_copy_all_gather_into_tensor_wait_tensor_3",
+        "triton_red_fused_native_layer_norm_reduce_scatter_tensor_0",
+        "sm100_gemm_asyncCluster_128x128",
+    ],
+)
+def test_a_computing_kernel_with_the_name_of_an_exchange_inside_is_none(name: str) -> None:
+    assert kernel_group(name) is not Group.COMMUNICATION
+
+
 def test_operators_are_summed_with_their_own_time(timeline: Timeline) -> None:
     assert timeline.operators is not None
     sums = {o.name: (o.calls, o.total_ns, o.self_ns) for o in timeline.operators}
@@ -141,8 +202,14 @@ def test_a_zipped_trace_and_a_bare_list_are_read(tmp_path: Path) -> None:
         ("hello", "is not a trace of torch.profiler"),
         ('{"spec": 1}', "is not a trace of torch.profiler"),
         ('{"traceEvents": []}', "holds no event of a training"),
-        ('{"traceEvents": [{"ph": "X", "na', "ends in the middle of an event"),
+        (
+            '{"traceEvents": [{"ph": "X", "na',
+            "ends in the middle of an event, at line 1, column 33",
+        ),
         ('{"traceEvents": [{"ph": "M"},', "ends in the middle of an event"),
+        ('{"rank": "a"b",\n"traceEvents": [{"ph": "M"}]}', "line 1, column 13 is no JSON"),
+        ('{"traceEvents": [{"ph": "M"}],\n"name": "a"b"}', "line 2, column 12 is no JSON"),
+        ('{"traceEvents": [{"ph": "X", "name": a long word}]}', "line 1, column 38 is no JSON"),
     ],
 )
 def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, content: str, said: str) -> None:
@@ -152,6 +219,58 @@ def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, content: str, s
         from_kineto.read(path)
     assert said in error.value.what
     assert "\n" not in error.value.what
+
+
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan", "-nan", "-nan(ind)", "NaN", "Infinity"])
+def test_numbers_that_are_not_finite_are_read_however_they_are_written(
+    tmp_path: Path, number: str
+) -> None:
+    path = written(tmp_path / "trace.json", EVENTS * 2)
+    text = path.read_text().replace('"bytes": 1024', f'"bytes": 1024, "GB/s": {number}')
+    path.write_text(text.replace('"numSms": 132', f'"numSms": 132, "clock": {number}'))
+    timeline = from_kineto.read(path)
+    assert [copy.bytes for copy in timeline.copies or ()] == [1024, 1024, 8, 8]
+    assert timeline.notes == ()
+
+
+BROKEN_NAMES = (
+    '{"device": [{"ph": 1}, {"name": "cpu"}]}(12): run',
+    'print("inf")',
+    "C:\\users",
+    '"',
+)
+
+
+@pytest.mark.parametrize("name", BROKEN_NAMES)
+@pytest.mark.parametrize("place", [1, len(EVENTS)])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_event_that_is_no_json_is_left_out_and_its_place_is_said(
+    tmp_path: Path, name: str, place: int, indent: int | None
+) -> None:
+    events = [*EVENTS[:place], event("python_function", "BROKEN", 110, 1), *EVENTS[place:]]
+    text = json.dumps({"traceEvents": events, "traceName": "x"}, indent=indent)
+    (tmp_path / "trace.json").write_text(text.replace("BROKEN", name))
+    timeline = from_kineto.read(tmp_path / "trace.json")
+    assert len(timeline.kernels or ()) == 2
+    assert len(timeline.ranges or ()) == 3
+    line = 1 if indent is None else text[: text.index("BROKEN")].count("\n") + 1
+    assert f"trace.json: line {line}, column " in timeline.notes[0]
+    assert "is no JSON" in timeline.notes[0]
+
+
+def test_events_with_unusable_values_are_left_out_and_counted(tmp_path: Path) -> None:
+    spoilt = [
+        event("kernel", GEMM, float("nan"), 4, device=0, stream=7, correlation=5),
+        event("kernel", GEMM, 118, float("inf"), device=0, stream=7, correlation=5),
+        event("cuda_runtime", "cudaLaunchKernel", 114, 2, correlation=10**30),
+    ]
+    timeline = from_kineto.read(written(tmp_path / "trace.json", [*spoilt, *EVENTS]))
+    assert [k.correlation for k in timeline.kernels or ()] == [5, 9]
+    assert [c.correlation for c in timeline.runtime_calls or ()] == [5, 8]
+    assert (timeline.window_begin_ns, timeline.window_end_ns) == (100_000, 150_000)
+    assert "events left out for their values: 3" in timeline.notes[0]
+    with pytest.raises(GpurunError, match="is damaged"):
+        from_kineto.read(written(tmp_path / "trace.json", spoilt[:2]))
 
 
 def test_every_cut_of_a_trace_is_refused(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_a_report_of_nsight_systems_is_exported_and_read(
     assert not Path(kept.read_text().strip()).exists()
 
 
-def test_a_report_of_nsight_compute_is_exported_with_its_rules(
+def test_a_report_of_nsight_compute_is_exported_and_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mlp.ncu-rep"
@@ -49,8 +49,18 @@ def test_a_report_of_nsight_compute_is_exported_with_its_rules(
     programs = stand_in(tmp_path, "ncu", f'cat {DATA}/h200_ncu_"$5"_mlp.csv')
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     (timeline,) = read_recordings([path])
-    assert timeline.kernel_metrics is not None
-    assert timeline.kernel_metrics[3].rules
+    assert len(timeline.kernel_metrics or ()) == 6
+
+
+def test_what_nsight_compute_says_of_a_report_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mlp.ncu-rep"
+    path.touch()
+    says = "echo '==ERROR== The report is of a newer version'; echo '==PROF== bye'; exit 1"
+    monkeypatch.setenv("PATH", f"{stand_in(tmp_path, 'ncu', says)}:/usr/bin:/bin")
+    with pytest.raises(GpurunError, match=r"mlp.ncu-rep cannot be read: The report is of a newer"):
+        read_recordings([path])
 
 
 def test_a_tool_that_exports_nothing_is_an_error_of_one_line(

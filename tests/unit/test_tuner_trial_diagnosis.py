@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Knob
+from gpurun.records.codec import to_json
 from gpurun.records.finding import Finding, FindingType
+from gpurun.records.messages.turns import ORDERS
 from gpurun.records.result import HostUse, StepSplit
 from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.report.tuning_verdict import activity_sentences
-from gpurun.tuner import trial_diagnosis
+from gpurun.rundir import write_json
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
 from gpurun.tuner.trial_series import TrialSeries
-from tests.unit.diagnosis_cases import healthy_cpu, loader, result
+from tests.unit.diagnosis_cases import result
+from tests.unit.recorded_runs import loader, root, steady, write_events
 from tests.unit.report_records import ladder_lines, tuning_report
 from tests.unit.tuner_trials import trial
 
@@ -68,26 +72,20 @@ def test_what_is_left_is_told_by_a_trial_that_was_not_frozen_in_between(
     assert looked_at == [alone, of_pair]
 
 
-@pytest.mark.parametrize(
-    ("took_turns", "cause"),
-    [
-        ({"purpose": TrialPurpose.SCREEN}, "storage"),
-        ({"purpose": TrialPurpose.SCREEN, "gain_over_reference": 1.5}, "transforms"),
-        ({"purpose": TrialPurpose.SCREEN, "in_turns": True}, "transforms"),
-        ({"purpose": TrialPurpose.SHARE}, "transforms"),
-        ({"purpose": TrialPurpose.PAIR_BASELINE, "in_turns": False}, "storage"),
-    ],
-)
-def test_the_processor_tells_nothing_of_a_trial_that_was_frozen_half_of_the_time(
-    took_turns: dict[str, Any], cause: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("took_turns", "cause"), [(False, "idle"), (True, "not_measured")])
+def test_the_processor_tells_nothing_of_a_launch_that_was_frozen_half_of_the_time(
+    took_turns: bool, cause: str, tmp_path: Path
 ) -> None:
     """Three workers on two cores: computing, where a half of it went to the partner's turns."""
-    use = HostUse(90.0, 2.0, 1 << 30, 4, steady_cpu_percent=90.0)
-    waits = result(StepSplit(3.0, None, 3.0, 3.0, 0.5, 0.5), host=use)
-    evidence = healthy_cpu(result=waits, loaders=(loader(workers=3),))
-    monkeypatch.setattr(trial_diagnosis, "evidence_of_run", lambda *_: evidence)
-    series = cast(TrialSeries, SimpleNamespace(folder_of=lambda record: Path()))
-    found = TrialDiagnoses(series, Thresholds()).of(dataclasses.replace(TRIAL, **took_turns))
+    use = HostUse(50.0, 2.0, 1 << 30, 4, steady_cpu_percent=50.0)
+    waits = result(StepSplit(8.0, None, 1.0, 0.6, 0.2, 0.2), host=use)
+    write_events(tmp_path, [loader(workers=3), root(), steady(60, step_ms=10, data_ms=8)])
+    write_json(tmp_path / "result.json", to_json(waits))
+    if took_turns:
+        (tmp_path / "control").mkdir()
+        os.mkfifo(tmp_path / "control" / ORDERS)
+    series = cast(TrialSeries, SimpleNamespace(folder_of=lambda record: tmp_path))
+    found = TrialDiagnoses(series, Thresholds()).of(TRIAL)
     assert {e.name: e.value for e in found[0].evidence}["cause"] == cause
 
 

@@ -12,9 +12,16 @@ from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Locatio
 SENTENCES = {
     Cause.WORKERS: "too few worker processes prepare batches",
     Cause.TRANSFORMS: "the processor is busy with transforms of the samples",
-    Cause.STORAGE: "the loader waits for storage or network, and computes little",
+    Cause.IDLE: "the loader is slow, and mostly idle: it sleeps, or waits for a lock, storage or "
+    "network (not told apart here)",
     Cause.SAMPLER: "the sampler takes long to choose samples, in the main process",
+    Cause.CORES: "the model and the worker processes keep all cores busy",
+    Cause.NOT_MEASURED: "the cause was not measured",
 }
+COMPUTING = (
+    "store samples decoded and resized, or transform whole batches on the device",
+    "use a faster decoder or transform (Pillow-SIMD, torchvision.transforms.v2, DALI)",
+)
 NO_WORKERS = "no worker process prepares batches while the model trains"
 ADVICE = {
     Cause.WORKERS: (
@@ -24,16 +31,20 @@ ADVICE = {
     ),
     Cause.TRANSFORMS: (
         "load in worker processes: DataLoader(num_workers=...), as long as cores are free",
-        "store samples decoded and resized, or transform whole batches on the device",
-        "use a faster decoder or transform (Pillow-SIMD, torchvision.transforms.v2, DALI)",
+        *COMPUTING,
     ),
-    Cause.STORAGE: (
+    Cause.CORES: COMPUTING,
+    Cause.IDLE: (
         "read ahead in worker processes, or in more of them: their waits pass at the same time",
-        "keep the data on a local disk or in memory, in few large files in place of many small",
+        "if it waits for storage: keep the data on a local disk or in memory, in few large files",
     ),
     Cause.SAMPLER: (
         "draw the indices of an epoch at once, with torch.multinomial or torch.randperm",
         "worker processes do not help: DataLoader asks the sampler in the main process",
+    ),
+    Cause.NOT_MEASURED: (
+        "run the script under gpurun: it measures the loader, its workers and their use of the CPU",
+        "where no worker processes load: DataLoader(num_workers=...)",
     ),
 }
 FIRST_GAP_SHARE = 0.02
@@ -45,8 +56,9 @@ class DataLoading(Diagnosis):
 
     Triggered by a wait for data above 5 % of the step, or by an idle device for more than 5 ms
     before the first kernel of a step. Workers, CPU use and the host profile tell the cause: no or
-    too few workers, transforms that keep the CPU busy, storage, or a slow sampler. Other programs
-    on the cores hide the cause from CPU use, but not from the host profile.
+    too few workers, transforms that keep the CPU busy, no free core, a loader that is idle itself,
+    or a slow sampler. Where they do not, no cause is named. Other programs on the cores hide the
+    cause from CPU use, but not from the host profile.
     """
 
     type: ClassVar[FindingType] = FindingType.DATA_LOADING
@@ -56,19 +68,22 @@ class DataLoading(Diagnosis):
     def find(self, evidence: Evidence) -> Finding | None:
         """The wait for data with its cause, and the line of the loader or the data set."""
         share = evidence.data_wait_share
+        said = f"the training waits for data {percent(share)} of the step"
         severity = evidence.thresholds.severity("data_wait_share", share)
         gap = _first_gap(evidence)
         if gap is not None and share is None:
             severity = evidence.thresholds.severity("first_kernel_gap_ms", gap)
             share = gap / evidence.step_ms if evidence.step_ms else None
+            idles = f"the device idles {percent(share)} of the step before its first kernel"
+            said = f"{idles}, as if it waited for data"
         cause = cause_of_wait(evidence, share or 0.0)
         alone = cause is Cause.WORKERS and evidence.workers == 0
         why = NO_WORKERS if alone else SENTENCES[cause]
         return self.finding(
             evidence,
             severity,
-            f"the training waits for data {percent(share)} of the step: {why}",
-            [EvidenceFigure("cause", cause.value, "diagnosis"), *_figures(evidence, share, gap)],
+            f"{said}: {why}",
+            [EvidenceFigure("cause", cause.value, "diagnosis"), *_figures(evidence, gap)],
             ADVICE[cause],
             location=_location(evidence),
             knob="loader_workers" if _workers_help(cause, evidence) else None,
@@ -86,7 +101,7 @@ def _first_gap(evidence: Evidence) -> float | None:
 def _workers_help(cause: Cause, evidence: Evidence) -> bool:
     if cause is Cause.SAMPLER:
         return False
-    return cause is not Cause.TRANSFORMS or _has_cores(evidence)
+    return cause not in (Cause.TRANSFORMS, Cause.CORES) or _has_cores(evidence)
 
 
 def _has_cores(evidence: Evidence) -> bool:
@@ -94,15 +109,14 @@ def _has_cores(evidence: Evidence) -> bool:
     return cores is None or cores - max(used or 0.0, evidence.workers or 0) >= 0.5
 
 
-def _figures(
-    evidence: Evidence, share: float | None, gap: float | None
-) -> list[EvidenceFigure | None]:
+def _figures(evidence: Evidence, gap: float | None) -> list[EvidenceFigure | None]:
     split = evidence.split
     by_timeline = Source.TIMELINE in evidence.sources
+    source = Source.TIMELINE if by_timeline else Source.STEPS
     return [
-        figure("data_wait_share", share, Source.TIMELINE if by_timeline else Source.STEPS),
+        figure("data_wait_share", evidence.data_wait_share, source),
         figure("data_wait_ms", None if split is None else split.data_wait_ms, Source.STEPS),
-        figure("step_ms", evidence.step_ms, Source.STEPS),
+        figure("step_ms", evidence.step_ms, source if split is None else Source.STEPS),
         figure("idle_before_first_kernel_ms", gap, Source.TIMELINE),
         figure("workers", evidence.workers, Source.STEPS),
         figure("cores_used", evidence.cores_used, Source.CPU_USE),

@@ -8,7 +8,6 @@ from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import Finding, FindingType
-from gpurun.timeline.weighty_kernels import weighty
 
 ADVICE = (
     "sort or group the work so that neighbouring threads take the same branch",
@@ -30,7 +29,7 @@ class Divergence(Diagnosis):
         """The kernel whose warps are emptiest; no honest bound of the whole step can be given."""
         known = [
             (k.branch_efficiency_percent / 100, k)
-            for k in weighty(evidence.kernel_metrics)
+            for k in evidence.weighty_kernels
             if k.branch_efficiency_percent is not None
         ]
         if not known:

@@ -7,8 +7,9 @@ from typing import ClassVar
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
-from gpurun.records.finding import WARNING, Finding, FindingType
+from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
 from gpurun.records.profile_figures import KernelShare
+from gpurun.timeline.model import Group, KernelMetrics
 
 ADVICE = (
     "look at the kernel with Nsight Compute: gpurun profile --sources kineto,ncu",
@@ -22,13 +23,18 @@ WORTH = 0.30
 class KernelEfficiency(Diagnosis):
     """Kernels leave much of the device unused while they run.
 
-    Triggered by SM activity below 60 % (critical: 40 %) of the time in which the device is busy, or
-    by one kernel outside tensor cores that takes more than half of the step.
+    Triggered by SM activity below 60 % (critical: 40 %) of the time in which the device is busy, by
+    a kernel with SM throughput below 60 % (critical: 40 %; a note where a timeline was recorded,
+    too), or by one kernel outside tensor cores that takes more than half of the step.
     """
 
     type: ClassVar[FindingType] = FindingType.KERNEL_EFFICIENCY
     sources: ClassVar[tuple[Source, ...]] = (Source.ACTIVITY, Source.TIMELINE, Source.KERNELS)
-    thresholds: ClassVar[tuple[str, ...]] = ("sm_activity", "one_kernel_share")
+    thresholds: ClassVar[tuple[str, ...]] = (
+        "sm_activity",
+        "sm_throughput",
+        "one_kernel_share",
+    )
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The device's activity and its longest kernel; no honest bound can be given."""
@@ -41,7 +47,12 @@ class KernelEfficiency(Diagnosis):
         if top is not None and top.tensor_core:
             by_kernel = min(by_kernel, WARNING / 2)  # it is as it should be, for all we know
         by_activity = rate("sm_activity", activity)
-        if by_activity >= by_kernel:
+        slow, by_counters = _slowest(evidence)
+        severity = max(by_activity, by_kernel, by_counters)
+        if slow is not None and by_counters == severity:
+            used = percent((slow.sm_percent or 0.0) / 100)
+            text = f"SM throughput is {used}: {short_kernel_name(slow.name)}"
+        elif by_activity == severity:
             text = f"SMs are active {percent(activity)} of the time in which kernels run"
         else:
             assert top is not None
@@ -50,17 +61,38 @@ class KernelEfficiency(Diagnosis):
             )
         return self.finding(
             evidence,
-            max(by_activity, by_kernel),
+            severity,
             text,
             [
+                *_counters(slow),
                 figure("sm_activity_while_busy", activity, Source.ACTIVITY),
                 figure("sm_activity", evidence.sm_activity, Source.ACTIVITY),
                 figure("longest_kernel", None if top is None else top.name, Source.TIMELINE),
                 figure("longest_kernel_share", None if top is None else top.share, Source.TIMELINE),
             ],
-            ADVICE,
+            ADVICE if slow is None else ADVICE[1:],
             knob="compile",
         )
+
+
+def _slowest(evidence: Evidence) -> tuple[KernelMetrics | None, float]:
+    """The kernel with the least SM throughput, and how much that matters."""
+    known = [k for k in evidence.weighty_kernels if k.sm_percent is not None]
+    slow = min(known, key=lambda kernel: kernel.sm_percent or 0.0, default=None)
+    if slow is None or slow.sm_percent is None:
+        return None, 0.0
+    severity = evidence.thresholds.severity("sm_throughput", slow.sm_percent / 100)
+    return slow, severity if evidence.counters_alone else min(severity, WARNING / 2)
+
+
+def _counters(kernel: KernelMetrics | None) -> list[EvidenceFigure | None]:
+    if kernel is None:
+        return []
+    return [
+        figure("kernel", kernel.name, Source.KERNELS),
+        figure("sm_percent", kernel.sm_percent, Source.KERNELS),
+        figure("dram_percent", kernel.dram_percent, Source.KERNELS),
+    ]
 
 
 def activity_while_busy(evidence: Evidence) -> float | None:
@@ -82,5 +114,6 @@ def busy_share(evidence: Evidence) -> float | None:
 
 
 def _longest(evidence: Evidence) -> KernelShare | None:
-    kernels = None if evidence.figures is None else evidence.figures.top_kernels
-    return kernels[0] if kernels else None
+    """The longest kernel that computes: an exchange between ranks is a matter of its own."""
+    kernels = () if evidence.figures is None else evidence.figures.top_kernels or ()
+    return next((k for k in kernels if k.group != Group.COMMUNICATION.value), None)

@@ -7,9 +7,8 @@ from typing import ClassVar
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
-from gpurun.records.finding import EvidenceFigure, Finding, FindingType
+from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
 from gpurun.timeline.model import Group, KernelMetrics
-from gpurun.timeline.weighty_kernels import weighty
 
 ADVICE = (
     "torch.compile fuses chains of elementwise operations: each value is read and written once",
@@ -50,7 +49,7 @@ class MemoryBandwidth(Diagnosis):
         if share is not None:
             text = f"elementwise kernels, norms and reductions take {percent(share)} of the step"
         elif kernel is not None and by_kernel == severity:
-            text = f"a kernel waits for memory: {short_kernel_name(kernel.name)}"
+            text = f"{_said_of(kernel, evidence)}: {short_kernel_name(kernel.name)}"
         else:
             text = f"DRAM is active {percent(dram)} of the time"
         return self.finding(
@@ -73,7 +72,10 @@ def fusable_share(evidence: Evidence) -> float | None:
     figures = evidence.figures
     if figures is None or figures.group_shares is None or figures.kernel_share is None:
         return None
-    return sum(figures.group_shares.get(name, 0.0) for name in FUSABLE) * figures.kernel_share
+    shares = figures.group_shares
+    computing = 1 - shares.get(Group.COMMUNICATION.value, 0.0)
+    fusable = sum(shares.get(name, 0.0) for name in FUSABLE)
+    return fusable / computing * figures.kernel_share if computing > 0 else 0.0
 
 
 def _dram_activity(evidence: Evidence) -> float | None:
@@ -89,7 +91,7 @@ def _worst_kernel(evidence: Evidence) -> tuple[KernelMetrics | None, float]:
     """The kernel that suffers most from memory, and how much."""
     rate = evidence.thresholds.severity
     worst: tuple[KernelMetrics | None, float] = (None, 0.0)
-    for kernel in weighty(evidence.kernel_metrics):
+    for kernel in evidence.weighty_kernels:
         if kernel.dram_percent is None:
             continue
         dram, sm = kernel.dram_percent / 100, kernel.sm_percent
@@ -100,6 +102,13 @@ def _worst_kernel(evidence: Evidence) -> tuple[KernelMetrics | None, float]:
             severity = max(severity, rate("bandwidth_kernel", dram))
         worst = max(worst, (kernel, severity), key=lambda pair: pair[1])
     return worst
+
+
+def _said_of(kernel: KernelMetrics, evidence: Evidence) -> str:
+    used = (kernel.dram_percent or 0.0) / 100
+    if evidence.thresholds.severity("dram_activity", used) >= WARNING:
+        return f"a kernel waits for memory, DRAM throughput is {percent(used)}"
+    return f"a kernel that moves data uses {percent(used)} of the memory's bandwidth"
 
 
 def _kernel_figures(kernel: KernelMetrics | None) -> list[EvidenceFigure | None]:

@@ -8,9 +8,8 @@ from typing import ClassVar
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
-from gpurun.records.finding import Finding, FindingType
+from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.timeline.model import KernelMetrics
-from gpurun.timeline.weighty_kernels import weighty
 
 ADVICE = {
     "registers": (
@@ -22,16 +21,23 @@ ADVICE = {
         "the grid has fewer blocks than the device has multiprocessors: a larger batch, or split "
         "the reduction (split-K)",
     ),
-    "block": ("other block sizes: 128 to 256 threads a block fit most kernels",),
+    "block_size": ("other block sizes: 128 to 256 threads a block fit most kernels",),
+    "blocks": ("larger blocks: a multiprocessor holds only so many, whatever their size",),
+    "barriers": ("fewer barriers a block",),
 }
+UNEVEN = ("blocks that end together: share the work out evenly, or in more and smaller blocks",)
+UNRECORDED = ("record its limits: ncu --section Occupancy --section LaunchStats",)
+LIMITS = {"registers", "shared_memory", "block_size"}
+"""The least of these is named only where all of them were recorded."""
 
 
 class Occupancy(Diagnosis):
     """A kernel holds few warps on each multiprocessor and leaves arithmetic units unused.
 
     Triggered, by kernel, by occupancy below 30 % together with SM throughput below 60 %: kernels on
-    tensor cores are fast at low occupancy. Registers, shared memory or the grid are named as the
-    cause. Kernels below 10 µs are left to the launch-bound finding.
+    tensor cores are fast at low occupancy. Registers, shared memory, blocks or the grid are named
+    as the cause where they were recorded and explain it. Where a timeline shows launches, kernels
+    below 10 µs are left to the launch-bound finding.
     """
 
     type: ClassVar[FindingType] = FindingType.OCCUPANCY
@@ -40,49 +46,60 @@ class Occupancy(Diagnosis):
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The kernel that suffers most; no honest bound of the whole step can be given."""
-        rated = [(_severity(evidence, k), k) for k in weighty(evidence.kernel_metrics)]
+        rated = [(_severity(evidence, k), k) for k in evidence.weighty_kernels]
         if not rated:
             return None
         severity, kernel = max(rated, key=lambda pair: pair[0])
-        cause = limit_of(kernel, _multiprocessors(evidence))
-        occupancy = kernel.occupancy_percent
+        occupancy, fits = kernel.occupancy_percent, kernel.theoretical_occupancy_percent
+        causes = limits_of(kernel, _multiprocessors(evidence))
+        allowed = (
+            fits is not None and evidence.thresholds.severity("occupancy", fits / 100) < WARNING
+        )
+        if causes == ("grid",) or (causes and not allowed):
+            why = f"limited by {' and '.join(causes).replace('_', ' ')}"
+            advice = tuple(tip for cause in causes for tip in ADVICE[cause])
+        elif allowed:
+            why, advice, causes = f"though its limits allow {percent(_share(fits))}", UNEVEN, ()
+        else:
+            why, advice = "its limit was not recorded", UNRECORDED
         return self.finding(
             evidence,
             severity,
-            f"occupancy is {percent((occupancy or 0.0) / 100)}, limited by "
-            f"{cause.replace('_', ' ')}: {short_kernel_name(kernel.name)}",
+            f"occupancy is {percent(_share(occupancy))}, {why}: {short_kernel_name(kernel.name)}",
             [
                 figure("kernel", kernel.name, Source.KERNELS),
                 figure("occupancy_percent", occupancy, Source.KERNELS),
-                figure(
-                    "theoretical_occupancy_percent",
-                    kernel.theoretical_occupancy_percent,
-                    Source.KERNELS,
-                ),
+                figure("theoretical_occupancy_percent", fits, Source.KERNELS),
                 figure("sm_percent", kernel.sm_percent, Source.KERNELS),
                 figure("registers_per_thread", kernel.registers, Source.KERNELS),
                 figure("shared_memory_bytes", kernel.shared_memory_bytes, Source.KERNELS),
-                figure("limit", cause, Source.KERNELS),
+                figure("limit", ", ".join(causes) or None, Source.KERNELS),
             ],
-            ADVICE[cause],
+            advice,
         )
 
 
-def limit_of(kernel: KernelMetrics, multiprocessors: int | None) -> str:
-    """The limit of the occupancy: "grid", "registers", "shared_memory" or "block"."""
-    if kernel.grid is not None and math.prod(kernel.grid) < (multiprocessors or 1):
-        return "grid"
-    limits = {name: value for name, value in kernel.occupancy_limits.items() if name in ADVICE}
-    return min(limits, key=lambda name: limits[name], default="block")
+def limits_of(kernel: KernelMetrics, multiprocessors: int | None) -> tuple[str, ...]:
+    """The limits of the occupancy, keys of `ADVICE`; none where not all were recorded."""
+    count = (kernel.others or {}).get("launch__sm_count", multiprocessors)
+    if kernel.grid is not None and count and math.prod(kernel.grid) < count:
+        return ("grid",)
+    limits = kernel.occupancy_limits
+    if not limits.keys() >= LIMITS:
+        return ()
+    return tuple(name for name, blocks in limits.items() if blocks == min(limits.values()))
 
 
 def _severity(evidence: Evidence, kernel: KernelMetrics) -> float:
-    if kernel.occupancy_percent is None or kernel.sm_percent is None:
-        return 0.0
-    return min(
-        evidence.thresholds.severity("occupancy", kernel.occupancy_percent / 100),
-        evidence.thresholds.severity("sm_throughput", kernel.sm_percent / 100),
-    )
+    rate = evidence.thresholds.severity
+    by_occupancy = rate("occupancy", _share(kernel.occupancy_percent))
+    if kernel.sm_percent is None:
+        return by_occupancy
+    return min(by_occupancy, rate("sm_throughput", _share(kernel.sm_percent)))
+
+
+def _share(percents: float | None) -> float | None:
+    return None if percents is None else percents / 100
 
 
 def _multiprocessors(evidence: Evidence) -> int | None:

@@ -9,6 +9,7 @@ from itertools import groupby
 from gpurun.formatting.number_text import times
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import Finding, Location
+from gpurun.report.counter_grid import TITLE, counter_grid
 from gpurun.report.findings_text import (
     HEADINGS,
     TOP,
@@ -18,7 +19,7 @@ from gpurun.report.findings_text import (
     largest_gain,
     place,
 )
-from gpurun.report.page.page_blocks import Card, Page, PagePart, Paragraph, Section
+from gpurun.report.page.page_blocks import Card, Page, PagePart, Paragraph, Section, Table
 from gpurun.report.page.run_contents import RunContents
 
 LINE_LENGTH = 160
@@ -52,6 +53,8 @@ def diagnosis_page(report: DiagnosisReport, everything: bool = False) -> Page:
         Section(HEADINGS[level], tuple(_card(finding, line_of) for finding in group))
         for level, group in groupby(shown, key=lambda finding: finding.level)
     ]
+    if report.figures is not None and report.figures.kernel_counters:
+        sections.append(Section(TITLE, (Table(counter_grid(report.figures.kernel_counters)),)))
     closing = list(_bound(report.findings))
     if hidden := len(report.findings) - len(shown):
         closing.insert(0, Paragraph(f"{hidden} more in the JSON document."))
