@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from gpurun.measure.full_run.nonfinite_seen import nonfinite_loss, nonfinite_not
 from gpurun.measure.full_run.throughput_drift import drift_note, throughput_drift
 from gpurun.measure.gpu_notes import gpu_notes
 from gpurun.measure.machine import available_memory
-from gpurun.measure.measured_window import NS, Window, measured_window
+from gpurun.measure.measured_window import NS, Window, measured_window, unfrozen_spans
 from gpurun.measure.optional_figures import known, mean, shared
 from gpurun.measure.read_attempts import read_attempts
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
@@ -174,7 +175,9 @@ def _cores_lost(log: ProcessLog) -> float | None:
     if seen is None or seen.end_ns <= seen.begin_ns:
         return None
     lost = known((seen.waited_ns, seen.stolen_ns))
-    return min(100.0 * sum(lost) / (seen.end_ns - seen.begin_ns), 100.0) if lost else None
+    if not lost or log.turns:  # its partner's turns are part of that time
+        return None
+    return min(100.0 * sum(lost) / (seen.end_ns - seen.begin_ns), 100.0)
 
 
 def _core_wait(log: ProcessLog) -> float | None:
@@ -307,11 +310,12 @@ def _seconds_to_torch(log: ProcessLog) -> float | None:
 
 def _startup_seconds(main: Window) -> float | None:
     """None for a run that ended before it was steady."""
-    if not main.first or not main.measured_steps:
+    ends = main.clock.steps[StepRow.END_NS]
+    steps = min(main.first, bisect_right(ends, unfrozen_spans(main.log)[0][1]))
+    if not steps or not main.measured_steps:
         return None
-    until = main.clock.steps[StepRow.END_NS][main.first - 1] - main.log.process.clock_ns
     mean = sum(main.durations_ns) / main.measured_steps
-    return max(until - main.first * mean, 0.0) / NS
+    return max(ends[steps - 1] - main.log.process.clock_ns - steps * mean, 0.0) / NS
 
 
 def _knobs(logs: Sequence[ProcessLog]) -> tuple[KnobOutcome, ...]:

@@ -14,6 +14,7 @@ from gpurun.launch.error_in_output import (
     last_lines,
     out_of_memory,
 )
+from gpurun.measure.measured_window import measured_span
 from gpurun.measure.oom_kills import killed_for_memory
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import PARALLEL_REFUSED
@@ -192,10 +193,11 @@ def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: Failure) 
 
 def recompiled(log: ProcessLog | None) -> str:
     """A note on what torch compiled while a trial was measured, "" if it took little time."""
-    stop = None if log is None else log.stop
-    if log is None or stop is None or stop.window_begin_ns is None:
+    if log is None or log.stop is None:
         return ""
-    since, end = stop.window_begin_ns, stop.window_end_ns
+    since, end = measured_span(log)
+    if not since:  # nothing was measured
+        return ""
     seconds = compiling_seconds(log, end, since)
     if seconds < WORTH_A_WORD * (end - since) / 1e9:
         return ""
