@@ -303,6 +303,8 @@ def _reason(request: TrialRequest, outcome: Outcome) -> str:
         return ""
     if failure.kind is FailureKind.RANKS_REFUSED:
         return f"--ddp: {failure.text}"
+    if request.ceilings and not failure.timed_out:
+        return "this trial repeats one batch, and the script cannot go on with that"
     trained = failure.kind is FailureKind.EXIT_CODE and result.steps >= needed_steps(result)
     if trained and not request.settings:
         return f"{failure.text}; it took {result.steps} steps: {END_WELL}"

@@ -115,8 +115,9 @@ class TuningRun:
         self._settle(state)
         if self._objective is Objective.THROUGHPUT:
             launch = self._launch if self._time.left > 2 * self._time.usual else None
-            found = self.findings.ceilings = ceilings_of(as_it_is, self._rule, launch)
-            self._decide(ceilings_sentence(found) or f"ceilings: not measured: {found.reason}")
+            fastest = max(t.samples_per_second or 0.0 for t in self._trials.trials)
+            found = self.findings.ceilings = ceilings_of(as_it_is, self._rule, launch, fastest)
+            self._decide(ceilings_sentence(found) or f"ceilings: none: {found.reason}")
         if self.findings.verdict == "faster" and self.findings.chosen is not None:
             self.findings.left = self._diagnoses.under(self.findings.chosen.settings)
 
