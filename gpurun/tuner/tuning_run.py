@@ -111,12 +111,11 @@ class TuningRun:
         self.findings.seen = self._diagnoses.of(state.best.record)
         for finding in serious(self.findings.seen):
             self._decide(finding_sentence(finding))
-        as_it_is = state.facts
+        facts, tried = state.facts, self._trials.trials
         self._settle(state)
         if self._objective is Objective.THROUGHPUT:
             launch = self._launch if self._time.left > 2 * self._time.usual else None
-            fastest = max(t.samples_per_second or 0.0 for t in self._trials.trials)
-            found = self.findings.ceilings = ceilings_of(as_it_is, self._rule, launch, fastest)
+            found = self.findings.ceilings = ceilings_of(facts, self._rule, launch, tried)
             self._decide(ceilings_sentence(found) or f"ceilings: none: {found.reason}")
         if self.findings.verdict == "faster" and self.findings.chosen is not None:
             self.findings.left = self._diagnoses.under(self.findings.chosen.settings)
