@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpurun.formatting.number_text import count
 from gpurun.launch.rank_failures import failures_of
 from gpurun.records.codec import to_json
 from gpurun.records.ranks import ATTEMPTS_FILE, Attempt
@@ -112,8 +113,8 @@ class AttemptLog:
 
     def _tell_restart(self, why: str, restarts: int) -> None:
         number = self.done[-1].number
-        left = f"{restarts} {'restart' if restarts == 1 else 'restarts'} left"
-        say(f"attempt {number}: {why}; starting the ranks again ({left})")
+        left = count(restarts, "restart")
+        say(f"attempt {number}: {why}; starting the ranks again ({left} left)")
 
     def _end(self, outcome: str, failures: Any = (), detail: str = "") -> None:
         seconds = 0.0 if self._started is None else time.monotonic() - self._started

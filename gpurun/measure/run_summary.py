@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpurun.formatting.number_text import count
 from gpurun.measure.compute_use import compute_figures
 from gpurun.measure.epoch_duration import epoch_seconds
 from gpurun.measure.full_run.nonfinite_seen import nonfinite_loss, nonfinite_note
@@ -356,7 +357,7 @@ def _notes(group: Sequence[Window], apart: Sequence[Window]) -> list[str]:
     if group[0].clock.kind == "forward":
         notes.append("no training step was seen: the figures are of forward passes")
     if any(w.measured_steps < FEW_STEPS for w in group):
-        notes.append(f"only {min(w.measured_steps for w in group)} steps after warm-up")
+        notes.append(f"only {count(min(w.measured_steps for w in group), 'step')} after warm-up")
     if not all(w.clock.loaders for w in group) and all(w.samples for w in group):
         notes.append("samples are counted at the model's input: no loader hands out indices")
     if any(w.log.end is None for w in group):
@@ -367,8 +368,8 @@ def _notes(group: Sequence[Window], apart: Sequence[Window]) -> list[str]:
     if nonfinite is not None:
         notes.append(nonfinite_note(nonfinite))
     if apart:
-        processes = "process" if len(apart) == 1 else "processes"
-        notes.append(f"{len(apart)} further {processes} took steps at other times or only forward")
+        others = count(len(apart), "further process")
+        notes.append(f"{others} took steps at other times or only forward")
     return notes
 
 

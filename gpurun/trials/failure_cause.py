@@ -7,6 +7,7 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from gpurun.formatting.number_text import count
 from gpurun.launch.error_in_output import (
     EXCEPTION,
     is_out_of_memory,
@@ -154,7 +155,9 @@ def _too_few_steps(logs: Sequence[ProcessLog], result: RunResult) -> Failure | N
     if result.measured_steps:
         return None
     if result.steps:
-        text = f"it ended after {result.steps} training steps, before any could be measured"
+        text = (
+            f"it ended after {count(result.steps, 'training step')}, before any could be measured"
+        )
     elif not any(log.torch is not None for log in logs):
         text = "it imports no torch, so that there are no training steps to measure"
     else:
@@ -186,8 +189,8 @@ def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: Failure) 
     lived = (now_ns - log.process.clock_ns) / 1e9
     if spent < COMPILER_SHARE * lived:
         return given_up
-    count = sum(event.phase == "begin" for event in log.compiles)
-    text = f"{given_up.text}: {spent:.0f} s of it went into {count} compilations"
+    begun = count(sum(event.phase == "begin" for event in log.compiles), "compilation")
+    text = f"{given_up.text}: {spent:.0f} s of it went into {begun}"
     return Failure(FailureKind.COMPILING, text)
 
 
@@ -201,8 +204,8 @@ def recompiled(log: ProcessLog | None) -> str:
     seconds = compiling_seconds(log, end, since)
     if seconds < WORTH_A_WORD * (end - since) / 1e9:
         return ""
-    count = sum(e.phase == "begin" and e.clock_ns >= since for e in log.compiles)
-    again = "once" if count == 1 else f"{count} times"
+    number = sum(e.phase == "begin" and e.clock_ns >= since for e in log.compiles)
+    again = "once" if number == 1 else count(number, "time")
     return f"torch compiled {again} more while it was measured, for {seconds:.1f} s"
 
 

@@ -244,7 +244,7 @@ class TuningRun:
         self._rule = plan_trials(probe.result, epoch, self._time.budget, self._objective)
         self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, facts.loaders)
         steps, audited = self._rule.min_steps - self._rule.audit_steps, self._rule.audit_steps
-        self._decide(f"trials measure {steps} steps after {audited} audited ones")
+        self._decide(f"trials measure {count(steps, 'step')} after {audited} audited ones")
         if probe.evidence is not None and probe.evidence.never_finite:
             self._allowed -= {Effect.NUMERICS}
             self._decide("the script's own loss is never finite: no numerics change is tried")
