@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -35,6 +37,9 @@ class AttemptLog:
         self._started: float | None = None
         self._world_size = 0
         self._nodes: dict[Any, str] = {}
+        self._agent: Any = None
+        self._asked_to_end: tuple[float, str] | None = None
+        """When, and by which signal; None before, and once the rest was killed."""
 
     @property
     def running(self) -> bool:
@@ -51,6 +56,7 @@ class AttemptLog:
         before = {name: vars(agent).get(name) for name in WRAPPED}
 
         def start_workers(it: Any, group: Any) -> Any:
+            self._agent = it
             self._begin(group)
             return start(it, group)
 
@@ -75,6 +81,45 @@ class AttemptLog:
         """Close the running attempt, if there is one, where the agent gave no result."""
         if self.running:
             self._end(outcome, detail=detail)
+
+    @contextlib.contextmanager
+    def telling_kills(self, rank: type[Any]) -> Iterator[None]:
+        """Say which ranks the agent kills meanwhile, because they have not ended when asked to.
+
+        `rank`: torch's class of one rank's process.
+        """
+        original = rank.close
+
+        def close(it: Any, death_sig: Any = None) -> None:
+            if death_sig != signal.SIGKILL:
+                self._asked_to_end = time.monotonic(), signal.Signals(death_sig or 15).name
+            elif self._asked_to_end is not None:
+                (asked, name), self._asked_to_end = self._asked_to_end, None
+                self._tell_kill(time.monotonic() - asked, name)
+            original(it, death_sig)
+
+        rank.close = close
+        try:
+            yield
+        finally:
+            rank.close = original
+
+    def _tell_kill(self, seconds: float, name: str) -> None:
+        ranks, workers = self._agent._pcontext, self._agent._worker_group.workers
+        processes = ranks.subprocess_handlers.items()
+        left = [workers[local].global_rank for local, it in processes if it.proc.poll() is None]
+        failed = [f"rank {workers[local].global_rank} failed" for local in ranks._failures]
+        say(
+            f"{failed[0] if failed else 'the job ends'}; gpurun kills rank "
+            f"{', '.join(map(str, left))}, which did not end within {seconds:.0f} s of {name}"
+        )
+
+    def pass_on(self, number: int, frame: object) -> None:
+        """A signal handler: send the signal on to the ranks of this node."""
+        ranks = getattr(self._agent, "_pcontext", None)
+        for pid in () if ranks is None else ranks.pids().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _begin(self, group: Any) -> None:
         self.end("regrouped")
