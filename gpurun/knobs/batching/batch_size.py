@@ -47,6 +47,7 @@ class BatchSize(Knob):
     answers: ClassVar[tuple[FindingType, ...]] = (FindingType.SMALL_BATCH,)
     effect: ClassVar[Effect] = Effect.TRAINING
     order: ClassVar[int] = 90
+    changes_steps: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[dict[str, Any]] | Skip:
         """Four times and twice the batch, where they fit."""
