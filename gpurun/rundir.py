@@ -50,8 +50,8 @@ def existing_home(cwd: Path, out: str | None = None) -> Path:
 
 def newest_run(home: Path) -> Path | None:
     """The latest run folder; None if there is none. The folder of a benchmark, which holds nothing
-    but its launches, does not count. Names begin with the second of the start, in UTC: local time
-    goes back once a year, and a container's may differ from its host's.
+    but its launches, does not count, nor does an empty one. Names begin with the second of the
+    start, in UTC: local time goes back once a year, and a container's may differ from its host's.
     """
     try:
         folders = [entry for entry in os.scandir(home / "runs") if entry.is_dir()]
@@ -75,7 +75,7 @@ def _has_only_folders(folder: str) -> bool:
         entries = list(os.scandir(folder))
     except OSError:  # another user's, or just removed
         return False
-    return bool(entries) and all(entry.is_dir() for entry in entries)
+    return all(entry.is_dir() for entry in entries)
 
 
 def other_runs(run: Path) -> Iterator[Path]:

@@ -274,7 +274,7 @@ def _carry_through(tuning: TuningRun, view: TuningView) -> Exception | None:
         tuning.run()
     except TuningEnded as ended:
         if findings.verdict not in MEASURED:  # else what was proven before stands
-            findings.verdict = ended.verdict
+            findings.verdict, findings.reason = ended.verdict, ended.why
         findings.decisions.append(ended.why)
         _tell_end(ended, tuning, view)
     except KeyboardInterrupt:

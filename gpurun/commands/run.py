@@ -67,8 +67,6 @@ def run_with(
     """Run the script under `saved` settings, record and summarise; the script's exit code."""
     options, environment = _settled(options, saved)
     outputs = _live_outputs(options)
-    if saved is not None and not saved.fingerprint and not options.quiet:
-        _note(f"{options.settings} has no fingerprint: not checked against this machine")
     run_dir = _run_dir(options, saved)
     launched, told = options, None
     if options.ddp:
@@ -240,6 +238,8 @@ def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, di
     source = options.settings or "the tuned settings"
     done = applied_settings(saved, source, options.target.args, options.knob_paths, options.allowed)
     environment.update(done.environment)
+    for line in () if options.quiet else done.notes:
+        _note(line)
     return replace(options, target=replace(options.target, args=done.args)), environment
 
 

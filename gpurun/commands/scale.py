@@ -20,6 +20,7 @@ from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.formatting.number_text import count
 from gpurun.isolation.available_modes import require
 from gpurun.launch.cluster_nodes import AUTO
 from gpurun.launch.rendezvous import Rendezvous, join, rendezvous_of
@@ -304,7 +305,7 @@ def _show_failure(report: ScalingReport, measured: Measurements, folder: Path) -
         launch = measured.failure(point.gpus)
         if launch is None or (launch.status == "oom" and point is not report.points[0]):
             continue
-        ranks = "1 rank" if point.gpus == 1 else f"{point.gpus} ranks"
+        ranks = count(point.gpus, "rank")
         if launch.status == "lost":
             say(f"{ranks} could not be measured: {launch.error}")
             continue

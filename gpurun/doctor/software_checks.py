@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpurun.doctor.driver_probe import Machine, NvmlProbe
+from gpurun.formatting.number_text import count
 from gpurun.measure.gpu_notes import cpu_build
 from gpurun.records.doctor import Check, State
 from gpurun.timeline.ncu_messages import OPEN_COUNTERS
@@ -68,7 +69,7 @@ def compiler_check() -> Check:
 def nvml_check(machine: Machine) -> Check:
     """The driver's own figures: utilisation, memory, power."""
     if isinstance(machine.nvml, NvmlProbe):
-        found = f"{len(machine.nvml.devices)} devices"
+        found = count(len(machine.nvml.devices), "device")
         if not machine.nvml.sliced:
             return Check("NVML", State.OK, found)
         cost = "no utilisation, power or temperature of a slice"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpurun.doctor.driver_probe import Machine
 from gpurun.errors import GpurunError
+from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.machine import available_cores
 from gpurun.measure.machine_topology import topology
@@ -80,7 +81,7 @@ def cores_check(available: float, installed: int | None) -> Check:
 
 def topology_checks(here: Topology) -> Iterable[Check]:
     """NUMA nodes, the ways between GPUs, and the network; what hurts is a check of its own."""
-    each = ", ".join(f"{cores} cores" for cores in here.numa_cores)
+    each = ", ".join(count(cores, "core") for cores in here.numa_cores)
     yield Check("NUMA nodes", State.OK, f"{len(here.numa_cores)}: {each}")
     for place, gpu in enumerate(here.gpus):
         yield Check(f"GPU {place}", State.OK, _gpu_text(gpu))

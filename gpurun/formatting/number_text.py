@@ -133,6 +133,7 @@ def p_value(value: float) -> str:
     return f"p = {value:.{decimals}f}"
 
 
-def count(amount: int, noun: str) -> str:
-    """A number with its noun: "1 pair", "3 pairs"."""
-    return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"
+def count(amount: float, noun: str) -> str:
+    """A number with its noun: "1 pair", "3 pairs", "2 launches"."""
+    ending = "es" if noun.endswith(("s", "x", "nch", "tch", "sh")) else "s"
+    return f"{amount:,.15g} {noun}{'' if amount == 1 else ending}"

@@ -125,8 +125,9 @@ class Knob(ABC):
     training. If `facts.out_of_memory`, later candidates save more memory. `most_values`: so many of
     its candidates are tried at most; refinements come on top. `startup_seconds`: what turning it
     adds at least to the start of a process, once a value. `reorders_samples`: under some scripts
-    the model may see other samples, or in another order. `early_imports`: modules that its values
-    import anyway: a trial's process may do so beforehand.
+    the model may see other samples, or in another order. `changes_steps`: a training of as many
+    epochs has another number of optimizer steps. `early_imports`: modules that its values import
+    anyway: a trial's process may do so beforehand.
     """
 
     name: ClassVar[str]
@@ -140,6 +141,7 @@ class Knob(ABC):
     most_values: ClassVar[int] = 2
     startup_seconds: ClassVar[float] = 0.0
     reorders_samples: ClassVar[bool] = False
+    changes_steps: ClassVar[bool] = False
     early_imports: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpurun.formatting.number_text import count
 from gpurun.launch.rank_failures import failures_of
 from gpurun.records.codec import to_json
 from gpurun.records.ranks import ATTEMPTS_FILE, Attempt
@@ -34,6 +37,9 @@ class AttemptLog:
         self._started: float | None = None
         self._world_size = 0
         self._nodes: dict[Any, str] = {}
+        self._agent: Any = None
+        self._asked_to_end: tuple[float, str] | None = None
+        """When, and by which signal; None before, and once the rest was killed."""
 
     @property
     def running(self) -> bool:
@@ -50,6 +56,7 @@ class AttemptLog:
         before = {name: vars(agent).get(name) for name in WRAPPED}
 
         def start_workers(it: Any, group: Any) -> Any:
+            self._agent = it
             self._begin(group)
             return start(it, group)
 
@@ -74,6 +81,45 @@ class AttemptLog:
         """Close the running attempt, if there is one, where the agent gave no result."""
         if self.running:
             self._end(outcome, detail=detail)
+
+    @contextlib.contextmanager
+    def telling_kills(self, rank: type[Any]) -> Iterator[None]:
+        """Say which ranks the agent kills meanwhile, because they have not ended when asked to.
+
+        `rank`: torch's class of one rank's process.
+        """
+        original = rank.close
+
+        def close(it: Any, death_sig: Any = None) -> None:
+            if death_sig != signal.SIGKILL:
+                self._asked_to_end = time.monotonic(), signal.Signals(death_sig or 15).name
+            elif self._asked_to_end is not None:
+                (asked, name), self._asked_to_end = self._asked_to_end, None
+                self._tell_kill(time.monotonic() - asked, name)
+            original(it, death_sig)
+
+        rank.close = close
+        try:
+            yield
+        finally:
+            rank.close = original
+
+    def _tell_kill(self, seconds: float, name: str) -> None:
+        ranks, workers = self._agent._pcontext, self._agent._worker_group.workers
+        processes = ranks.subprocess_handlers.items()
+        left = [workers[local].global_rank for local, it in processes if it.proc.poll() is None]
+        failed = [f"rank {workers[local].global_rank} failed" for local in ranks._failures]
+        say(
+            f"{failed[0] if failed else 'the job ends'}; gpurun kills rank "
+            f"{', '.join(map(str, left))}, which did not end within {seconds:.0f} s of {name}"
+        )
+
+    def pass_on(self, number: int, frame: object) -> None:
+        """A signal handler: send the signal on to the ranks of this node."""
+        ranks = getattr(self._agent, "_pcontext", None)
+        for pid in () if ranks is None else ranks.pids().values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def _begin(self, group: Any) -> None:
         self.end("regrouped")
@@ -112,8 +158,8 @@ class AttemptLog:
 
     def _tell_restart(self, why: str, restarts: int) -> None:
         number = self.done[-1].number
-        left = f"{restarts} {'restart' if restarts == 1 else 'restarts'} left"
-        say(f"attempt {number}: {why}; starting the ranks again ({left})")
+        left = count(restarts, "restart")
+        say(f"attempt {number}: {why}; starting the ranks again ({left} left)")
 
     def _end(self, outcome: str, failures: Any = (), detail: str = "") -> None:
         seconds = 0.0 if self._started is None else time.monotonic() - self._started

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gpurun.arguments.torchrun_flags import is_given
 from gpurun.errors import GpurunError
+from gpurun.formatting.number_text import count
 
 AUTO = "--nnodes=auto"
 FIRST_PORT = 20_000
@@ -115,7 +116,7 @@ def _of_slurm(environment: Mapping[str, str]) -> Node:
         )
     if tasks > nodes:
         raise GpurunError(
-            f"--nnodes auto: {tasks} tasks on {nodes} {'node' if nodes == 1 else 'nodes'}, and"
+            f"--nnodes auto: {tasks} tasks on {count(nodes, 'node')}, and"
             " each would start ranks of its own",
             f"start one task a node: {ONE_TASK_A_NODE}",
         )

@@ -96,10 +96,12 @@ def _run(run: Any, arguments: argparse.Namespace, attempts: AttemptLog) -> int:
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
     from torch.distributed.elastic.rendezvous.api import RendezvousError
 
     try:
-        with attempts.watching(LocalElasticAgent):
+        with attempts.watching(LocalElasticAgent), attempts.telling_kills(SubprocessHandler):
+            _pass_on_user_signals(attempts)
             run.run(arguments)
     except ChildFailedError:
         return _report(attempts.done[-1])
@@ -210,13 +212,22 @@ def _become(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
+def _pass_on_user_signals(attempts: AttemptLog) -> None:
+    """SIGUSR1 and SIGUSR2 are for the script, unless torch's agent is told to end by them."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, attempts.pass_on)
+
+
 @contextlib.contextmanager
 def _signal_handlers() -> Iterator[None]:
-    """Put back the handlers that the agent replaces."""
+    """Put back the handlers that the agent and `_pass_on_user_signals` replace."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    ending = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    numbers = (*ending, signal.SIGUSR1, signal.SIGUSR2)
     before = {number: signal.getsignal(number) for number in numbers}
     try:
         yield

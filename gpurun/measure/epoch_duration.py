@@ -7,14 +7,14 @@ from array import array
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from gpurun.measure.measured_window import NS, Window
+from gpurun.measure.measured_window import NS, Window, unfrozen_spans
 from gpurun.measure.optional_figures import mean
 from gpurun.records.events import StepRow
 
 
 def epoch_seconds(window: Window) -> float | None:
     """Mean duration of the whole passes over the training loaders; the first only if alone."""
-    durations: list[int] = []
+    passes: list[tuple[int, int]] = []
     for number in window.clock.loaders or window.clock.training_loaders:
         steps = _steps_fed(window, number)
         events = [event for event in window.log.epochs if event.loader == number]
@@ -22,10 +22,12 @@ def epoch_seconds(window: Window) -> float | None:
             if event.phase != "begin":
                 continue
             if following is not None and following.phase == "end":
-                durations.append(following.clock_ns - event.clock_ns)
+                passes.append((event.clock_ns, following.clock_ns))
             else:
                 until_ns = None if following is None else following.clock_ns
-                durations += steps.epochs(event.clock_ns, until_ns)
+                passes += steps.epochs(event.clock_ns, until_ns)
+    spans = unfrozen_spans(window.log)
+    durations = [b - a for a, b in passes if any(begin <= a and b <= end for begin, end in spans)]
     average = mean(durations[1:] or durations)
     return None if average is None else average / NS
 
@@ -38,8 +40,8 @@ class _StepsFed:
     batches: array[int]
     length: int | None
 
-    def epochs(self, begin_ns: int, until_ns: int | None) -> list[int]:
-        """Durations of the epochs in a reading that did not come to the loader's end.
+    def epochs(self, begin_ns: int, until_ns: int | None) -> list[tuple[int, int]]:
+        """Begin and end of the epochs in a reading that did not come to the loader's end.
 
         Libraries read as many batches as a loader has and do not ask for one more; some read all
         epochs in one go.
@@ -50,14 +52,14 @@ class _StepsFed:
         last = len(self.ends_ns)
         if until_ns is not None:
             last = bisect.bisect_right(self.ends_ns, until_ns)
-        durations, seen = [], 0
+        passes, seen = [], 0
         for row in range(first, last):
             seen += self.batches[row]
             if seen >= self.length:
-                durations.append(self.ends_ns[row] - begin_ns)
+                passes.append((begin_ns, self.ends_ns[row]))
                 begin_ns = self.ends_ns[row]
                 seen -= self.length
-        return durations
+        return passes
 
 
 def _steps_fed(window: Window, number: int) -> _StepsFed:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import bisect
+import sys
 from array import array
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN
@@ -136,11 +137,7 @@ def measured_window(log: ProcessLog) -> Window | None:
     ends = clock.steps[StepRow.END_NS]
     host = array("q", (b - a for a, b in pairwise(ends)))
     host.insert(0, ends[0] - log.process.clock_ns)
-    last, known = len(ends), 0
-    if log.stop is not None:
-        last = bisect.bisect_right(ends, log.stop.window_end_ns)
-        if log.stop.window_begin_ns is not None:
-            known = bisect.bisect_right(ends, log.stop.window_begin_ns)
+    known, last = (bisect.bisect_right(ends, bound) for bound in measured_span(log))
     queue = queue_in_steps(log, clock)
     first = min(warmup_steps(host[:last], queue, known), last) if last > 1 else last
     device = clock.steps[StepRow.DEVICE_NS][first:last]
@@ -148,6 +145,24 @@ def measured_window(log: ProcessLog) -> Window | None:
     # the host may run ahead of the device's queue and then looks faster than the training is
     device_time = len(device) > 0 and UNKNOWN not in device and sum(device) > sum(host)
     return Window(log, clock, first, last, device if device_time else host, device_time)
+
+
+def measured_span(log: ProcessLog) -> tuple[int, int]:
+    """The clock's readings between which steps may be measured, of a side in turns its first."""
+    spans = unfrozen_spans(log)
+    if len(spans) > 1 or log.stop is None:
+        return spans[:2][-1]
+    return log.stop.window_begin_ns or 0, log.stop.window_end_ns
+
+
+def unfrozen_spans(log: ProcessLog) -> list[tuple[int, int]]:
+    """The warm-up of a side of a live pair and each of its turns; all the time of other processes.
+
+    What reaches beyond such a span may hold time in which the side was frozen. No figure has it.
+    """
+    begins = [0, *(turn.clock_ns for turn in log.turns if turn.phase == "begin")]
+    ends = [turn.clock_ns for turn in log.turns if turn.phase == "end"]
+    return list(zip_longest(begins, ends, fillvalue=sys.maxsize))[: len(begins)]
 
 
 def queue_in_steps(log: ProcessLog, clock: StepClock) -> int:

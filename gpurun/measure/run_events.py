@@ -62,6 +62,7 @@ class ProcessLog:
     rates: records.RatesEvent | None = None
     waits: records.WaitsEvent | None = None
     stop: records.StopEvent | None = None
+    turns: tuple[records.TurnEvent, ...] = ()
     profile: records.ProfileEvent | None = None
     host_samples: records.HostSamplesEvent | None = None
     gradients: tuple[records.GradientEvent, ...] = ()

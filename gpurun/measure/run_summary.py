@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpurun.formatting.number_text import count
 from gpurun.measure.compute_use import compute_figures
 from gpurun.measure.epoch_duration import epoch_seconds
 from gpurun.measure.full_run.nonfinite_seen import nonfinite_loss, nonfinite_note
 from gpurun.measure.full_run.throughput_drift import drift_note, throughput_drift
 from gpurun.measure.gpu_notes import gpu_notes
 from gpurun.measure.machine import available_memory
-from gpurun.measure.measured_window import NS, Window, measured_window
+from gpurun.measure.measured_window import NS, Window, measured_window, unfrozen_spans
 from gpurun.measure.optional_figures import known, mean, shared
 from gpurun.measure.read_attempts import read_attempts
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
@@ -174,7 +176,9 @@ def _cores_lost(log: ProcessLog) -> float | None:
     if seen is None or seen.end_ns <= seen.begin_ns:
         return None
     lost = known((seen.waited_ns, seen.stolen_ns))
-    return min(100.0 * sum(lost) / (seen.end_ns - seen.begin_ns), 100.0) if lost else None
+    if not lost or log.turns:  # its partner's turns are part of that time
+        return None
+    return min(100.0 * sum(lost) / (seen.end_ns - seen.begin_ns), 100.0)
 
 
 def _core_wait(log: ProcessLog) -> float | None:
@@ -307,11 +311,12 @@ def _seconds_to_torch(log: ProcessLog) -> float | None:
 
 def _startup_seconds(main: Window) -> float | None:
     """None for a run that ended before it was steady."""
-    if not main.first or not main.measured_steps:
+    ends = main.clock.steps[StepRow.END_NS]
+    steps = min(main.first, bisect_right(ends, unfrozen_spans(main.log)[0][1]))
+    if not steps or not main.measured_steps:
         return None
-    until = main.clock.steps[StepRow.END_NS][main.first - 1] - main.log.process.clock_ns
     mean = sum(main.durations_ns) / main.measured_steps
-    return max(until - main.first * mean, 0.0) / NS
+    return max(ends[steps - 1] - main.log.process.clock_ns - steps * mean, 0.0) / NS
 
 
 def _knobs(logs: Sequence[ProcessLog]) -> tuple[KnobOutcome, ...]:
@@ -352,7 +357,7 @@ def _notes(group: Sequence[Window], apart: Sequence[Window]) -> list[str]:
     if group[0].clock.kind == "forward":
         notes.append("no training step was seen: the figures are of forward passes")
     if any(w.measured_steps < FEW_STEPS for w in group):
-        notes.append(f"only {min(w.measured_steps for w in group)} steps after warm-up")
+        notes.append(f"only {count(min(w.measured_steps for w in group), 'step')} after warm-up")
     if not all(w.clock.loaders for w in group) and all(w.samples for w in group):
         notes.append("samples are counted at the model's input: no loader hands out indices")
     if any(w.log.end is None for w in group):
@@ -363,8 +368,8 @@ def _notes(group: Sequence[Window], apart: Sequence[Window]) -> list[str]:
     if nonfinite is not None:
         notes.append(nonfinite_note(nonfinite))
     if apart:
-        processes = "process" if len(apart) == 1 else "processes"
-        notes.append(f"{len(apart)} further {processes} took steps at other times or only forward")
+        others = count(len(apart), "further process")
+        notes.append(f"{others} took steps at other times or only forward")
     return notes
 
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from gpurun.records.messages.exit_events import EndEvent as EndEvent
 from gpurun.records.messages.exit_events import ExitRecordEvent as ExitRecordEvent
+from gpurun.records.messages.exit_events import StopEvent as StopEvent
 from gpurun.records.messages.gradient_probe_events import GradientEvent as GradientEvent
 from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEvent
 from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
@@ -20,6 +21,7 @@ from gpurun.records.messages.training_events import CeilingsEvent as CeilingsEve
 from gpurun.records.messages.training_events import FlopsEvent as FlopsEvent
 from gpurun.records.messages.training_events import LearningRateEvent as LearningRateEvent
 from gpurun.records.messages.training_events import NonfiniteEvent as NonfiniteEvent
+from gpurun.records.messages.turns import TurnEvent as TurnEvent
 from gpurun.records.record import record
 
 EVENTS_SCHEMA = "gpurun/events@1"
@@ -417,20 +419,6 @@ class SamplesEvent:
             if index in self.checksums
         ]
         return tuple(map(all, zip(*alike, strict=False))) if alike else None
-
-
-@record
-class StopEvent:
-    """The trial stopped itself. `reason`: "enough" or "max_steps".
-
-    The measured window runs from `window_begin_ns` (None: it never began) to `window_end_ns`.
-    """
-
-    kind: ClassVar[str] = "stop"
-    reason: str
-    steps: int
-    window_begin_ns: int | None
-    window_end_ns: int
 
 
 @record

@@ -347,6 +347,8 @@ class TuningReport:
     """Knobs that were not tried because the time or the trials were used up."""
     loss_nonfinite_from: int | None = None
     """The step, counted from 1, from which on no loss of the script as it is is finite."""
+    reason: str = ""
+    """Why nothing is proven, where it is not the end of the budget in the proof."""
     schema: str = TUNING_SCHEMA
 
 

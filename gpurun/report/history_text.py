@@ -195,7 +195,7 @@ def _device(trend: Trend) -> str:
 def _circumstances(trend: Trend) -> dict[str, str]:
     found = trend.fingerprint
     named = {
-        "count": "" if found.device_count is None else f"{found.device_count} devices",
+        "count": "" if found.device_count is None else count(found.device_count, "device"),
         "torch": f"torch {found.torch}",
         "driver": f"driver {found.driver}",
         "script": found.script,

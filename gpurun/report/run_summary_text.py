@@ -208,9 +208,8 @@ def _host_use(result: RunResult) -> list[str]:
     parts: list[str] = []
     if host.cpu_percent is not None:
         cores = host.cores_available
-        of = f" of {cores:g}" if cores is not None else ""
-        noun = "core" if cores == 1 else "cores"
-        parts.append(f"CPU {host.cpu_percent / 100:.2f}{of} {noun}")
+        of = "cores" if cores is None else f"of {count(cores, 'core')}"
+        parts.append(f"CPU {host.cpu_percent / 100:.2f} {of}")
     if host.peak_rss_bytes is not None:
         share = None if result.devices else result.memory_share
         of = "" if share is None else f" ({_share(share)} of the machine's)"

@@ -33,7 +33,8 @@ def outcome_text(record: TrialRecord) -> str:
     reason = one_line(record.reason)
     if ended_well(record):
         return reason or (SHARED if record.foreign_processes else "")
-    return f"{record.status}: {reason}" if reason else record.status
+    status = "not measured" if record.purpose is TrialPurpose.CEILINGS else record.status
+    return f"{status}: {reason}" if reason else status
 
 
 def ended_well(record: TrialRecord) -> bool:

@@ -17,7 +17,6 @@ from gpurun.formatting.number_text import (
     times,
 )
 from gpurun.formatting.one_line import one_line
-from gpurun.records.effects import ALLOW_ALL
 from gpurun.records.failure import FailureKind
 from gpurun.records.finding import WARNING
 from gpurun.records.tuning import (
@@ -30,6 +29,7 @@ from gpurun.records.tuning import (
     WaitingLine,
 )
 from gpurun.stats.intervals import says_nothing
+from gpurun.tuner.proof.decision import APPLY_TRAINING, BATCH
 
 OTHERS_SHARE = 0.1
 """The share of the cores that other programs may use without a remark."""
@@ -199,17 +199,12 @@ def _best(report: TuningReport) -> str:
 
 
 def _not_proven(report: TuningReport) -> str:
-    """Changes that the budget left unproven, and what to do."""
-    open_end = report.unproven
-    if open_end is None and report.proof is not None:
-        return f"Not proven: the budget ended first{_so_far(report, None)}"
-    if open_end is None:
-        why = report.decisions[-1] if report.decisions else "the budget ended first"
-        return f"Not proven: {one_line(why)}"
-    return (
-        f"Not proven yet: the budget ended first{_so_far(report, open_end)}; "
-        "the same command continues from there"
-    )
+    """Changes that were left unproven, why, and what to do."""
+    why = one_line(report.reason or "the budget ended first")
+    so_far = _so_far(report, report.unproven)
+    if report.unproven is None:
+        return f"Not proven: {why}{so_far}"
+    return f"Not proven yet: {why}{so_far}; the same command continues from there"
 
 
 def _so_far(report: TuningReport, open_end: Unproven | None) -> str:
@@ -331,7 +326,8 @@ def larger_batch_sentences(report: TuningReport) -> list[str]:
     if larger.guard is not None and not larger.guard.accepted:
         reasons = "; ".join(one_line(reason) for reason in larger.guard.reasons)
         return [f"{gain}, but the loss guard rejects it: {reasons}", settings]
-    lines = [f"{gain}, changes training; apply with `{ALLOW_ALL}`", settings]
+    rows = [row for row in report.ladder if row.knob == BATCH and row.value == larger.knobs[BATCH]]
+    lines = [f"{gain}; {rows[-1].reason if rows else APPLY_TRAINING}", settings]
     lines += [f"  also changes: {one_line(effect)}" for effect in larger.side_effects]
     if not any("learning rate" in effect.lower() for effect in larger.side_effects):
         lines.append(f"  {_LEARNING_RATE_RULE}")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gpurun.formatting.number_text import count
 from gpurun.records.spec import StopRule
 from gpurun.scaling.finished_launch import FinishedLaunch
 from gpurun.scaling.scaling_launcher import ScalingLauncher
@@ -73,7 +74,7 @@ class LaunchRounds:
     def run(self) -> None:
         """Warm up, then measure; a count that fails is given up, and without the smallest all."""
         smallest = self.plan.counts[0]
-        self.tell(f"first launch, to warm up: {_ranks(smallest)}")
+        self.tell(f"first launch, to warm up: {count(smallest, 'rank')}")
         first = self.launcher.run(PlannedLaunch(smallest, first_rule(self.plan.steps), first=True))
         if first.error is not None:
             self.measured.launches.append((0, first))
@@ -129,12 +130,10 @@ def _steps(first: FinishedLaunch) -> int:
     return min(max(wanted, LEAST_STEPS), MOST_STEPS)
 
 
-def _ranks(count: int) -> str:
-    return "1 rank" if count == 1 else f"{count} ranks"
-
-
 def _told(number: int, launch: FinishedLaunch) -> str:
-    who = _ranks(launch.planned.ranks) + ("" if launch.planned.exchange else ", nothing exchanged")
+    who = count(launch.planned.ranks, "rank") + (
+        "" if launch.planned.exchange else ", nothing exchanged"
+    )
     if launch.figures is None:
         return f"round {number}, {who}: {launch.error}"
     rate = launch.figures.samples_per_second

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpurun.arguments.options import ScaleOptions
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode
+from gpurun.formatting.number_text import count
 from gpurun.measure.optional_figures import known, mean
 from gpurun.records.scaling import (
     ProjectedPoint,
@@ -336,12 +337,12 @@ def _without_gpus(asked: ScaleOptions, around: MeasurementContext) -> Iterator[s
     if around.devices.gpus:
         return
     threads = around.devices.threads
-    smallest = "a single rank" if asked.counts[0] == 1 else f"{asked.counts[0]} ranks"
+    smallest = count(asked.counts[0], "rank")
     yield (
         f"no GPU: the ranks {'of a node ' if around.nodes > 1 else ''}share "
-        f"{around.devices.cores:g} cores"
+        f"{count(around.devices.cores, 'core')}"
         + (
-            f", with {threads} thread{'' if threads == '1' else 's'} each"
+            f", each with OMP_NUM_THREADS={threads}"
             if threads
             else f", and {smallest} may use all of them, too: work that computes cannot scale"
         )
@@ -374,8 +375,8 @@ def _other_programs(measured: Measurements, around: MeasurementContext) -> Itera
     others = mean(x.result.host.others_cpu_percent for _, x in measured.launches if x.result.host)
     if others is not None and others / 100 > OTHERS * around.devices.cores:
         yield (
-            f"other programs used {others / 100:.1f} of {around.devices.cores:g} cores meanwhile: "
-            "measure again on an idle machine"
+            f"other programs used {others / 100:.1f} of {count(around.devices.cores, 'core')} "
+            "meanwhile: measure again on an idle machine"
         )
 
 

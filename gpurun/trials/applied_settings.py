@@ -21,6 +21,7 @@ class AppliedSettings:
     """Settings made ready for a launch. `args`: the script's arguments under them.
 
     `environment`: the variables that they set. `training_loaders`: as `RunSpec` has them.
+    `notes`: lines that the user of such settings should read.
     """
 
     settings: Mapping[str, Any]
@@ -28,6 +29,7 @@ class AppliedSettings:
     environment: Mapping[str, str]
     training_loaders: tuple[str, ...] = ()
     knob_paths: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def turned(self) -> tuple[Setting, ...]:
@@ -49,12 +51,20 @@ def applied_settings(
     """
     all_knobs(knob_paths)  # a broken one is not the settings' fault
     environment: dict[str, str] = {}
+    notes = []
+    if not saved.fingerprint:
+        notes.append(f"{source} has no fingerprint: not checked against this machine")
     for name, value in saved.settings.items():
         try:
             knob = find(name, knob_paths, saved.tuned_arguments)
         except GpurunError as error:
             raise GpurunError(f"{source}: {error.what}", error.todo) from None
         _check_allowed(name, knob.effect.value, tuple(allow))
+        if knob.changes_steps:
+            notes.append(
+                f"{name} changes the number of optimizer steps; a schedule that the script builds "
+                "for a fixed number of steps is not adapted"
+            )
         try:
             _check_type(knob, value)
             environment.update(knob.environment(value))
@@ -65,7 +75,12 @@ def applied_settings(
                 "take it out, or write the file anew with gpurun --optimize --save-settings FILE",
             ) from error
     return AppliedSettings(
-        saved.settings, args, environment, saved.training_loaders, tuple(knob_paths)
+        saved.settings,
+        args,
+        environment,
+        saved.training_loaders,
+        tuple(knob_paths),
+        tuple(notes),
     )
 
 

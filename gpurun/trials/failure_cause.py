@@ -7,6 +7,7 @@ import signal
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from gpurun.formatting.number_text import count
 from gpurun.launch.error_in_output import (
     EXCEPTION,
     is_out_of_memory,
@@ -14,6 +15,7 @@ from gpurun.launch.error_in_output import (
     last_lines,
     out_of_memory,
 )
+from gpurun.measure.measured_window import measured_span
 from gpurun.measure.oom_kills import killed_for_memory
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import PARALLEL_REFUSED
@@ -153,7 +155,9 @@ def _too_few_steps(logs: Sequence[ProcessLog], result: RunResult) -> Failure | N
     if result.measured_steps:
         return None
     if result.steps:
-        text = f"it ended after {result.steps} training steps, before any could be measured"
+        text = (
+            f"it ended after {count(result.steps, 'training step')}, before any could be measured"
+        )
     elif not any(log.torch is not None for log in logs):
         text = "it imports no torch, so that there are no training steps to measure"
     else:
@@ -185,22 +189,23 @@ def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: Failure) 
     lived = (now_ns - log.process.clock_ns) / 1e9
     if spent < COMPILER_SHARE * lived:
         return given_up
-    count = sum(event.phase == "begin" for event in log.compiles)
-    text = f"{given_up.text}: {spent:.0f} s of it went into {count} compilations"
+    begun = count(sum(event.phase == "begin" for event in log.compiles), "compilation")
+    text = f"{given_up.text}: {spent:.0f} s of it went into {begun}"
     return Failure(FailureKind.COMPILING, text)
 
 
 def recompiled(log: ProcessLog | None) -> str:
     """A note on what torch compiled while a trial was measured, "" if it took little time."""
-    stop = None if log is None else log.stop
-    if log is None or stop is None or stop.window_begin_ns is None:
+    if log is None or log.stop is None:
         return ""
-    since, end = stop.window_begin_ns, stop.window_end_ns
+    since, end = measured_span(log)
+    if not since:  # nothing was measured
+        return ""
     seconds = compiling_seconds(log, end, since)
     if seconds < WORTH_A_WORD * (end - since) / 1e9:
         return ""
-    count = sum(e.phase == "begin" and e.clock_ns >= since for e in log.compiles)
-    again = "once" if count == 1 else f"{count} times"
+    number = sum(e.phase == "begin" and e.clock_ns >= since for e in log.compiles)
+    again = "once" if number == 1 else count(number, "time")
     return f"torch compiled {again} more while it was measured, for {seconds:.1f} s"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpurun.knobs.api import Skip
@@ -14,8 +14,8 @@ from gpurun.measure.training_clock import step_clock, sum_known
 from gpurun.records.events import StepRow
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import Ceilings, TrialPurpose
-from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from gpurun.records.tuning import Ceilings, TrialPurpose, TrialRecord
+from gpurun.tuner.tuning_trial import MUCH_SLOWER, Trial, TrialRequest
 
 WINDOW_SECONDS = 1.0
 """Each of its three windows lasts so long at least."""
@@ -32,28 +32,43 @@ def not_needed(facts: Facts) -> str:
 
 
 def ceilings_of(
-    facts: Facts, rule: StopRule, launch: Callable[[TrialRequest], Trial] | None
+    facts: Facts,
+    rule: StopRule,
+    launch: Callable[[TrialRequest], Trial] | None,
+    others: Sequence[TrialRecord] = (),
 ) -> Ceilings:
     """The ceilings of a script, or why there are none.
 
-    `rule`: of the other trials; this one is shorter, and audits nothing. `launch`: None where the
-    budget has no room for it.
+    `rule`: of the other trials; this one is shorter, and audits nothing. It takes no step beyond
+    the script's own last one: a schedule of fixed length ends there. `launch`: None where the
+    budget has no room for it. `others`: the trials so far, which no ceiling may contradict.
     """
     why = not_needed(facts)
     if launch is None or why:
-        return Ceilings(None, None, None, None, why or "the budget has no room for it")
-    short = replace(rule, audit_steps=0, min_seconds=WINDOW_SECONDS)
+        return _none(why or "the budget has no room for it")
+    most = min(rule.max_steps, facts.planned_steps or rule.max_steps)
+    short = replace(rule, audit_steps=0, min_seconds=WINDOW_SECONDS, max_steps=most)
     trial = launch(TrialRequest(TrialPurpose.CEILINGS, facts.current, short, ceilings=True))
     seen = None if trial.log is None else trial.log.ceilings
     if trial.log is None or seen is None:
-        why = trial.record.reason or "the script ended before it was seen"
-        return Ceilings(None, None, None, None, why)
+        return _none(trial.record.reason or "the script ended before it was seen")
     script = samples_per_second(trial.log, seen.script_ns)
     model = samples_per_second(trial.log, seen.model_ns)
-    reasons = [] if model is not None else ["no batch could be kept"]
+    usual = facts.result.samples_per_second
+    if script and usual and not 1 / MUCH_SLOWER < script / usual < MUCH_SLOWER:
+        return _none("the script had another pace in that trial")
+    if model and any((other.samples_per_second or 0.0) > model for other in others):
+        return _none("the changes made the model itself faster")
+    too_short = trial.log.stop is not None and trial.log.stop.reason == "max_steps"
+    missing = "the training is too short" if too_short else "no batch could be kept"
+    reasons = [] if model is not None else [missing]
     reasons += [seen.detail] if seen.detail else []
     bound = max(model / script, 1.0) if model and script else None
     return Ceilings(seen.loader_samples_per_second, model, script, bound, "; ".join(reasons))
+
+
+def _none(why: str) -> Ceilings:
+    return Ceilings(None, None, None, None, why)
 
 
 def samples_per_second(log: ProcessLog, window_ns: tuple[int, int] | None) -> float | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpurun.arguments.options import Objective, Options
 from gpurun.errors import GpurunError
+from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import find
 from gpurun.measure.optional_figures import known
@@ -303,7 +304,9 @@ def _reason(request: TrialRequest, outcome: Outcome) -> str:
         return ""
     if failure.kind is FailureKind.RANKS_REFUSED:
         return f"--ddp: {failure.text}"
+    if request.ceilings and not failure.timed_out:
+        return "this trial repeats one batch, and the script cannot go on with that"
     trained = failure.kind is FailureKind.EXIT_CODE and result.steps >= needed_steps(result)
     if trained and not request.settings:
-        return f"{failure.text}; it took {result.steps} steps: {END_WELL}"
+        return f"{failure.text}; it took {count(result.steps, 'step')}: {END_WELL}"
     return failure.text

@@ -91,6 +91,7 @@ def tuning_document(
         findings=findings.seen,
         findings_left=findings.left,
         untried=findings.untried,
+        reason=findings.reason,
         loss_nonfinite_from=_nonfinite_from(findings.probe),
     )
 

@@ -48,3 +48,5 @@ class TuningFindings:
     unproven: Unproven | None = None
     ceilings: Ceilings | None = None
     verdict: str = "interrupted"
+    reason: str = ""
+    """Why nothing is proven, where it is not the end of the budget in the proof."""

@@ -111,12 +111,12 @@ class TuningRun:
         self.findings.seen = self._diagnoses.of(state.best.record)
         for finding in serious(self.findings.seen):
             self._decide(finding_sentence(finding))
-        as_it_is = state.facts
+        facts, tried = state.facts, self._trials.trials
         self._settle(state)
         if self._objective is Objective.THROUGHPUT:
             launch = self._launch if self._time.left > 2 * self._time.usual else None
-            found = self.findings.ceilings = ceilings_of(as_it_is, self._rule, launch)
-            self._decide(ceilings_sentence(found) or f"ceilings: not measured: {found.reason}")
+            found = self.findings.ceilings = ceilings_of(facts, self._rule, launch, tried)
+            self._decide(ceilings_sentence(found) or f"ceilings: none: {found.reason}")
         if self.findings.verdict == "faster" and self.findings.chosen is not None:
             self.findings.left = self._diagnoses.under(self.findings.chosen.settings)
 
@@ -244,7 +244,7 @@ class TuningRun:
         self._rule = plan_trials(probe.result, epoch, self._time.budget, self._objective)
         self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, facts.loaders)
         steps, audited = self._rule.min_steps - self._rule.audit_steps, self._rule.audit_steps
-        self._decide(f"trials measure {steps} steps after {audited} audited ones")
+        self._decide(f"trials measure {count(steps, 'step')} after {audited} audited ones")
         if probe.evidence is not None and probe.evidence.never_finite:
             self._allowed -= {Effect.NUMERICS}
             self._decide("the script's own loss is never finite: no numerics change is tried")

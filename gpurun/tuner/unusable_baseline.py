@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpurun.formatting.number_text import count
 from gpurun.records.failure import FailureKind
 from gpurun.records.result import ENDED_WELL
 from gpurun.tuner.trial_length import needed_steps
@@ -10,8 +11,8 @@ from gpurun.tuner.tuning_trial import Trial
 
 def too_few(trial: Trial, steps: int) -> tuple[str, str]:
     """The verdict on a script that ends too soon."""
-    needed = needed_steps(trial.result)
-    return "too_few_steps", f"it ended after {steps} steps; {needed} are needed to measure it"
+    seen, needed = count(steps, "step"), needed_steps(trial.result)
+    return "too_few_steps", f"it ended after {seen}; {needed} are needed to measure it"
 
 
 def unusable(trial: Trial) -> tuple[str, str]:
@@ -26,11 +27,11 @@ def unusable(trial: Trial) -> tuple[str, str]:
     if record.status == "timeout" and steps >= needed_steps(trial.result):
         return (
             "inconclusive",
-            f"it did not end: {record.reason}, {steps} steps seen; "
+            f"it did not end: {record.reason}, {count(steps, 'step')} seen; "
             "a longer --budget gives it more time",
         )
     if record.status == "timeout":
-        seen = f"{steps} steps" if steps else "no training step"
+        seen = count(steps, "step") if steps else "no training step"
         return (
             "inconclusive",
             f"{seen} of the {needed_steps(trial.result)} needed in {record.seconds:.0f} s: "

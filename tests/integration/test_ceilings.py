@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpurun.arguments.options import Target, TargetKind
+from gpurun.arguments.options import Objective, Target, TargetKind
 from gpurun.isolation.available_modes import require
 from gpurun.records.events import CeilingsEvent
 from gpurun.records.spec import StopRule, TrialSpec
+from gpurun.records.tuning import TrialPurpose
+from gpurun.report.trial_text import outcome_text
 from gpurun.runtime.trial.ceilings import LEAST_STEPS
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.trial_launcher import TrialLauncher
 from gpurun.tuner.ceiling_trial import samples_per_second
+from gpurun.tuner.trial_series import trial_of
+from gpurun.tuner.tuning_trial import TrialRequest
 
 BATCH = 4
 LOADS, COMPUTES = 0.03, 0.015
@@ -94,7 +99,7 @@ while True:
         step(batch)
 """
 
-Launch = Callable[[str], Outcome]
+Launch = Callable[..., Outcome]
 
 
 @pytest.fixture
@@ -104,7 +109,7 @@ def launch(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Launch
     tree = tmp_path / "tree"
     tree.mkdir()
 
-    def run(text: str) -> Outcome:
+    def run(text: str, stop: StopRule = STOP) -> Outcome:
         (tree / "train.py").write_text(SCRIPT + text)
         return launcher.run(
             LaunchRequest(
@@ -113,7 +118,7 @@ def launch(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Launch
                 target=Target(TargetKind.SCRIPT, "train.py"),
                 cwd=tree,
                 environment=clean_environment,
-                trial=TrialSpec(stop=STOP, ceilings=True),
+                trial=TrialSpec(stop=stop, ceilings=True),
                 training_loaders=(f"train.py:{line_of_loader(SCRIPT + text)}#0",),
             )
         )
@@ -186,6 +191,35 @@ with torch.no_grad():
     script = samples_per_second(outcome.log, event.script_ns)
     assert script is not None
     assert script < BATCH / (LOADS + COMPUTES)
+
+
+FIXED_LENGTH = """
+schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=24)
+for epoch in range(2):
+    for batch in DataLoader(Rows(), batch_size=4, shuffle=True):
+        step(batch)
+        schedule.step()
+"""
+
+
+def test_a_schedule_of_fixed_length_is_never_stepped_beyond_its_end(launch: Launch) -> None:
+    """Batches that are repeated are more than the script has; it raises then by their fault."""
+    too_many = launch(FIXED_LENGTH)
+    assert too_many.failure is not None
+    request = TrialRequest(TrialPurpose.CEILINGS, {}, STOP, ceilings=True)
+    record = trial_of(1, too_many.run_dir, request, too_many, Objective.THROUGHPUT).record
+    assert "ValueError" in too_many.failure.text
+    assert "repeats one batch" in outcome_text(record)
+    assert "Error" not in outcome_text(record)
+
+
+def test_the_trial_ends_with_the_last_step_of_the_script(launch: Launch) -> None:
+    outcome = launch(FIXED_LENGTH, replace(STOP, max_steps=24))
+    event = seen(outcome)
+    assert outcome.log is not None
+    assert outcome.log.stop is not None
+    assert (outcome.log.stop.reason, outcome.log.stop.steps) == ("max_steps", 24)
+    assert event.model_ns is None
 
 
 @pytest.mark.parametrize(

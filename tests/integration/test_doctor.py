@@ -232,7 +232,7 @@ def test_counters_that_exist_and_are_refused_are_limited_with_the_drivers_words(
 
 def test_a_gpu_in_slices_tells_less() -> None:
     check = software_checks.nvml_check(Machine(CUDA, NvmlProbe((H200,), False, sliced=1), (H200,)))
-    assert (check.state, check.found) == (State.LIMITED, "1 devices, 1 in MIG slices")
+    assert (check.state, check.found) == (State.LIMITED, "1 device, 1 in MIG slices")
 
 
 def test_the_probe_of_nvml_tells_refusals_and_slices(

@@ -409,9 +409,9 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
                 ("by hand", 2, "no DataLoader feeds the training"),
                 ("mixed", 2, "a penalty or a mean beside it would count once for each rank"),
                 ("vector", 2, "backward() is called on a tensor of several numbers"),
-                ("small stream", 2, "a stream by 1 samples at a time"),
+                ("small stream", 2, "a stream in batches of 1"),
                 ("rate", 1, "at step 1 the ranks differ in their learning rates: 0.1, 0.2"),
-                ("early", 1, "rank 1 ended after 7 steps, and rank 0 waits for it"),
+                ("early", 1, "rank 1 ended after step 7, and rank 0 waits for it"),
             )
         ),
     ],

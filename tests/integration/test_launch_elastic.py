@@ -18,6 +18,7 @@ from tests.integration.launched import (
     assert_nothing_outlives_a_kill,
     pids,
     start,
+    wait_for,
     write,
 )
 
@@ -135,6 +136,53 @@ def test_a_signal_ends_the_ranks_and_is_the_exit_code(
     assert launcher.returncode == code
     assert b"SignalException" not in errors, "no traceback of the agent"
     assert not any(alive(pid) for pid in ranks)
+
+
+HANDLES = """
+import os, pathlib, signal, time
+def note(number, frame):
+    pathlib.Path(f"{signal.Signals(number).name}.{os.environ['RANK']}.seen").touch()
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(number, note)
+pathlib.Path(f"{os.getpid()}.pid").touch()
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_ranks_that_do_not_end_when_asked_to_are_killed_with_a_line_that_names_them(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    words = ("--nproc-per-node=2", "--shutdown-timeout=2", write(tmp_path, HANDLES))
+    launcher = start(tmp_path, clean_environment, *words)
+    pids(tmp_path, 2)
+    launcher.send_signal(signal.SIGTERM)
+    _, errors = launcher.communicate(timeout=DEADLINE_SECONDS)
+    said = [line for line in errors.decode().splitlines() if line.startswith("gpurun: ")]
+    assert said == [
+        "gpurun: the job ends; gpurun kills rank 0, 1, which did not end within 2 s of SIGTERM"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "goes_on"),
+    [((), True), (("--signals-to-handle=SIGTERM,SIGUSR1", "--shutdown-timeout=1"), False)],
+)
+def test_sigusr1_reaches_each_rank_and_ends_the_job_only_where_that_is_asked_for(
+    tmp_path: Path, clean_environment: dict[str, str], flags: tuple[str, ...], goes_on: bool
+) -> None:
+    words = ("--nproc-per-node=2", *flags, write(tmp_path, HANDLES))
+    launcher = start(tmp_path, clean_environment, *words)
+    pids(tmp_path, 2)
+    launcher.send_signal(signal.SIGUSR1)
+    assert wait_for(lambda: len(list(tmp_path.glob("SIGUSR1.*.seen"))) == 2)
+    if goes_on:
+        launcher.send_signal(signal.SIGUSR2)
+        assert wait_for(lambda: len(list(tmp_path.glob("SIGUSR2.*.seen"))) == 2)
+        assert launcher.poll() is None
+        launcher.kill()
+    launcher.communicate(timeout=DEADLINE_SECONDS)
+    assert launcher.returncode == (-signal.SIGKILL if goes_on else 128 + signal.SIGUSR1)
 
 
 def test_killing_the_launcher_kills_the_ranks_and_leaves_no_temporary_folder(

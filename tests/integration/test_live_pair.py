@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
 
+from gpurun.measure import summarise_run
 from gpurun.trials.freezer import tree_below
 from gpurun.trials.live_pair import SideEnded, await_both, take_turns
 from tests.conftest import REPOSITORY
@@ -52,6 +54,53 @@ def test_a_side_that_ends_in_its_turn_is_reported_with_its_code(sides: Sides) ->
     with pytest.raises(SideEnded) as raised:
         take_turns((side, other), random.Random(0), lambda done: False)
     assert (raised.value.name, raised.value.exit_code) == ("short", 7)
+
+
+EPOCHS = """
+import os, signal, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.set_num_threads(1)
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(torch.randn(96, 8)), batch_size=8)
+for epoch in range(8):
+    for (x,) in loader:
+        time.sleep(0.002)
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+END
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "first_turn_seconds"),
+    [
+        pytest.param("", 0.1, id="comes to its end"),
+        pytest.param("", 1000, id="comes to its end in its first turn"),
+        pytest.param("time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)", 0.1, id="killed"),
+    ],
+)
+def test_no_figure_of_a_side_that_ends_in_its_turns_holds_time_in_which_it_was_frozen(
+    sides: Sides, tmp_path: Path, end: str, first_turn_seconds: float
+) -> None:
+    (tmp_path / "epochs.py").write_text(EPOCHS.replace("END", end))
+    side, other = sides.run("short", "epochs.py"), sides.launch("long", 0.03)
+    await_both((side, other))
+    time.sleep(1)
+    seconds = chain([first_turn_seconds], repeat(0.02))
+    with pytest.raises(SideEnded):
+        all(side.take(int(s * 1e9), other) and other.take(300_000_000, side) for s in seconds)
+    result = summarise_run(tmp_path / "short", exit_code=0, wall_seconds=1.0)
+    step = result.step_time_ms
+    assert step is not None
+    assert result.measured_steps >= 5
+    assert step.mean < 4 * step.p50, "a turn of the other side takes as long as 100 steps"
+    assert result.epoch_seconds is None or result.epoch_seconds < 4 * 12 * step.p50 / 1000
+    assert result.startup_seconds is not None
+    assert result.seconds_to_first_step is not None
+    assert result.startup_seconds < result.seconds_to_first_step + 0.5, "without the second above"
 
 
 HOLDER = """

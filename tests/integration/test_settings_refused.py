@@ -126,6 +126,22 @@ def test_settings_written_by_hand_say_in_one_line_that_nothing_checked_them(
     assert b"fingerprint" not in gpurun("--quiet", "--settings", "kept.json", "script.py").stderr
 
 
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [({"accumulation": 2}, 1), ({"batch_size": BATCH}, 1), ({"cpu_threads": 1}, 0)],
+)
+def test_settings_that_change_the_number_of_steps_say_that_no_schedule_is_adapted(
+    tmp_path: Path, gpurun: Gpurun, knobs: dict[str, object], said: int
+) -> None:
+    settings(tmp_path, knobs)
+    words = ("--settings", "kept.json", "--allow", "pipeline,numerics,training", "script.py")
+    done = gpurun(*words)
+    assert done.returncode == 0
+    line = b" changes the number of optimizer steps; a schedule that the script builds for a fixed"
+    assert done.stderr.count(line) == said
+    assert line not in gpurun("--quiet", *words).stderr
+
+
 @pytest.mark.parametrize("flags", [[], ["--settings", "kept.json"], ["--tune-only"]])
 def test_a_result_that_cannot_be_written_is_told_before_the_script_starts(
     tmp_path: Path, in_process: Gpurun, flags: list[str]

@@ -110,9 +110,12 @@ def test_a_run_is_diagnosed_by_its_name(recorded: Path, gpurun: Gpurun) -> None:
     assert "there is no" not in done.stderr.decode()
 
 
-def test_the_newest_run_is_no_benchmark(recorded: Path, gpurun: Gpurun) -> None:
-    launches = recorded / ".gpurun" / "runs" / "20990101-000000-aaaaaa" / "launches"
-    launches.mkdir(parents=True)
+@pytest.mark.parametrize("inside", ["launches", "."])
+def test_the_newest_run_is_neither_a_benchmark_nor_an_empty_folder(
+    recorded: Path, gpurun: Gpurun, inside: str
+) -> None:
+    folder = recorded / ".gpurun" / "runs" / "20990101-000000-aaaaaa"
+    (folder / inside).mkdir(parents=True)
     done = gpurun("report", "--quiet")
     assert done.returncode == 0, done.stderr.decode()
     assert b"20990101" not in done.stderr

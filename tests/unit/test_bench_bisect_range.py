@@ -88,7 +88,7 @@ def test_a_merged_branch_is_one_change_named_by_its_merge(branched: Path) -> Non
     assert [one.subject for one in line.commits] == ["one", "bring the side"]
     assert [one.merge for one in line.commits] == [False, True]
     assert (line.good.subject, line.good.author) == ("v1", "a")
-    assert line.describe().endswith("2 commits along first parents, 1 of them merge")
+    assert line.describe().endswith("2 commits along first parents, 1 merge among them")
     ends = (git(branched, "rev-parse", "v1"), git(branched, "rev-parse", "side"))
     assert branch_of(repository, line.commits[1]) == ends
     assert branch_of(repository, line.commits[0]) is None

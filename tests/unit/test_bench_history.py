@@ -105,9 +105,9 @@ def test_dates_bound_what_is_shown(folder: Path, capsys: pytest.CaptureFixture[s
     ("words", "what"),
     [
         ([], "has no records yet"),
-        (["history", "--branch", "gone"], "none of 1 records is of a commit of gone"),
+        (["history", "--branch", "gone"], "none of 1 record is of a commit of gone"),
         (["history", "visoin"], "there is no record of a benchmark 'visoin'"),
-        (["history", "--metric", "energy"], "none of 1 records has a figure of energy"),
+        (["history", "--metric", "energy"], "none of 1 record has a figure of energy"),
         (["accept", "--record", "r9"], "has no record r9"),
         (["accept"], "there is no record of HEAD"),
     ],

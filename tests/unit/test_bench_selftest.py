@@ -117,6 +117,8 @@ def test_a_sound_gate_is_green_on_equal_trees_and_red_for_both_slow_downs(
     assert (found.verdict, found.exit_code, found.dirty) == ("pass", 0, True)
     assert "uncommitted changes are left out: the selftest works on the commit" in TOLD
     assert (folder / "net.py").read_text() == "x = 2\n"
+    runs = list((folder / ".gpurun/runs").iterdir())
+    assert len(runs) == 3, "a folder for each comparison, and no empty one"
     assert found.parts[2].file == "net.py"
     for part in found.parts[1:]:
         assert part.planted_slowdown == 0.1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +48,31 @@ def test_numbers_have_three_significant_digits_and_keep_their_integer_part(
 )
 def test_durations_never_show_sixty_of_a_unit(seconds: float, text: str) -> None:
     assert number_text.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("amount", "noun", "text"),
+    [
+        (1, "launch", "1 launch"),
+        (2, "launch", "2 launches"),
+        (3, "batch", "3 batches"),
+        (2, "process", "2 processes"),
+        (0, "pair", "0 pairs"),
+        (12, "epoch", "12 epochs"),
+        (1_234_567, "step", "1,234,567 steps"),
+        (1.0, "core", "1 core"),
+        (2.5, "core", "2.5 cores"),
+    ],
+)
+def test_one_of_a_thing_is_told_as_one(amount: float, noun: str, text: str) -> None:
+    assert number_text.count(amount, noun) == text
+
+
+def test_no_other_place_makes_a_plural() -> None:
+    own = re.compile(r"""\} ?\{?["']s?["'] if [^}]*== 1|== 1 else f?["'](\{\w+\} )?\w*s["']""")
+    package = Path(number_text.__file__).parent.parent
+    found = [path.name for path in package.rglob("*.py") if own.search(path.read_text())]
+    assert found == ["number_text.py"]
 
 
 def test_bytes_are_binary_and_never_take_four_digits() -> None:

@@ -157,6 +157,6 @@ def test_what_else_changes_is_told() -> None:
     )
     text = " | ".join(side_effects(ground, value(128)))
     assert "learning rate × 4 (linear rule)" in text
-    assert "78 steps an epoch instead of 313" in text
+    assert "steps an epoch: 78 instead of 313" in text
     assert "train.py:20" in text
     assert "warmup = 5000" in text

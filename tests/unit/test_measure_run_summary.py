@@ -21,6 +21,7 @@ from gpurun.records.events import (
     StopEvent,
     TorchEvent,
     TraitEvent,
+    TurnEvent,
 )
 from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample, HostSample
@@ -267,6 +268,29 @@ def test_epochs_of_a_stream_are_known_by_their_ends(tmp_path: Path) -> None:
     ]
     write_events(tmp_path, [*epochs, steps(rows), end()])
     assert summary(tmp_path).epoch_seconds == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize("ends_by_itself", [True, False])
+def test_an_epoch_in_which_a_side_of_a_live_pair_was_frozen_has_no_duration(
+    tmp_path: Path, ends_by_itself: bool
+) -> None:
+    """Frozen from 1,195 to 5,200 ms, counted from there to 7,000 ms, frozen to 9,000 ms."""
+    ends = [*range(1000, 1200, 10), *range(5200, 7000, 10), *range(9000, 9300, 10)]
+    turns = [("end", 1195), ("begin", 5200), ("end", 6995), ("begin", 9010)]
+    bounds = [(1100, 5500), (5500, 5800), (5800, 6100), (6100, 9100)]
+    epochs = [
+        one
+        for begin, until in bounds
+        for one in (epoch(0, "begin", begin), epoch(0, "end", until, batches=30, trained=30))
+    ]
+    told = [TurnEvent(phase, START_NS + at * MS) for phase, at in turns]
+    stop = [] if ends_by_itself else [StopEvent("enough", 230, None, START_NS + 9300 * MS)]
+    write_events(tmp_path, [*epochs, *told, steps([row(at) for at in ends]), *stop, end()])
+    result = summary(tmp_path)
+    assert result.epoch_seconds == pytest.approx(0.3)
+    assert result.step_time_ms is not None
+    assert result.step_time_ms.p99 == pytest.approx(10)
+    assert (result.startup_seconds, result.throughput_drift) == (pytest.approx(0.99), None)
 
 
 def test_a_knobs_worst_outcome_over_the_ranks_counts(tmp_path: Path) -> None:

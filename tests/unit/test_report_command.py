@@ -79,12 +79,13 @@ def test_a_run_after_the_end_of_summer_time_is_newer_than_one_before_it(
         )
         monkeypatch.setattr(rundir, "time", clock)
         made = new_run(Path(".gpurun"))
+        (made / "spec.json").touch()
         assert newest_run(Path(".gpurun")) == made
 
 
 def test_the_newest_of_a_thousand_runs_is_found() -> None:
     for number in range(1000):
-        (Path(".gpurun/runs") / f"20260101-{number:06d}-aaaaaa").mkdir(parents=True)
+        run(f"20260101-{number:06d}-aaaaaa")
     newest = newest_run(Path(".gpurun"))
     assert newest is not None
     assert newest.name == "20260101-000999-aaaaaa"

@@ -12,6 +12,7 @@ import pytest
 from gpurun.records.tuning import (
     Candidate,
     GuardVerdict,
+    LadderRow,
     LossCurves,
     OtherLoad,
     Rejection,
@@ -149,8 +150,10 @@ def test_what_the_budget_left_unproven_is_one_sentence_with_what_to_do() -> None
         f"Not proven yet: the budget ended first{again}"
     )
     why = "the budget of 20 s left no time to try anything: try `--budget 2m`"
-    untried = barren_report("inconclusive", decisions=("first", why))
+    untried = barren_report("inconclusive", reason=why)
     assert verdict_sentence(untried) == f"Not proven: {why}"
+    later = barren_report("inconclusive", decisions=("no pair", "ceilings: not measured"))
+    assert verdict_sentence(later) == "Not proven: the budget ended first"
 
 
 def test_an_interval_that_says_nothing_is_not_printed_anywhere() -> None:
@@ -274,14 +277,24 @@ def test_less_energy_is_told_with_its_proof_its_price_and_a_column() -> None:
 def test_the_larger_batch_names_its_price_and_how_to_get_it() -> None:
     shown = text(tuning_report())
     assert (
-        "with batch 256: ×12.5 (not proven), changes training; apply with "
-        "`--allow pipeline,numerics,training`" in shown
+        "with batch 256: ×12.5 (not proven); changes training: apply with "
+        "--allow pipeline,numerics,training" in shown
     )
     assert "learning rate 0.1 → 0.8 (linear rule for SGD)" in shown
     proven = dataclasses.replace(LARGER_BATCH, proof=PROOF, side_effects=())
     shown = text(tuning_report(larger_batch=proven))
     assert "×12.5 (95 % interval 2.25–2.37, p = 0.0004, 3 pairs)" in shown
     assert "linearly for SGD, by the square root for Adam" in shown
+
+
+def test_a_larger_batch_that_may_be_applied_says_why_it_is_not() -> None:
+    row = LadderRow(
+        "batch_size", 256, "training", 10000.0, None, None, None, None, False,
+        "not proven: the budget ended first",
+    )  # fmt: skip
+    shown = text(tuning_report(ladder=(row,)))
+    assert "with batch 256: ×12.5 (not proven); not proven: the budget ended first" in shown
+    assert "--allow" not in shown
 
 
 def test_a_batch_that_is_applied_is_not_offered_again() -> None:

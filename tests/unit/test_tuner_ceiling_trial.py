@@ -26,7 +26,9 @@ from tests.unit.report_records import run_result, trial, tuning_report
 
 def waiting(wait_ms: float, **changes: Any) -> Facts:
     """A script at 400 samples/s whose step waits so long for its loader."""
-    return facts(result=step_of(wait_ms, samples_per_second=400.0, **changes))
+    planned = changes.pop("planned_steps", None)
+    measured = step_of(wait_ms, samples_per_second=400.0, **changes)
+    return facts(result=measured, planned_steps=planned)
 
 
 SCRIPT, MODEL = (START_NS, START_NS + 1000 * MS), (START_NS + 1000 * MS, START_NS + 2000 * MS)
@@ -63,7 +65,7 @@ def test_the_trial_bounds_what_faster_loading_can_gain(tmp_path: Path) -> None:
     [
         (CeilingsEvent(SCRIPT, MODEL, None, "it is over"), 1400, 3.5, "it is over"),
         (CeilingsEvent(SCRIPT, None, 900.0), None, None, "no batch could be kept"),
-        (CeilingsEvent(MODEL, SCRIPT, 900.0), 400, 1.0, ""),
+        (CeilingsEvent(SCRIPT, SCRIPT, 900.0), 400, 1.0, ""),
         (None, None, None, "the script ended"),
     ],
 )
@@ -92,6 +94,32 @@ def test_nothing_is_launched_that_would_tell_nothing(tmp_path: Path, seen: Facts
     assert why in found.reason
 
 
+def test_a_ceiling_that_a_trial_has_exceeded_is_none(tmp_path: Path) -> None:
+    launch = Launcher(tmp_path, CeilingsEvent(SCRIPT, MODEL, 900.0))
+    slower, faster = (trial(2, {"tf32": True}, rate) for rate in (1399.0, 1401.0))
+    assert ceilings_of(waiting(10.0), PROBE, launch, [slower]).gain_upper_bound is not None
+    found = ceilings_of(waiting(10.0), PROBE, launch, [slower, faster])
+    assert ceilings_sentence(found) == ""
+    assert found.reason == "the changes made the model itself faster"
+
+
+def test_a_trial_at_another_pace_than_the_others_tells_nothing_of_them(tmp_path: Path) -> None:
+    """A data set that keeps what it has read is slow in its first epoch alone."""
+    launch = Launcher(tmp_path, CeilingsEvent(SCRIPT, MODEL, 900.0))
+    first_epoch = facts(result=step_of(10.0, samples_per_second=60.0))
+    found = ceilings_of(first_epoch, PROBE, launch)
+    assert (found.gain_upper_bound, ceilings_sentence(found)) == (None, "")
+    assert "another pace" in found.reason
+
+
+def test_the_trial_takes_no_step_beyond_the_last_of_the_training(tmp_path: Path) -> None:
+    """A schedule of fixed length raises there."""
+    launch = Launcher(tmp_path, None)
+    ceilings_of(waiting(10.0, planned_steps=315), PROBE, launch)
+    ceilings_of(waiting(10.0), PROBE, launch)
+    assert [request.stop.max_steps for request in launch.requests] == [315, PROBE.max_steps]
+
+
 def test_a_budget_without_room_is_the_reason() -> None:
     assert "budget" in ceilings_of(waiting(10.0), PROBE, None).reason
 
@@ -100,12 +128,12 @@ def test_the_report_tells_what_was_measured_and_no_more() -> None:
     whole = Ceilings(900.0, 1400.0, 410.0, 3.41, "")
     told = ceilings_sentence(whole)
     assert told == (
-        "loader alone 900 samples/s; model alone 1,400 samples/s; the script 410 samples/s. "
-        "Faster loading gains at most 3.41×"
+        "as it is: loader alone 900 samples/s; model alone 1,400 samples/s; "
+        "the script 410 samples/s"
     )
     assert told in remarks(replace(tuning_report(), ceilings=whole))
     half = ceilings_sentence(Ceilings(900.0, None, 410.0, None, "no batch could be kept"))
-    assert half == "loader alone 900 samples/s; the script 410 samples/s"
+    assert half == "as it is: loader alone 900 samples/s; the script 410 samples/s"
     assert ceilings_sentence(Ceilings(None, None, 410.0, None, "no DataLoader")) == ""
 
 
@@ -120,5 +148,5 @@ def test_a_trial_for_the_ceilings_ends_well_without_a_speed() -> None:
     ended = trial(3, {}, None, purpose=TrialPurpose.CEILINGS, status="stopped")
     assert outcome_text(ended) == ""
     assert outcome_text(replace(ended, status="failed", reason="it fell over")) == (
-        "failed: it fell over"
+        "not measured: it fell over"
     )

@@ -358,7 +358,7 @@ def test_what_is_not_allowed_or_has_nothing_to_try_costs_no_trial() -> None:
 def test_the_search_ends_with_its_trials_and_with_its_time() -> None:
     state, notes = searched([Planted([2, 4])], by_value({2: 150.0, 4: 200.0}), trials=1)
     assert state.settings == {"planted": 2}
-    assert notes[-2:] == ["search ended: 1 trials are used up", "planted: kept 2"]
+    assert notes[-2:] == ["search ended: 1 trial used up", "planted: kept 2"]
     state, notes = searched([Planted([2])], by_value({}), late=lambda startup: True)
     assert state.ladder == []
     assert notes[-2:] == [
@@ -421,9 +421,7 @@ def test_why_a_search_ended_is_said_once_however_often_it_goes_on() -> None:
     search.run([Planted([2, 4])], state)
     search.allow_more(1)
     search.climb(Other([2, 4]), [2, 4], state)
-    assert [n for n in notes if n.startswith("search ended")] == [
-        "search ended: 1 trials are used up"
-    ]
+    assert [n for n in notes if n.startswith("search ended")] == ["search ended: 1 trial used up"]
     assert [row.knob for row in state.ladder] == ["planted", "other"]
 
 

@@ -50,7 +50,7 @@ def test_a_batch_is_compared_with_the_best_one_so_far() -> None:
     best = with_batches(64, 64.0)
     assert trained_with_less(with_batches(128, 128.0), best, facts()) is None
     reason = trained_with_less(with_batches(128, 64.0), best, facts())
-    assert reason == "its batches had 64 samples instead of 128"
+    assert reason == "the size of its batches was 64 instead of 128"
 
 
 def test_a_model_that_ran_out_of_memory_is_named_with_its_line(lacking: Trial) -> None:

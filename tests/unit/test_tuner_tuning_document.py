@@ -208,7 +208,9 @@ def test_every_rejection_and_decision_is_kept() -> None:
     findings = proven()
     findings.rejections.append(Rejection({"tf32": True}, BROKEN))
     findings.decisions.append("tf32: trying True")
+    findings.reason = "the script as it is failed"
     report = written(findings)
+    assert report["reason"] == "the script as it is failed"
     assert report["rejections"][0]["knobs"] == {"tf32": True}
     assert report["decisions"] == ["tf32: trying True"]
 

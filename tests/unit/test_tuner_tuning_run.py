@@ -249,6 +249,26 @@ def test_a_larger_batch_that_trains_otherwise_keeps_its_verdict(
     assert "rejected by the loss guard: the loss is off" in found.ladder[1].reason
 
 
+def test_a_batch_that_may_be_applied_and_is_not_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was allowed is not advised."""
+    seen: list[float] = []
+    steady_rates = steady(loader_workers=2.0, batch_size=1.2)
+
+    def rates(settings: Mapping[str, Any], number: int) -> float | None:
+        rate = steady_rates(settings, number)
+        assert rate is not None
+        if "batch_size" in settings:
+            seen.append(rate)
+            return rate * (0.4 if len(seen) % 2 else 2.8)
+        return rate
+
+    tuning = prove(monkeypatch, rates, {"loader_workers": 4}, BATCH_64, allow=TRAINING)
+    row = tuning.findings.ladder[1]
+    assert (row.knob, row.kept) == ("batch_size", False)
+    assert "--allow" not in row.reason
+    assert row.reason == "the proof does not confirm it"
+
+
 @pytest.mark.parametrize(("allow", "first"), [(("pipeline",), "a"), (TRAINING, "b")])
 def test_what_was_consented_to_is_proven_first(
     monkeypatch: pytest.MonkeyPatch, allow: tuple[str, ...], first: str

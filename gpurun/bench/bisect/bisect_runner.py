@@ -42,6 +42,7 @@ from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.bench.workload import Work, figure, refuse_changed
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.formatting.number_text import count
 from gpurun.isolation.available_modes import require
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.records.bench.benchmark import BenchmarkRecord
@@ -130,11 +131,11 @@ def _is_over(state: SearchState, tell: Tell) -> bool:
     """True if an earlier call has found the answer; tells where this one begins."""
     if not state.pairs and not state.skips:
         return False
-    count = f"{len(state.pairs)} pair{'' if len(state.pairs) == 1 else 's'}"
+    pairs = count(len(state.pairs), "pair")
     if isinstance(next_action(state.search), Done):
-        tell(f"this search ended after {count}: nothing is launched (--fresh starts again)")
+        tell(f"this search ended after {pairs}: nothing is launched (--fresh starts again)")
         return True
-    tell(f"continuing after {count} (--fresh starts again)")
+    tell(f"continuing after {pairs} (--fresh starts again)")
     return False
 
 

@@ -22,6 +22,7 @@ from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.bench.workload import Work
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.formatting.number_text import count
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.spec import Trees
 from gpurun.trials.signal_guard import SignalGuard
@@ -161,7 +162,7 @@ class CommitLauncher:
             self._check(commit, replace(trees[at], baseline=trees[1 - at].current), launch)
             steps, wanted = launch.result.steps, terms.rule.max_steps
             if terms.rule != WHOLE and launch.whole and steps < wanted:
-                reason = f"it ends after {steps} steps, but other commits take {wanted}"
+                reason = f"it ends after {count(steps, 'step')}, but other commits take {wanted}"
                 raise Unmeasurable(commit, reason)
 
         starts = (self._start(trees[0]), self._start(trees[1]))

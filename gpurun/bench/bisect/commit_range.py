@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpurun.bench.trees.git import FULL_HISTORY, Repository, Revision, incomparable, short
 from gpurun.errors import GpurunError
+from gpurun.formatting.number_text import count
 from gpurun.records.bench.bisection import BisectedCommit
 
 FIELDS = "%H%x00%P%x00%an%x00%aI%x00%s"
@@ -35,10 +36,9 @@ class CommitRange:
     def describe(self) -> str:
         """The range in one line for the user."""
         merges = sum(one.merge for one in self.commits)
-        number = len(self.commits)
-        text = f"{number} commit{'' if number == 1 else 's'} along first parents"
+        text = f"{count(len(self.commits), 'commit')} along first parents"
         if merges:
-            text += f", {merges} of them merge{'' if merges == 1 else 's'}"
+            text += f", {count(merges, 'merge')} among them"
         return f"{short(self.good.commit)}..{short(self.bad.commit)}: {text}"
 
 

@@ -17,6 +17,7 @@ from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
+from gpurun.formatting.number_text import count
 from gpurun.isolation.available_modes import require
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
@@ -102,8 +103,7 @@ def compare_sides(
         with plan.sides(folder) as sides:
             _launch(sides, benchmark, folder, asked, findings, interruption, plan)
     except BaseException as error:
-        pairs = len(findings.pairs)
-        done = f"interrupted after {pairs} pair{'' if pairs == 1 else 's'}"
+        done = f"interrupted after {count(len(findings.pairs), 'pair')}"
         unfinished = ended_by(error, benchmark.name, interruption.exit_code, done)
     finally:
         interruption.hold()

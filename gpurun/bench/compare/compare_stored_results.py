@@ -22,6 +22,7 @@ from gpurun.bench.record_of_launches import Version, keep
 from gpurun.bench.store.document_file import read_documents
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.formatting.number_text import count
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment
 from gpurun.records.bench.comparison import Comparison
 from gpurun.stats.prediction_interval import LEAST_RUNS
@@ -96,7 +97,7 @@ def _in_file(path: Path, current: BenchmarkRecord) -> list[BenchmarkRecord]:
     """The records of the same benchmark, in the order of time."""
     own = [r for r in read_baseline(path) if r.benchmark == current.benchmark]
     past = [r for r in own if r.id != current.id and not r.dirty and r.error is None]
-    return _enough(past, f"{path} has {len(past)} usable records of {current.benchmark}")
+    return _enough(past, f"{path} has {count(len(past), 'usable record')} of {current.benchmark}")
 
 
 def _in_store(
@@ -124,7 +125,7 @@ def _in_store(
             ExitCode.NO_BASELINE,
         )
     past = usable(records, branch_up_to(repository, parent, None))
-    told = f"{benchmark.name} has {len(past)} records of commits up to {short(parent)}"
+    told = f"{benchmark.name} has {count(len(past), 'record')} of commits up to {short(parent)}"
     return _enough(past, told), repository
 
 

@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gpurun.formatting.number_text import count
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.stats.curve_separation import CurveTable
@@ -51,8 +52,8 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
         return untold("no loss was seen" if any(counts) else "no pair of launches was completed")
     if (len(mine), len(theirs)) != counts:
         return untold(
-            f"a loss was seen in {len(mine)} of {counts[0]} launches of the baseline and in "
-            f"{len(theirs)} of {counts[1]} of the current side"
+            f"a loss was seen in {len(mine)} of {count(counts[0], 'launch')} of the baseline "
+            f"and in {len(theirs)} of {counts[1]} of the current side"
         )
     lost = _lost(mine, theirs)
     if lost is not None and lost.whole:
@@ -62,7 +63,7 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
     if lost is not None and lost.often:
         return TrainingComparison(True, counts, f"the training differs: {lost.told}", lost.step)
     if min(counts) < LEAST:
-        few = f"{min(counts)} launches of a side are too few, {LEAST} are needed"
+        few = f"only {count(min(counts), 'launch')} of a side, {LEAST} are needed"
         return untold(f"{few}; {lost.told}" if lost is not None else few)
     return _by_curves(mine, theirs, lost)
 
@@ -132,8 +133,8 @@ def _nonfinite(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _
         told = f"the training differs: the baseline's loss is not finite from step {step} on"
         return _NonFinite(f"{told}; the current one's is finite", True, step)
     told = (
-        f"the loss is not finite in {len(bad[0])} of {len(baseline)} launches of the baseline and "
-        f"in {len(bad[1])} of {len(current)} of the current side"
+        f"the loss is not finite in {len(bad[0])} of {count(len(baseline), 'launch')} of the "
+        f"baseline and in {len(bad[1])} of {len(current)} of the current side"
     )
     counts = len(baseline), len(current)
     chance = _chance((len(bad[0]), len(bad[1])), counts)

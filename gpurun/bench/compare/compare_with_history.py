@@ -34,6 +34,7 @@ from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
 from gpurun.bench.unfinished import ended_by
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.formatting.number_text import count
 from gpurun.isolation.available_modes import require
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 from gpurun.records.bench.comparison import Comparison, TrainingComparison
@@ -172,8 +173,8 @@ class HistoryComparison:
         past = usable(records, branch_up_to(repository, end, None))
         if len(past) < LEAST_RUNS:
             raise no_baseline(
-                f"{self.benchmark.name} has {len(past)} records of commits up to {short(end)}, "
-                f"and --from-history needs {LEAST_RUNS}"
+                f"{self.benchmark.name} has {count(len(past), 'record')} of commits up to "
+                f"{short(end)}, and --from-history needs {LEAST_RUNS}"
             )
         return past
 
@@ -204,7 +205,9 @@ class HistoryComparison:
         assert accepted.commit is not None
         told = f"commit {short(accepted.commit)} was accepted by {accepted.accepted_by}"
         if len(since) < LEAST_RUNS:
-            raise no_baseline(f"{told}: of {len(since)} records since, {LEAST_RUNS} are needed")
+            raise no_baseline(
+                f"{told}: of {count(len(since), 'record')} since, {LEAST_RUNS} are needed"
+            )
         self._remember(f"{told}: only records since then count")
         return since
 
@@ -246,7 +249,7 @@ class HistoryComparison:
             since = place[found[change.start].record.id]
             if len(past) - since < LEAST_RUNS:
                 raise no_baseline(
-                    f"{change.told()}: of {len(past) - since} records since, "
+                    f"{change.told()}: of {count(len(past) - since, 'record')} since, "
                     f"{LEAST_RUNS} are needed"
                 )
             self._remember(f"{change.told()}: only records since then count")
@@ -267,7 +270,7 @@ class HistoryComparison:
         days = sorted(f"{utc_moment(record.time):%Y-%m-%d}" for record in self.used)
         span = " to ".join(dict.fromkeys((days[0], days[-1])))
         self._remember(
-            f"compared with {len(self.used)} records ({span}): weaker than launching both "
+            f"compared with {count(len(self.used), 'record')} ({span}): weaker than launching both "
             "sides one after the other, because the machine may have drifted since"
         )
 

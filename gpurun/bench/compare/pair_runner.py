@@ -22,6 +22,7 @@ from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.bench.workload import check_workload, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.formatting.number_text import count
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.spec import StopRule
@@ -164,8 +165,7 @@ class PairRunner:
         self._note_in_turn()
         while findings.result is None or findings.result.verdict is Verdict.MORE:
             if self._late():
-                done = len(findings.pairs)
-                findings.ended = f"the budget ended after {done} pair{'' if done == 1 else 's'}"
+                findings.ended = f"the budget ended after {count(len(findings.pairs), 'pair')}"
                 return
             self._pair(rule)
             plan = self.plan if findings.in_turn else self.plan.of_live_pairs

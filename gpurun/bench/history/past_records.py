@@ -12,6 +12,7 @@ from gpurun.bench.history.measured_records import Measured, changes_of, counts_s
 from gpurun.bench.trees.git import Repository, incomparable, short
 from gpurun.bench.workload import refuse_changed
 from gpurun.errors import GpurunError
+from gpurun.formatting.number_text import count
 from gpurun.records.bench.benchmark import (
     INTERRUPTED,
     AcceptedBaseline,
@@ -43,16 +44,16 @@ def comparable(past: Sequence[BenchmarkRecord], current: BenchmarkRecord) -> lis
     if len(here) < LEAST_RUNS and past:
         other = difference(past[-1].fingerprint, current.fingerprint)
         raise no_baseline(
-            f"of {len(past)} records only {len(here)} have this fingerprint: {other}"
+            f"of {count(len(past), 'record')} only {len(here)} with this fingerprint: {other}"
             if len(here) < len(past)
-            else f"there are only {len(here)} records, and {LEAST_RUNS} are needed"
+            else f"only {count(len(here), 'record')}, and {LEAST_RUNS} are needed"
         )
     change = changed_work(here[-1], current) if here else None
     refuse_changed(change, "compare with records made after the commit that changed it")
     same = [r for r in here if changed_work(r, current) is None]
     if len(same) < LEAST_RUNS:
         raise no_baseline(
-            f"only {len(same)} of {len(here)} records are of this workload, "
+            f"only {len(same)} of {count(len(here), 'record')} of this workload, "
             f"and {LEAST_RUNS} are needed"
         )
     return same

@@ -152,9 +152,9 @@ def _carry_through(
     repository = open_repository(benchmark.folder)
     head = progress.commit = repository.head()
     _look_at_changes(repository, progress, asked)
-    folder = new_run(asked.home)
+    logs = asked.home if benchmark.setup is None else new_run(asked.home)  # no empty run folder
     with compared_sides(
-        repository, head, asked.home, benchmark, folder, current=head, tell=asked.tell
+        repository, head, asked.home, benchmark, logs, current=head, tell=asked.tell
     ) as sides:
         try:
             _compare_thrice(benchmark, slowdown, sides, asked, interruption, progress)

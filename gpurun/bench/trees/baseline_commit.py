@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpurun.bench.trees.git import Changes, Repository, Revision, short
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.formatting.number_text import count
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def choose_baseline(repository: Repository, ref: str) -> Baseline:
         why = f"the merge base of {asked.name} and HEAD{_with(changes)}"
         return _told(base, why, changes)
     if changes.dirty:
-        number = _count(len(changes.tracked), "uncommitted change")
+        number = count(len(changes.tracked), "uncommitted change")
         verb = "is" if len(changes.tracked) == 1 else "are"
         why = (
             f"HEAD, because {asked.name} holds it already: your {number} "
@@ -51,7 +52,7 @@ def choose_baseline(repository: Repository, ref: str) -> Baseline:
 def _told(commit: str, why: str, changes: Changes) -> Baseline:
     new = changes.untracked_python
     if new:
-        number = _count(len(new), "untracked python file")
+        number = count(len(new), "untracked python file")
         why += f"; {number} ({', '.join(new[:3])}{', …' if len(new) > 3 else ''}) not in it"
     return Baseline(commit, f"baseline {short(commit)}: {why}")
 
@@ -59,8 +60,4 @@ def _told(commit: str, why: str, changes: Changes) -> Baseline:
 def _with(changes: Changes) -> str:
     if not changes.dirty:
         return ""
-    return f", against HEAD with {_count(len(changes.tracked), 'uncommitted change')}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f", against HEAD with {count(len(changes.tracked), 'uncommitted change')}"

@@ -20,6 +20,7 @@ from gpurun.commands.bench.chosen_benchmarks import records_home
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, must_write, say
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.formatting.number_text import count
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment, utc_text
 from gpurun.records.bench.history import History, Trend
 from gpurun.records.bench.metrics import Metric
@@ -132,14 +133,16 @@ def _nothing(
         failed = sum(record.error is not None for record in held)
         why = f", {failed} of them of failed runs" if failed else ""
         return incomparable(
-            f"none of {len(held)} records has a figure of {options.metric}{why}",
+            f"none of {count(len(held), 'record')} has a figure of {options.metric}{why}",
             "ask for another --metric, or measure again",
         )
     if records:
         names = sorted({record.branch for record in records if record.branch is not None})
         todo = f"name another: --branch {names[0]}" if names else "check out their branch"
         return incomparable(
-            f"none of {len(records)} records is of a commit of {branch.name or 'this branch'}", todo
+            f"none of {count(len(records), 'record')} is of a commit of "
+            f"{branch.name or 'this branch'}",
+            todo,
         )
     names = sorted({record.benchmark for record in store.query(purposes=PURPOSES)})
     if not names:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.formatting.number_text import count
 from gpurun.records.finding import WARNING, Finding, FindingType
 
 ADVICE_CHURN = (
@@ -84,7 +85,8 @@ def _has_room(used: float | None, activity: float | None) -> bool:
 def _sentence(worst: str, value: float | None) -> str:
     value = value or 0.0
     return {
-        "allocator_retries": f"the allocator gave memory back and tried again {value:.0f} times",
+        "allocator_retries": f"the allocator gave memory back and tried again "
+        f"{count(round(value), 'time')}",
         "device_allocations_per_step": f"cudaMalloc and cudaFree are called {value:.1f} times a "
         "step, and wait for the device",
         "fragmentation": f"{percent(value)} of the reserved memory is fragments",

@@ -31,6 +31,7 @@ class Accumulation(Knob):
     name: ClassVar[str] = "accumulation"
     effect: ClassVar[Effect] = Effect.TRAINING
     order: ClassVar[int] = 95
+    changes_steps: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
         """None: it changes training for no gain in throughput."""

@@ -47,6 +47,7 @@ class BatchSize(Knob):
     answers: ClassVar[tuple[FindingType, ...]] = (FindingType.SMALL_BATCH,)
     effect: ClassVar[Effect] = Effect.TRAINING
     order: ClassVar[int] = 90
+    changes_steps: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[dict[str, Any]] | Skip:
         """Four times and twice the batch, where they fit."""
@@ -110,7 +111,7 @@ def side_effects(facts: Facts, value: dict[str, Any]) -> tuple[str, ...]:
     lengths = [x.length for x in facts.loaders_of_training() if x.length is not None]
     if lengths:
         fewer = max(1, round(max(lengths) * base / size))
-        effects.append(f"{fewer} steps an epoch instead of {max(lengths)}")
+        effects.append(f"steps an epoch: {fewer} instead of {max(lengths)}")
     effects.append(
         f"schedules and intervals counted in steps last {size / base:g}× as many samples"
     )

@@ -60,6 +60,6 @@ class LoaderPrefetch(Knob):
                 hooks.skipped(f"{call.key}: no workers")
             else:
                 call.arguments["prefetch_factor"] = value
-                hooks.applied(f"{call.key}: {value} batches a worker")
+                hooks.applied(f"{call.key}: batches a worker {value}")
 
         hooks.before_loader(edit)

@@ -130,7 +130,7 @@ class LoaderWorkers(Knob):
             reason = _unfit(call, value, hooks)
             if reason is None:
                 _set_workers(call, value)
-                hooks.applied(f"{call.key}: {value} workers")
+                hooks.applied(f"{call.key}: workers {value}")
             else:
                 hooks.skipped(f"{call.key}: {reason}")
 

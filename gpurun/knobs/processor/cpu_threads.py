@@ -56,7 +56,7 @@ class CpuThreads(Knob):
                 hooks.skipped(f"the script sets {VARIABLES[0]}={own} itself")
                 return
             torch.set_num_threads(value)
-            hooks.applied(f"{value} threads")
+            hooks.applied(f"threads: {value}")
 
         hooks.on_import("torch", torch_is_here)
 

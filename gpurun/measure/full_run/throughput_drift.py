@@ -26,7 +26,7 @@ def throughput_drift(window: Window) -> ThroughputDrift | None:
 
     A slow beginning is warm-up. A fast one is not, so that a run that slows down early is seen.
     """
-    if window.log.stop is not None:
+    if window.log.stop is not None or window.log.turns:
         return None
     start = max(
         LEAVE_OUT_STEPS, window.last // LEAVE_OUT_SHARE, queue_in_steps(window.log, window.clock)

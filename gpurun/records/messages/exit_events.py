@@ -8,6 +8,21 @@ from gpurun.records.record import record
 
 
 @record
+class StopEvent:
+    """The trial stopped itself. `reason`: "enough" or "max_steps".
+
+    The measured window runs from `window_begin_ns` (None: it never began, or turns tell it) to
+    `window_end_ns`.
+    """
+
+    kind: ClassVar[str] = "stop"
+    reason: str
+    steps: int
+    window_begin_ns: int | None
+    window_end_ns: int
+
+
+@record
 class ExitRecordEvent:
     """A rank's or a trial's python exits; `error`: the uncaught exception by which it does, None
     without one. `lacks_input`: `input()` raised it, since there was nothing to read.

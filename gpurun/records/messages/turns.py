@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from gpurun.records.record import record
 
 ORDERS = "turn-orders"
@@ -35,6 +37,18 @@ class TurnOrder:
         """From what was sent; `ValueError` if that is no order."""
         nanoseconds, least_steps, whole_epochs = map(int, line.split())
         return cls(nanoseconds, least_steps, bool(whole_epochs))
+
+
+@record
+class TurnEvent:
+    """A turn begins to count ("begin"), or ends ("end"): the side is frozen from there on.
+
+    The first one is an end: the side has warmed up.
+    """
+
+    kind: ClassVar[str] = "turn"
+    phase: str
+    clock_ns: int
 
 
 @record

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from gpurun.formatting.number_text import byte_size, milliseconds, number, percent
+from gpurun.formatting.number_text import byte_size, count, milliseconds, number, percent
 from gpurun.formatting.one_line import one_line
 from gpurun.records.monitor import GpuProcess, GpuState, HostState, MonitorReport, TrainingState
 from gpurun.report.terminal_output import PREFIX, stderr_console, write_lines
@@ -128,7 +128,7 @@ def _training_rows(training: TrainingState) -> list[tuple[str, ...]]:
 def _host_line(host: HostState) -> str:
     busy = "" if host.cpu_percent is None else f"{host.cpu_percent:.0f} % of "
     memory = _of(host.memory_used_bytes, host.memory_total_bytes)
-    return f"processor: {busy}{host.cores} cores; memory: {memory}"
+    return f"processor: {busy}{count(host.cores, 'core')}; memory: {memory}"
 
 
 def _of(used: int | None, total: int | None) -> str:

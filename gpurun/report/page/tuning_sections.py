@@ -14,7 +14,6 @@ from gpurun.formatting.number_text import (
     milliseconds,
     number,
 )
-from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import (
     PROVEN,
     Ceilings,
@@ -30,6 +29,7 @@ from gpurun.report.page.page_blocks import Block, Bullets, Paragraph, Picture, S
 from gpurun.report.page.recorded_series import series_of
 from gpurun.report.page.run_contents import RunContents
 from gpurun.report.terminal_table import Column, Grid
+from gpurun.report.trial_text import outcome_text
 
 _TRIAL_COLUMNS = (
     Column("#", right=True),
@@ -76,7 +76,6 @@ def _trials_grid(trials: Sequence[TrialRecord]) -> Grid:
 
 def _trial_row(trial: TrialRecord) -> tuple[str, ...]:
     rate, memory, times = trial.samples_per_second, trial.peak_memory_bytes, trial.step_time_ms
-    reason = one_line(trial.reason)
     return (
         str(trial.number),
         trial.purpose.value,
@@ -85,7 +84,7 @@ def _trial_row(trial: TrialRecord) -> tuple[str, ...]:
         milliseconds(times.p50) if times is not None else "",
         byte_size(memory) if memory is not None else "",
         duration(trial.seconds),
-        f"{trial.status}: {reason}" if reason else trial.status,
+        outcome_text(trial) or trial.status,
     )
 
 
@@ -136,9 +135,7 @@ def ceilings_picture(ceilings: Ceilings) -> Picture | None:
         return None
     bars = [Bar(name, f"{number(r)} samples/s", r) for name, r in rates if r is not None]
     sentence = "; ".join(f"{bar.name}: {bar.told}" for bar in bars)
-    bound = ceilings.gain_upper_bound
-    most = "" if bound is None else f" Faster loading gains at most {factor(bound)}."
-    return Picture(bar_chart("Each side of the training alone", bars), f"{sentence}.{most}")
+    return Picture(bar_chart("Each side of the training alone, as it is", bars), f"{sentence}.")
 
 
 def _guard(report: TuningReport) -> list[Block]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpurun.formatting.number_text import count
 from gpurun.records.scaling import ScalingPoint, ScalingReport
 from gpurun.report.plots import plot_style
 from gpurun.scaling.rank_devices import CORES
@@ -44,8 +45,9 @@ def draw_scaling(report: ScalingReport, path: Path) -> bool:
 def _caption(report: ScalingReport) -> str:
     devices = f"{report.devices} × {report.device}"
     if report.device == CORES:
-        devices = f"CPU, {report.devices} cores shared by the ranks"
-    return f"{devices}; {report.rounds} rounds; bars: 95 % intervals of launches compared in turn"
+        devices = f"CPU, {count(report.devices, 'core')} shared by the ranks"
+    rounds = count(report.rounds, "round")
+    return f"{devices}; {rounds}; bars: 95 % intervals of launches compared in turn"
 
 
 def _throughput(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -> None:
@@ -72,8 +74,8 @@ def _throughput(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -
             [per_device * n * band[1] for n, _, band in shown],
         )
     axes.errorbar(gpus, values, yerr=_bars(points, values), **_style())
-    for count, value in zip(gpus, values, strict=True):
-        _label(axes, (count, value), f"{value:,.4g}", offset=(-7, 5), side="right")
+    for ranks, value in zip(gpus, values, strict=True):
+        _label(axes, (ranks, value), f"{value:,.4g}", offset=(-7, 5), side="right")
     axes.set_ylabel(unit)
     if last > 16:
         axes.set_yscale("log", base=10)

@@ -166,7 +166,7 @@ class DivergenceCheck:
         last = int(self._store().get(f"gpurun/ended/{gone}"))
         time.sleep(EXIT_SECONDS)
         stop_rank(
-            f"rank {gone} ended after {last} steps, and rank {self._rank_info.rank} waits for it "
+            f"rank {gone} ended after step {last}, and rank {self._rank_info.rank} waits for it "
             f"in step {self._steps + 1}: they no longer train alike",
             ADVICE,
             DIVERGED,

@@ -223,7 +223,7 @@ class LoaderSharding:
             if not iterator._auto_collation:
                 return self._refuse(iterator, "a stream of whole batches") if not whole else places
             if not whole and len(places) < size:
-                return self._refuse(iterator, f"a stream by {len(places)} samples at a time")
+                return self._refuse(iterator, f"a stream in batches of {len(places)}")
             count = len(places) if whole else len(places[rank::size])
             shards.append(BatchShard(count, len(places)))
             return self._to_read(places, StreamShard(places, rank, size, whole))

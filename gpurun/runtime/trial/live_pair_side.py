@@ -24,7 +24,8 @@ from pathlib import Path
 
 import torch
 
-from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
+from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnEvent, TurnOrder
+from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, PrefetchLevel, send
 
 now = time.perf_counter_ns
@@ -63,8 +64,6 @@ class Turns:
         """Steps since the epoch began: now, and where the turn began to count."""
         self._epoch_steps = 0
         self._epoch_starts = 0
-        self.first_turn: tuple[int, int] | None = None
-        """Host clock at the ends of the first and the last step of the first turn."""
 
     def after_step(self, count: int) -> bool:
         """A step is over: go on, or end the turn and wait for the next one; True: there is none."""
@@ -75,7 +74,7 @@ class Turns:
             if count < self._wait_steps or os.getpid() != self._process:
                 return False
             self._stop_workers()
-            return self._hand_over(Turn(0, 0))
+            return self._hand_over(Turn(0, 0), now())
         self._steps += 1
         if self._steps == 0:
             self._begin()
@@ -84,7 +83,7 @@ class Turns:
             if elapsed >= self._order.nanoseconds:
                 self._ordered_steps = self._ordered_steps or self._steps
                 if self._is_whole():
-                    return self._hand_over(self._counted(count))
+                    return self._hand_over(*self._counted(count))
         return False
 
     def _epoch_started(self) -> None:
@@ -104,6 +103,7 @@ class Turns:
         self._began_level, self._began_in_epoch = level, self._in_epoch
         self._epoch_starts = 0
         self._began_event, self._began_ns = self._mark(), now()
+        RECORDER.later(TurnEvent("begin", self._began_ns))
 
     def _is_whole(self) -> bool:
         """True if the turn may end here: with whole epochs, else with the stock as it began."""
@@ -130,11 +130,11 @@ class Turns:
     def _counts_whole_epochs(self) -> bool:
         return self._epoch_starts > 0 and self._in_epoch == self._began_in_epoch
 
-    def _counted(self, all_steps: int) -> Turn:
+    def _counted(self, all_steps: int) -> tuple[Turn, int]:
+        """The turn, and the host clock where it ended."""
         ended_event, ended_ns = self._mark(), now()
         level = self._prefetched.level()
         self._stop_workers()
-        self.first_turn = self.first_turn or (self._began_ns, ended_ns)
         elapsed = ended_ns - self._began_ns
         assert self._order is not None
         whole = self._order.whole_epochs and self._counts_whole_epochs()
@@ -146,7 +146,7 @@ class Turns:
             elapsed = int(began.elapsed_time(ended_event) * 1e6)
         batches = level.taken - self._began_level.taken
         ending = self._began_level.ending or level.ending or batches < 0
-        return Turn(
+        turn = Turn(
             steps=self._steps,
             nanoseconds=elapsed,
             batches=max(0, batches),
@@ -158,6 +158,7 @@ class Turns:
             all_steps=all_steps,
             peak_bytes=_peak_bytes(),
         )
+        return turn, ended_ns
 
     def _mark(self) -> torch.cuda.Event | None:
         """The end of the work that is queued by now; None where no GPU is in use.
@@ -176,8 +177,9 @@ class Turns:
         self._stopped = self._prefetched.stop_workers()
         self._left_level = self._prefetched.level()
 
-    def _hand_over(self, turn: Turn) -> bool:
+    def _hand_over(self, turn: Turn, ended_ns: int) -> bool:
         """Report a turn and park until the next one; True if there is none."""
+        RECORDER.later(TurnEvent("end", ended_ns))
         _synchronize()
         os.write(self._answers, turn.line())
         order = TurnOrder.read(self._read_line())

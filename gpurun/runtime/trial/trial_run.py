@@ -163,10 +163,9 @@ class _Trial:
         )
 
     def _take_turns(self, turns: Turns, count: int) -> None:
-        """The first turn is the measured window; when there is no further one the trial ends."""
+        """When there is no further turn the trial ends; the turns tell its measured window."""
         if turns.after_step(count):
-            begin, end = turns.first_turn or (None, now())
-            self._began = begin
+            self._began, end = None, now()
             trial_exit.end_at_once(lambda: self._write_exit("enough", count, end), self.control)
 
     def _enough(self, count: int, end: int) -> str | None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+from gpurun.formatting.number_text import count
 from gpurun.records.events import SamplesEvent
 from gpurun.stats.two_samples import chance_of_larger, chance_of_more
 from gpurun.tuner.guard.training_evidence import Comparison, Evidence, same_pass, same_start
@@ -47,12 +48,12 @@ def data_set(case: Comparison) -> str | None:
             continue
         for what, a, b in (
             (
-                "the data set has {} samples instead of {}",
+                "the number of samples in the data set is {} instead of {}",
                 ours.dataset_length,
                 other.dataset_length,
             ),
-            ("the loader has {} batches instead of {}", ours.length, other.length),
-            ("a batch has {} samples instead of {}", ours.batch_size, other.batch_size),
+            ("the number of batches is {} instead of {}", ours.length, other.length),
+            ("the batch size is {} instead of {}", ours.batch_size, other.batch_size),
         ):
             if a is not None and b is not None and a != b:
                 return what.format(a, b)
@@ -104,7 +105,8 @@ def _length(case: Comparison, ours: SamplesEvent, theirs: Sequence[SamplesEvent]
     }
     longest = max(len(t.order) for t in theirs)
     if (whole and len(ours.order) not in whole) or len(ours.order) < longest:
-        return f"a pass over the data hands out {len(ours.order)} samples instead of {longest}"
+        handed_out = count(len(ours.order), "sample")
+        return f"a pass over the data hands out {handed_out} instead of {longest}"
     return None
 
 
@@ -258,7 +260,7 @@ def distinct(case: Comparison) -> str | None:
         ours = _doubled(case.candidate, loader)
         for leaf, number in ours.items():
             if number and all(t.get(leaf) == 0 for t in theirs):
-                return f"{number} samples have the content of another one"
+                return f"{count(number, 'sample')} with the content of another one"
     return None
 
 

@@ -55,6 +55,9 @@ class FinalSelection:
             judged = self._fallback(judged, state.best, objections)
         second = self._judged_batch(baseline, objections)
         decision = decide(judged, second, Effect.TRAINING in self.allowed)
+        if second is not None and Effect.TRAINING in self.allowed and decision.winner != second:
+            why = "no faster in the proof" if second.proven else second.objection
+            objections.setdefault(BATCH, why)
         found.verdict = decision.verdict
         found.chosen = decision.shown.finalist if decision.shown is not None else None
         found.guard = decision.shown.guard if decision.shown is not None else None

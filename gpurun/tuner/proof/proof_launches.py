@@ -66,7 +66,9 @@ class ProofLaunches:
                 raise TuningEnded(
                     "script_failed", f"the script as it is failed: {baseline.failure}"
                 )
-            self._decide(f"the proof ended early, the script as it is failed: {baseline.failure}")
+            why = f"the proof ended early, the script as it is failed: {baseline.failure}"
+            self.findings.reason = why
+            self._decide(why)
         return baseline
 
     def shares(self, best: Trial, companions: Companions) -> None:

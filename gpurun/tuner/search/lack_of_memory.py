@@ -34,7 +34,7 @@ def _smaller_batch(trial: Trial, best: Trial) -> str | None:
         seen.append((trial.samples_a_step(), asked * best.samples_a_step()))
     if not seen or any(size >= LEAST_SHARE * expected for size, expected in seen):
         return None
-    return "its batches had {:g} samples instead of {:g}".format(*seen[0])
+    return "the size of its batches was {:g} instead of {:g}".format(*seen[0])
 
 
 def _factor(trial: Trial) -> float:

@@ -162,7 +162,7 @@ class Screening:
     def end(self, state: SearchState) -> str | None:
         """Reason why there is room for no further trial; None if there is."""
         if self._left <= 0:
-            return f"{self._granted} trials are used up" if self._granted else "no trial is left"
+            return f"{count(self._granted, 'trial')} used up"
         if self._limits.out_of_time(state.best, StartupSeconds()):
             self.out_of_time = True
             return self.no_time
