@@ -152,6 +152,28 @@ def test_an_interrupted_live_pair_leaves_no_process_and_no_worktree(tmp_path: Pa
     assert not [path for path in Path("/proc").glob("[0-9]*/cwd") if within(path, folder)]
 
 
+@pytest.mark.slow  # quick twin: the one of the unit tests of live pairs
+def test_editing_the_tree_during_a_comparison_ends_it_by_the_name_of_the_file(
+    tmp_path: Path,
+) -> None:
+    folder = project(tmp_path / "project")
+    commit(folder, {"notes.txt": "1"})
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpurun", "bench", "--compare", "main", "train.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": ""},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        while "pair 1:" not in running.stderr.readline():
+            assert running.poll() is None
+        (folder / "work.py").write_text(WORK.format(sleep=0.02, scale=1.0))
+        said = running.stderr.read()
+    assert running.returncode == 5, said
+    assert f"{folder}/work.py was changed while it was compared" in said
+
+
 def within(link: Path, folder: Path) -> bool:
     """Whether a process works in this folder."""
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from gpurun.bench.compare.pair_runner import Findings, PairRunner
 from gpurun.bench.live_or_in_turn import PairLauncher, obstacle
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
+from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.bench.metrics import Metric
+from gpurun.records.events import OriginsEvent
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import HostUse, StepTime
 from gpurun.records.spec import StopRule
@@ -25,6 +28,7 @@ from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.outcome import PairOutcome
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.turn_ratio import TurnRatio
+from tests.repositories import commit, new_repository
 from tests.unit.bench_launches import BENCHMARK, device, launch
 from tests.unit.test_bench_document import document
 
@@ -45,15 +49,22 @@ class Live(Launcher):
         self.excess = [0.0]
         """The same over all turns of a pair, as a logarithm."""
         self.losses = {BASELINE: LOST, CURRENT: LOST}
+        self.loaded: tuple[tuple[str, str], ...] = ()
+        self.during_pair: list[Callable[[], object]] = []
 
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         self.turns += start.name[0]
         return replace(
-            launch(start.name, 1000.0), start=start, loss_curve=curve_of(self.losses[start.name])
+            launch(start.name, 1000.0),
+            start=start,
+            loss_curve=curve_of(self.losses[start.name]),
+            origins=(OriginsEvent(self.loaded, (), (), (), complete=True),),
         )
 
     def run_pair(self, starts: tuple[Side, Side], rule: StopRule) -> PairOutcome[Launch]:
         self.turns += f"({starts[0].name[0]}{starts[1].name[0]})"
+        if self.during_pair:
+            self.during_pair.pop(0)()
         lift = self.lifts.pop(0) if len(self.lifts) > 1 else self.lifts[0]
         sides = [self._side(start, lift if start.name == CURRENT else 1.0) for start in starts]
         drifted = replace(sides[1], result=replace(sides[1].result, samples_per_second=700.0))
@@ -85,6 +96,28 @@ def comparing(folder: Path, launcher: Launcher, **more: Any) -> tuple[PairRunner
     both = Sides(sides[0], sides[1], sides[1].tree)
     one = PairRunner(both, BENCHMARK, launcher, GatePlan(), findings, print, **more)
     return one, findings
+
+
+@pytest.mark.parametrize("edited", ["work.py", "new.py", "settings.yaml", "built.so"])
+def test_a_file_edited_while_a_pair_is_taken_ends_the_comparison_by_its_name(
+    edited: str, tmp_path: Path
+) -> None:
+    folder = new_repository(tmp_path / CURRENT)
+    commit(folder, {"work.py": "1", "settings.yaml": "1", ".gitignore": "*.so\nlog.txt\n"})
+    for name in ("new.py", "built.so", "log.txt", "notes.txt"):
+        (folder / name).write_text("1")
+    launcher = Live(tmp_path, [math.log(0.97)])
+    runner, findings = comparing(tmp_path, launcher)
+    launcher.loaded = (("built", str(folder / "built.so")),)
+    (folder / "log.txt").write_text("grows, as another training's does")
+    (folder / "notes.txt").write_text("more")
+    launcher.during_pair = [lambda: None, lambda: (folder / edited).write_text("2 instead")]
+
+    with pytest.raises(GpurunError, match=f"{CURRENT}/{edited} was changed") as refused:
+        runner.run()
+
+    assert refused.value.code == ExitCode.BENCHMARK_FAILED
+    assert len(findings.pairs) == 1
 
 
 def test_three_live_pairs_decide_by_their_turns_and_not_by_their_stretches(tmp_path: Path) -> None:

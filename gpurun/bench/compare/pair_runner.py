@@ -18,11 +18,13 @@ from gpurun.bench.compare.compare_training import Curves, compare_training, lose
 from gpurun.bench.compare.rare_costs import MISSED, has_rare_cost
 from gpurun.bench.disturbed_pairs import MOST_AGAIN, disturbance, trouble_of_both
 from gpurun.bench.live_or_in_turn import PairLauncher
+from gpurun.bench.trees.edited_files import EditedFiles
 from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.bench.workload import check_workload, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.spec import StopRule
@@ -153,6 +155,8 @@ class PairRunner:
 
     def __post_init__(self) -> None:
         self._pairing = PairLauncher(self.launcher)
+        roots = (self.sides.baseline.tree.root, self.sides.current.tree.root)
+        self._edited = EditedFiles(roots, self.launcher.mode is Mode.IN_PLACE)
 
     def run(self) -> None:
         """Launch until the gate decides or time ends; `GpurunError` where the benchmark fails."""
@@ -225,6 +229,8 @@ class PairRunner:
             self.tell(f"first launch of the {side.name} side, to warm it up")
             launches[side.name] = self.launcher.run(self._start(side), rule, first=True)
         self._refuse_failed(launches)
+        for launch in launches.values():
+            self._edited.loaded(launch.origins)
         for side in (self.sides.baseline, self.sides.current):
             self._check_origins(side, launches[side.name])
             for line in without_effect(launches[side.name]):
@@ -289,6 +295,7 @@ class PairRunner:
             rule,
             lambda launch: self._refuse_failed({launch.start.name: launch}, f" in pair {number}"),
         )
+        self._edited.refuse()
         self._note_in_turn()
         launches = {launch.start.name: launch for launch in (taken.first, taken.second)}
         for side in sides:
@@ -317,6 +324,7 @@ class PairRunner:
         return replace(side, trees=self.sides.watched(side))
 
     def _refuse_failed(self, launches: Mapping[str, Launch], when: str = "") -> None:
+        self._edited.refuse()
         failed = {name: launch for name, launch in launches.items() if launch.error}
         if not failed:
             return

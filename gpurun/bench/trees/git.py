@@ -222,6 +222,14 @@ def open_repository(folder: Path) -> Repository:
     raise failure(words, done.stderr)
 
 
+def source_files(folder: Path) -> list[str]:
+    """Files below `folder` that git tracks, and python files that it does not ignore, relative to
+    the folder; none outside of a repository."""
+    tracked = run_git(folder, "ls-files", "-z", "--recurse-submodules")
+    new = run_git(folder, "ls-files", "-z", "--others", "--exclude-standard", "--", "*.py")
+    return _entries(tracked.stdout) + _entries(new.stdout)
+
+
 def run_git(
     folder: Path, *words: str, locks: Sequence[int] = ()
 ) -> subprocess.CompletedProcess[str]:
