@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpurun.isolation.mount_table import kernel_points
+
 SMALL_FILE_BYTES = 64 << 10
 HASHED_BYTES = 256 << 20
 
@@ -67,8 +69,10 @@ class Snapshot:
 
 
 def snapshot(roots: Sequence[Path], *, exclude: Sequence[Path], limit: int = 200_000) -> Snapshot:
-    """Look at every path at and below `roots`, except at and below `exclude`."""
-    left_out = frozenset(os.path.abspath(path) for path in exclude)
+    """Look at every path at and below `roots`, except at and below `exclude` and in the kernel's
+    own file systems, such as /proc below /."""
+    left_out = kernel_points() | {os.path.abspath(path) for path in exclude}
+    holders = {os.path.dirname(path) for path in left_out}
     entries: dict[str, Entry] = {}
     stack = [os.path.abspath(root) for root in reversed(roots)]
     budget = HASHED_BYTES
@@ -78,7 +82,7 @@ def snapshot(roots: Sequence[Path], *, exclude: Sequence[Path], limit: int = 200
             continue
         if len(entries) >= limit:
             return Snapshot(entries, complete=False)
-        entry = _look(path, left_out, budget)
+        entry = _look(path, path in holders, budget)
         if entry is None:
             continue
         entries[path] = entry
@@ -96,7 +100,7 @@ def _children(path: str) -> list[str]:
         return []
 
 
-def _look(path: str, left_out: frozenset[str], budget: int) -> Entry | None:
+def _look(path: str, holder: bool, budget: int) -> Entry | None:
     try:
         status = os.lstat(path)
         kind = stat.S_IFMT(status.st_mode)
@@ -106,11 +110,10 @@ def _look(path: str, left_out: frozenset[str], budget: int) -> Entry | None:
     digest = None
     if stat.S_ISREG(kind) and status.st_size <= min(SMALL_FILE_BYTES, budget):
         digest = _digest(path)
-    loose = stat.S_ISDIR(kind) and any(os.path.dirname(x) == path for x in left_out)
     return Entry(
         kind=kind,
-        size=None if loose else status.st_size,
-        modified_ns=None if loose else status.st_mtime_ns,
+        size=None if holder else status.st_size,
+        modified_ns=None if holder else status.st_mtime_ns,
         mode=stat.S_IMODE(status.st_mode),
         owner=(status.st_uid, status.st_gid),
         inode=status.st_ino,

@@ -39,5 +39,11 @@ def mounts() -> dict[str, Mount]:
     return found
 
 
+def kernel_points() -> frozenset[str]:
+    """Where the kernel's windows are mounted: nothing there is a file to be read or compared."""
+    table = mounts().values()
+    return frozenset(mount.point for mount in table if mount.kind in KERNEL_FILE_SYSTEMS)
+
+
 def _unescape(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

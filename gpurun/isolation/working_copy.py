@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpurun.errors import GpurunError
+from gpurun.isolation.mount_table import kernel_points
 from gpurun.isolation.written_files import copy_written
 
 COPY_LIMIT_BYTES = 2 << 30
@@ -31,6 +32,7 @@ class WorkingCopy:
         self.cwd = scratch / "cwd"
         self.temporary = scratch / "tmp"
         self.cache = scratch / "cache"
+        self._left_out = {*kernel_points(), str(scratch)}
         self.pairs = ((cwd, self.cwd), (home / ".cache", self.cache))
         self._copied: dict[Path, tuple[int, int]] = {}
         refuse_large(cwd)
@@ -79,7 +81,7 @@ class WorkingCopy:
             if entry.is_symlink():
                 copy.symlink_to(self._link_target(path))
             elif entry.is_dir():
-                if entry.name != OWN_FOLDER:
+                if entry.name != OWN_FOLDER and entry.path not in self._left_out:
                     self._copy_tree(path, copy)
             elif entry.is_file():
                 try:
@@ -120,10 +122,10 @@ class WorkingCopy:
 
 def refuse_large(folder: Path) -> None:
     """`GpurunError` if the folder holds more than can be copied for each trial."""
-    total = 0
+    total, left_out = 0, kernel_points()
     for place, names, files in os.walk(folder):
-        if OWN_FOLDER in names:
-            names.remove(OWN_FOLDER)
+        kept = (name for name in names if os.path.join(place, name) not in left_out)
+        names[:] = [name for name in kept if name != OWN_FOLDER]
         for name in files:
             status = os.lstat(os.path.join(place, name))
             total += status.st_size if stat.S_ISREG(status.st_mode) else 0

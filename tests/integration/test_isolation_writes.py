@@ -234,6 +234,40 @@ def test_other_file_systems_below_the_working_folder_are_isolated_too(
     assert "new" not in printed.rsplit("[", 1)[1]
 
 
+KERNELS = """
+import os, sys
+from pathlib import Path
+from gpurun.isolation import syscalls
+from gpurun.isolation.folder_snapshot import snapshot
+from gpurun.isolation.namespaces import enter_mount_namespace
+from gpurun.isolation.working_copy import WorkingCopy
+project, scratch = Path(sys.argv[1]), Path(sys.argv[2])
+enter_mount_namespace()
+syscalls.mount("/proc", str(project / "proc"), flags=syscalls.MS_BIND | syscalls.MS_REC)
+before = snapshot([project], exclude=[])
+print(*sorted(Path(path).name for path in before.entries))
+print(before.differences(snapshot([project], exclude=[])))
+print(*sorted(os.listdir(WorkingCopy(project, scratch, (), project).cwd)))
+"""
+
+
+def test_the_kernels_files_below_the_working_folder_are_neither_compared_nor_copied(
+    user: User, open_path: Path
+) -> None:
+    """As /proc is where a script starts in /: reading /proc/kmsg never ends."""
+    project, scratch = open_path / "project", open_path / "project" / "scratch"
+    for folder in (project / "proc", scratch):
+        folder.mkdir(parents=True)
+    (project / "train.py").touch()
+    user.give(project, project / "train.py", project / "proc", scratch)
+    looking = user.start(KERNELS, str(project), str(scratch))
+    try:
+        printed, _ = looking.communicate(timeout=60)
+    finally:
+        looking.kill()
+    assert printed.splitlines() == ["project scratch train.py", "()", "train.py"]
+
+
 TORCH = """
 import os, torch, torch.distributed as dist
 from torch.utils.data import DataLoader, TensorDataset
