@@ -34,6 +34,13 @@ def prepare_memory(scratch: str) -> None:
     syscalls.mount("tmpfs", memory, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=700")
 
 
+def mount_shared_memory(target: str) -> None:
+    """Mount an empty /dev/shm of the same size, for loader workers: its files vanish with us."""
+    status = os.statvfs(SHARED_MEMORY)
+    options = f"mode=1777,size={status.f_blocks * status.f_frsize}"
+    syscalls.mount("tmpfs", target, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, options)
+
+
 class OverlayRoot:
     """One build of the new root at `scratch/root`. `notes` says what is not as it should be.
 
@@ -263,10 +270,7 @@ class OverlayRoot:
         if os.listdir(path):
             self._overlay(path)
             return
-        status = os.statvfs(path)
-        options = f"mode=1777,size={status.f_blocks * status.f_frsize}"
-        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
-        syscalls.mount("tmpfs", self.root + path, "tmpfs", flags, options)
+        mount_shared_memory(self.root + path)
 
     def _bind(self, path: str) -> None:
         syscalls.mount(path, self.root + path, flags=syscalls.MS_BIND | syscalls.MS_REC)

@@ -14,11 +14,12 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 from gpurun.isolation import kill_orphans, sandbox_init, syscalls
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.namespaces import enter_mount_namespace
-from gpurun.isolation.overlay_root import prepare_memory
+from gpurun.isolation.overlay_root import SHARED_MEMORY, mount_shared_memory, prepare_memory
 from gpurun.isolation.supervisor_spec import MEMORY, SupervisorSpec
 from gpurun.launch.exit_code import exit_code_of
 from gpurun.records.codec import from_json
@@ -42,9 +43,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
         syscalls.become_subreaper()
-        locked = spec.mode is Mode.OVERLAY and enter_mount_namespace()
-        if spec.mode is Mode.OVERLAY:
-            prepare_memory(spec.scratch)
+        locked = spec.mode is not Mode.IN_PLACE and _leave_files(spec)
         own_processes = _leave_processes()
         child = os.fork()
     except OSError as error:
@@ -80,6 +79,26 @@ def _read_line(descriptor: int) -> bytes:
             sys.exit(KILLED)
         line += block
     return line
+
+
+def _leave_files(spec: SupervisorSpec) -> bool:
+    """Take namespaces of our own for mounts and shared memory; True if in a user namespace.
+
+    Landlock does without where it must: files in /dev/shm, segments and queues then stay.
+    """
+    try:
+        locked = enter_mount_namespace()
+    except OSError:
+        if spec.mode is Mode.OVERLAY:
+            raise
+        return False
+    with suppress(OSError):  # a kernel without it
+        syscalls.unshare(syscalls.CLONE_NEWIPC)
+    if spec.mode is Mode.OVERLAY:
+        prepare_memory(spec.scratch)
+    elif os.access(SHARED_MEMORY, os.W_OK) and not os.listdir(SHARED_MEMORY):
+        mount_shared_memory(SHARED_MEMORY)
+    return locked
 
 
 def _leave_processes() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -209,3 +210,46 @@ def test_a_program_that_is_not_there_is_told_from_a_box_that_cannot_be_set_up(
     broken = ME.sandbox(cwd, "true", writable=[str(cwd / "no-such-folder")])
     assert "could not be set up" in broken["error"]
     assert "no-such-folder" in broken["error"]
+
+
+BETWEEN_PROCESSES = """
+import ctypes, os, sys
+libc, key, name = ctypes.CDLL(None, use_errno=True), int(sys.argv[1]), sys.argv[2]
+SEGMENT = libc.shmget(key, 4096, 0o1666)
+assert SEGMENT >= 0, os.strerror(ctypes.get_errno())
+queue = libc.mq_open(f"/{name}".encode(), os.O_CREAT | os.O_RDWR, 0o666, None)
+assert queue >= 0 or ctypes.get_errno() == 13, "only Landlock forbids it"
+open(f"/dev/shm/{name}", "w").write("batch")
+if os.fork() == 0:  # as a loader's worker does
+    os._exit(libc.shmget(key, 4096, 0o666) != SEGMENT or open(f"/dev/shm/{name}").read() != "batch")
+assert os.wait()[1] == 0
+print("shared", os.statvfs("/dev/shm").f_blocks)
+"""
+
+
+@pytest.mark.parametrize("mode", ["overlay", "landlock"])
+@pytest.mark.parametrize("who", ["me", "ordinary"])
+def test_shared_memory_and_queues_of_a_trial_end_with_it(
+    mode: str, who: str, open_path: Path
+) -> None:
+    """Its processes share them, in a /dev/shm as large as the real one."""
+    user = ME if who == "me" else ordinary_user()
+    if user is None:
+        pytest.skip("not root, or no ordinary user with a python it may run")
+    cwd, token = open_path / "project", uuid.uuid4()
+    name, key = f"gpurun-test-{token.hex}", token.fields[0] >> 2
+    cwd.mkdir()
+    user.give(open_path, cwd)
+    (cwd / "train.py").write_text(BETWEEN_PROCESSES)
+    empty = not os.listdir("/dev/shm")
+    said = user.sandbox(cwd, user.python, "-S", "train.py", str(key), name, mode=mode)
+    empty = empty and not os.listdir("/dev/shm")  # else Landlock leaves it as it is
+    assert said["log"].startswith("shared "), said
+    segments = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    assert key not in [int(line.split()[0]) for line in segments]
+    assert ctypes.CDLL(None).mq_open(f"/{name}".encode(), os.O_RDWR) == -1
+    if mode == "overlay" or empty:
+        assert not Path("/dev/shm", name).exists()
+    Path("/dev/shm", name).unlink(missing_ok=True)
+    if empty:
+        assert said["log"].split()[1] == str(os.statvfs("/dev/shm").f_blocks)
