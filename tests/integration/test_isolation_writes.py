@@ -234,6 +234,37 @@ def test_other_file_systems_below_the_working_folder_are_isolated_too(
     assert "new" not in printed.rsplit("[", 1)[1]
 
 
+RENAMES = """
+import os, shutil
+from pathlib import Path
+from gpurun.runtime.trial import folder_renames
+folder_renames.install()
+os.rename("output", "output.old")
+assert not Path("output").exists() and Path("output.old/checkpoints/last.pt").read_text()
+os.makedirs("output")
+os.replace(b"output.old", b"output")
+Path("old").rename(Path("older")).replace("oldest")
+shutil.move("oldest/deep", "deep")
+assert Path("deep/a.txt").read_text() == "a" and not any(Path("oldest").iterdir())
+for taken, refusal in (("output", OSError), ("log.txt", NotADirectoryError)):
+    try: os.rename("deep", taken)
+    except refusal: pass
+    else: raise AssertionError(taken)
+assert os.path.exists("deep/a.txt") and os.rename in os.supports_dir_fd
+print("renamed")
+"""
+
+
+def test_a_trial_renames_folders_that_were_there_before_it(user: User, project: Path) -> None:
+    """An ordinary user's overlay refuses that: a script that keeps its last output failed."""
+    (project / "train.py").write_text(RENAMES)
+    user.give(project / "train.py")
+    before = tree(project)
+    said = user.script(project, RENAMES)
+    assert (said["log"], said["code"]) == ("renamed\n", 0)
+    assert tree(project) == before
+
+
 KERNELS = """
 import os, sys
 from pathlib import Path
