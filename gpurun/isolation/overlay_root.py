@@ -3,7 +3,8 @@
 An overlay of `/` as a whole is refused where other file systems are mounted below it, so the new
 root is a tmpfs with one overlay for each top-level folder and for each file system mounted further
 down. In a user namespace the mounts that were there before are *locked*: a folder with one of them
-below cannot be a lower layer either, and is rebuilt entry by entry ("descended into").
+below cannot be a lower layer either, and is rebuilt entry by entry ("descended into"): in the
+working folder, of copies.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from gpurun.isolation import syscalls
-from gpurun.isolation.mount_table import KERNEL_FILE_SYSTEMS, mounts
-from gpurun.isolation.supervisor_spec import MEMORY, ROOT, UPPERS, SupervisorSpec
+from gpurun.isolation.file_copies import CopyBudget, copy_file, like
+from gpurun.isolation.mount_table import KERNEL_FILE_SYSTEMS, kernel_points, mounts
+from gpurun.isolation.supervisor_spec import COPIES, MEMORY, ROOT, UPPERS, SupervisorSpec
 from gpurun.isolation.written_files import copy_written
 
 SMALL_FILE_BYTES = 1 << 20
-"""Files that an overlay cannot hold are copied up to this size, and bound read-only above it."""
+"""Files that an overlay cannot hold are copied up to this size wherever they lie. Larger ones are
+copied only in the working folder, and bound read-only elsewhere."""
 
 SHARED_MEMORY = "/dev/shm"
 FOREIGN_ENTRIES = 20_000
 """At most this many entries of the working folder are checked for foreign owners."""
+
+TOO_LARGE = " is read-only in trials, as others may be: it is too large to be copied for each"
 
 _OWN = ("/proc", "/sys", "/dev")
 
@@ -66,6 +72,7 @@ class OverlayRoot:
         places = (*self.table, *spec.familiar, *spec.writable, os.path.dirname(spec.scratch))
         self.known = {step for place in places for step in (*_ancestors(place), place)}
         self.memory_only = False
+        self.budget = CopyBudget()
         self.count = 0
         self.overlays: list[tuple[str, str]] = []
         """Each overlay's path and its `upper`: what is written to /a/b lies in upper/a/b."""
@@ -90,14 +97,62 @@ class OverlayRoot:
         syscalls.pivot_root_here()
 
     def _descend(self, path: str) -> None:
-        """A plain folder on the tmpfs, with each entry of the original taken over by itself."""
+        """A folder with each folder of the original below it taken over by itself.
+
+        Its own files lie in an overlay, else on the tmpfs.
+        """
         target = self.root + path
         os.makedirs(target, exist_ok=True)
-        for name in sorted(self._names(path)):
-            child = os.path.join(path, name)
-            if child not in _OWN:
-                self._take(child)
-        _like(path, target)
+        children = [os.path.join(path, name) for name in sorted(self._names(path))]
+        children = [child for child in children if child not in _OWN]
+        bound: list[str] = []
+        if not self.locked:
+            with suppress(OSError):  # then its files are copied, or bound
+                self._mount_overlay(path, f"{self.spec.scratch}/{MEMORY}", [path])
+        elif self._is_likely(path):
+            lower, children, bound = self._stand_in(path, children)
+            self._mount_overlay(path, self.spec.scratch, [lower])
+        for child in bound:
+            self._bind_file(child, child)
+        for child in children:
+            self._take(child)
+        if not os.path.ismount(target):
+            like(path, target)
+
+    def _is_likely(self, path: str) -> bool:
+        """True in the working folder, where the script is likely to write."""
+        cwd = self.spec.cwd
+        return path == cwd or (cwd != "/" and path.startswith(cwd + "/"))
+
+    def _stand_in(self, path: str, children: list[str]) -> tuple[str, list[str], list[str]]:
+        """A lower layer in place of a folder that cannot be one: copies of what is in it.
+
+        With the folders that are to be mounted there, and the files: those that are not copied.
+        """
+        self.count += 1
+        lower, folders, bound = f"{self.spec.scratch}/{COPIES}/{self.count}", [], []
+        os.makedirs(lower)
+        for child in children:
+            source, copy = self._newest(child), os.path.join(lower, os.path.basename(child))
+            if os.path.islink(source):
+                os.symlink(os.readlink(source), copy)
+            elif os.path.isdir(child) and (self._holds_mount(child) or not self.budget.take(child)):
+                os.mkdir(copy)
+                folders.append(child)
+            elif os.path.isdir(source):
+                for layer in ("", *reversed(self.layers)):
+                    copy_written(Path(layer + child), Path(copy))
+            elif self._may_copy(source, child):
+                copy_file(source, copy)
+            else:
+                os.close(os.open(copy, os.O_CREAT | os.O_WRONLY, 0o600))
+                bound.append(child)
+        like(path, lower)
+        return lower, folders, bound
+
+    def _holds_mount(self, path: str) -> bool:
+        mounted = (*self.table, *self.spec.writable, self.spec.scratch)
+        return any(place == path or place.startswith(path + "/") for place in mounted)
 
     def _names(self, path: str) -> set[str]:
         names: set[str] = set()
@@ -110,16 +165,20 @@ class OverlayRoot:
         return names | {name for parent, name in known if parent == path and name}
 
     def _take(self, path: str) -> None:
-        source = self._newest(path)
+        source, target = self._newest(path), self.root + path
         try:
             mode = os.lstat(source).st_mode
         except OSError:  # a FUSE mount of somebody else, or gone since we looked
             return
-        if stat.S_ISLNK(mode):
-            os.symlink(os.readlink(source), self.root + path)
-        elif stat.S_ISDIR(mode):
-            os.makedirs(self.root + path, exist_ok=True)
+        if stat.S_ISDIR(mode):
+            os.makedirs(target, exist_ok=True)
             self._take_folder(path)
+        elif source == path and os.path.lexists(target):  # an overlay shows it
+            return
+        elif stat.S_ISLNK(mode):
+            with suppress(FileNotFoundError):
+                os.unlink(target)
+            os.symlink(os.readlink(source), target)
         else:
             self._take_file(source, path)
 
@@ -160,17 +219,32 @@ class OverlayRoot:
             self._overlay(path)
 
     def _take_file(self, source: str, path: str) -> None:
-        target = self.root + path
-        status = os.lstat(source)
-        # A file that the user may not write needs no copy to stay as it is.
-        ours = os.access(source, os.W_OK) and os.access(source, os.R_OK)
-        if stat.S_ISREG(status.st_mode) and ours and status.st_size <= SMALL_FILE_BYTES:
-            shutil.copy2(source, target)
+        if self._may_copy(source, path):
+            copy_file(source, self.root + path)
             return
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
+        os.close(os.open(self.root + path, os.O_CREAT | os.O_WRONLY, 0o600))
+        self._bind_file(source, path)
+
+    def _may_copy(self, source: str, path: str) -> bool:
+        """True for a file that the user may write: another one needs no copy to stay as it is."""
+        status = os.lstat(source)
+        if not stat.S_ISREG(status.st_mode) or not os.access(source, os.R_OK | os.W_OK):
+            return False
+        if status.st_size <= SMALL_FILE_BYTES:
+            return True
+        return self._is_likely(os.path.dirname(path)) and self.budget.take(source)
+
+    def _bind_file(self, source: str, path: str) -> None:
+        target = self.root + path
         syscalls.mount(source, target, flags=syscalls.MS_BIND)
-        if stat.S_ISREG(status.st_mode) and ours:
+        if os.path.isfile(source) and os.access(source, os.W_OK):
             syscalls.make_read_only(target)
+            if self._is_likely(os.path.dirname(path)):
+                self._note_large(path)
+
+    def _note_large(self, path: str) -> None:
+        if not any(note.endswith(TOO_LARGE) for note in self.notes):
+            self.notes.append(path + TOO_LARGE)
 
     def _overlay(self, path: str) -> None:
         """Lay an empty folder over `path`: on disk, else in memory; else show it read-only."""
@@ -181,7 +255,7 @@ class OverlayRoot:
         failure = ""
         for upper in uppers:
             try:
-                self._mount_overlay(path, upper)
+                self.overlays.append((path, self._mount_overlay(path, upper)))
             except OSError as error:
                 failure = failure or error.strerror or str(error)
                 continue
@@ -198,21 +272,17 @@ class OverlayRoot:
     def _holds_scratch(self, path: str) -> bool:
         return self.spec.scratch.startswith(path + "/")
 
-    def _mount_overlay(self, path: str, place: str) -> None:
+    def _mount_overlay(self, path: str, place: str, only: list[str] | None = None) -> str:
+        """Mount it; the folder of its upper layer. `only`: lower layers in place of the usual."""
         self.count += 1
         base = f"{place}/{UPPERS}/{self.count}"
         upper, work = f"{base}/upper{path}", f"{base}/work"
         os.makedirs(upper)
         os.makedirs(work)
-        _like(path, upper)
-        self._make_familiar(path, f"{base}/upper")
-        lowers = [x + path for x in self.layers if os.path.isdir(x + path)]
-        if self._holds_scratch(path):  # and the copies of the layers with it
-            for layer in reversed(lowers):
-                copy_written(Path(layer), Path(upper))
-            lowers = []
-        if os.path.isdir(path):
-            lowers.append(path)
+        like(path, upper)
+        if only is None:
+            self._make_familiar(path, f"{base}/upper")
+        lowers = self._lower_layers(path, upper) if only is None else only
         # By descriptor, because names may hold the commas and colons that separate options.
         handles = [os.open(lower, os.O_PATH | os.O_DIRECTORY) for lower in lowers]
         try:
@@ -223,7 +293,15 @@ class OverlayRoot:
         finally:
             for handle in handles:
                 os.close(handle)
-        self.overlays.append((path, f"{base}/upper"))
+        return f"{base}/upper"
+
+    def _lower_layers(self, path: str, upper: str) -> list[str]:
+        lowers = [x + path for x in self.layers if os.path.isdir(x + path)]
+        if self._holds_scratch(path):  # and the copies of the layers with it
+            for layer in reversed(lowers):
+                copy_written(Path(layer), Path(upper))
+            lowers = []
+        return [*lowers, path] if os.path.isdir(path) else lowers
 
     def _make_familiar(self, path: str, upper: str) -> None:
         """Make the folders of others on the way to the user's own ones in the upper layer.
@@ -237,7 +315,7 @@ class OverlayRoot:
             for step in (*_ancestors(folder), folder):
                 if step.startswith(path + "/") and os.path.isdir(step):
                     os.makedirs(upper + step, exist_ok=True)
-                    _like(step, upper + step)
+                    like(step, upper + step)
         cwd = self.spec.cwd
         if cwd == path or cwd.startswith(path + "/"):
             self._take_foreign_entries(cwd, upper)
@@ -246,16 +324,30 @@ class OverlayRoot:
 
     def _take_foreign_entries(self, top: str, upper: str) -> None:
         """The same for what lies below the working folder and belongs to another group or user."""
-        left = FOREIGN_ENTRIES
+        left, skipped = FOREIGN_ENTRIES, kernel_points()
         for folder, names, files in os.walk(top):
+            names[:] = [name for name in names if os.path.join(folder, name) not in skipped]
             for name in (*names, *files):
                 path = os.path.join(folder, name)
                 left -= 1
                 if _is_foreign(path) and os.access(path, os.W_OK):
-                    _copy_up(path, upper)
+                    self._copy_up(path, upper)
             if left <= 0:
                 self.notes.append(f"{top} is large: some files of other groups may be unwritable")
                 return
+
+    def _copy_up(self, path: str, upper: str) -> None:
+        """Do by hand what the kernel cannot: put a writable copy into the upper layer."""
+        above = [step for step in _ancestors(path) if not os.path.lexists(upper + step)]
+        for step in (*above, *([path] if os.path.isdir(path) else [])):
+            os.makedirs(upper + step, exist_ok=True)
+            like(step, upper + step)
+        if os.path.isdir(path):
+            return
+        if os.access(path, os.R_OK) and self.budget.take(path):
+            copy_file(path, upper + path)
+        else:
+            self._note_large(path)
 
     def _shared_memory(self) -> None:
         """A /dev/shm of the same size whose new files vanish with the sandbox.
@@ -293,22 +385,6 @@ def _ancestors(path: str) -> list[str]:
     return ["/" + "/".join(parts[:i]) for i in range(len(parts))] if path != "/" else []
 
 
-def _like(source: str, target: str) -> None:
-    """Give `target` mode and owner of `source`; as little as the user could do there."""
-    try:
-        status = os.stat(source)
-    except OSError:
-        return
-    try:
-        os.chown(target, status.st_uid, status.st_gid)
-    except OSError:  # an owner unknown here: it becomes ours, so the mode must say what we may do
-        mode = status.st_mode | 0o200 if os.access(source, os.W_OK) else status.st_mode & ~0o222
-    else:
-        mode = status.st_mode
-    os.chmod(target, stat.S_IMODE(mode))
-    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-
-
 def _is_foreign(path: str) -> bool:
     """True if owner or group is unknown to a user namespace that maps only our own."""
     try:
@@ -317,17 +393,6 @@ def _is_foreign(path: str) -> bool:
         return False
     plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
     return plain and (status.st_uid, status.st_gid) != (os.getuid(), os.getgid())
-
-
-def _copy_up(path: str, upper: str) -> None:
-    """Do by hand what the kernel cannot: put a writable copy into the upper layer."""
-    target = upper + path
-    above = [step for step in _ancestors(path) if not os.path.lexists(upper + step)]
-    for step in (*above, *([path] if os.path.isdir(path) else [])):
-        os.makedirs(upper + step, exist_ok=True)
-        _like(step, upper + step)
-    if not os.path.isdir(path) and os.path.getsize(path) <= SMALL_FILE_BYTES:
-        shutil.copy2(path, target)
 
 
 def _outside(layers: tuple[str, ...], scratch: str) -> list[str]:

@@ -35,3 +35,6 @@ ROOT = "root"
 
 UPPERS = "uppers"
 """Folder (of the scratch and of `MEMORY`) with one folder for each overlay."""
+
+COPIES = "copies"
+"""Folder of the scratch with copies of files that no overlay can have as they are."""

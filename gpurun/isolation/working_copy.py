@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpurun.errors import GpurunError
+from gpurun.isolation.file_copies import COPY_LIMIT_BYTES
 from gpurun.isolation.mount_table import kernel_points
 from gpurun.isolation.written_files import copy_written
 
-COPY_LIMIT_BYTES = 2 << 30
 CACHE_LIMIT_ENTRIES = 20_000
 OWN_FOLDER = ".gpurun"
 PATH_VARIABLES = ("PYTHONPATH", "PWD")

@@ -122,6 +122,23 @@ def test_new_files_in_the_root_folder_vanish(project: Path) -> None:
     assert not Path(name).exists()
 
 
+def test_a_large_file_in_the_root_folder_can_be_overwritten() -> None:
+    """As `torch.save` does where a container starts the script in /."""
+    if os.getuid() != 0:
+        pytest.skip("only root may write there at all")
+    model = Path(f"/gpurun-test-{os.getpid()}.pt")
+    model.write_bytes(b"0" * LARGE_BYTES)
+    log = Path(f"/tmp/{model.name}.log")
+    command = f"set -e; echo 1 > {model.name}; mv {model.name} new; mv new {model.name}; cat /*.pt"
+    try:
+        said = ME.sandbox(Path("/"), "sh", "-c", command, log=str(log))
+        assert (said["log"], said["code"], said["notes"]) == ("1\n", 0, [])
+        assert model.stat().st_size == LARGE_BYTES
+    finally:
+        model.unlink()
+        log.unlink()
+
+
 def test_a_writable_folder_is_the_real_one_though_it_lies_in_the_working_folder(
     user: User, project: Path
 ) -> None:
@@ -194,6 +211,9 @@ os.chown(place + b"/samples", os.stat(sys.argv[4]).st_uid, -1)
 """
 
 
+LARGE_BYTES = 3 << 20
+
+
 @pytest.mark.parametrize("who", ["root", "an ordinary user"])
 def test_other_file_systems_below_the_working_folder_are_isolated_too(
     who: str, open_path: Path
@@ -206,9 +226,16 @@ def test_other_file_systems_below_the_working_folder_are_isolated_too(
     (cwd / "data").mkdir(parents=True)
     (cwd / "name").touch()
     (cwd / "plain.txt").write_text("plain")
+    for name in ("model.pt", "output/last.pt", "output/best/model.pt"):
+        (cwd / name).parent.mkdir(exist_ok=True)
+        (cwd / name).write_bytes(b"0" * LARGE_BYTES)
     owner = someone if who == "an ordinary user" else ME
-    owner.give(cwd, cwd / "plain.txt", open_path)
-    command = "cat data/samples plain.txt; echo x > data/samples; echo y > plain.txt; echo z > new"
+    owner.give(open_path, *(path for path in (cwd, *cwd.rglob("*")) if path.name != "name"))
+    before = {path: path.stat().st_size for path in cwd.rglob("*.pt")}
+    command = "cat data/samples plain.txt; echo x > data/samples; echo y > plain.txt; echo z > new;"
+    command += "set -e; echo 1 > model.pt; rm -r output/best; echo 2 > output/last.pt;"
+    command += "mv output output.old; mv model.pt output.old/last.pt; mv output.old/last.pt .;"
+    command += "rm -r output.old; mkdir output; test $(cat last.pt) = 1"
     code = MOUNTED + (
         "if sys.argv[3] == 'an ordinary user':\n"
         f"    import pwd; u = pwd.getpwnam({someone.name!r}); os.setgroups([])\n"
@@ -232,6 +259,7 @@ def test_other_file_systems_below_the_working_folder_are_isolated_too(
     assert printed.split("[", 1)[0].split() == ["0"]
     assert "['dataplainx', 'y', 'z'] ['data', 'plain']" in printed
     assert "new" not in printed.rsplit("[", 1)[1]
+    assert {path: path.stat().st_size for path in cwd.rglob("*.pt")} == before
 
 
 RENAMES = """
