@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,8 +22,24 @@ FORCE_VARIABLE = "GPURUN_ISOLATION"
 """Set to "overlay", "landlock" or "in-place" to consider that mode only."""
 
 PROBE_SECONDS = 60.0
-PROBE = "import sys; open(sys.argv[1], 'x').write('probe'); sys.exit(33)"
+PROBE = """
+import errno, os, shutil, sys
+os.chdir(sys.argv[1])
+open("new", "x").write("probe")
+open("model", "r+").write("probe")
+os.replace("model", "old/model")
+shutil.rmtree("old")
+os.mkdir("old")
+assert os.listdir("old") == [], "a removed folder is not empty when it is made again"
+try: os.rename("folder", "renamed")
+except OSError as error:
+    if error.errno != errno.EXDEV: raise  # which the runtime mends: see folder_renames
+sys.exit(33)
+"""
+"""Does what scripts do to files and folders that were there before."""
 PROBE_CODE = 33
+PROBE_BYTES = 2 << 20
+"""The size of the file that the probe overwrites."""
 PROBE_FOLDER = "gpurun-probe-"
 
 
@@ -90,18 +107,21 @@ def _try(mode: Mode, cwd: Path) -> tuple[str | None, list[str]]:
 
 
 def _probe(mode: Mode, place: Path, log: Path) -> tuple[str | None, list[str]]:
-    """Write a file in a sandbox: it must succeed there and leave nothing here."""
-    target = place / f".gpurun-probe-{os.getpid()}"
-    inside = target.name if mode is Mode.LANDLOCK else str(target)
-    argv = (sys.executable, "-I", "-S", "-c", PROBE, inside)
-    spec = LaunchSpec(argv, dict(os.environ), place, (), (), mode, log)
+    """Change files in a sandbox: it must succeed there and leave nothing here."""
+    target, layer = place / f".gpurun-probe-{os.getpid()}", log.parent / "layer"
+    for name in ("old", "folder"):
+        (layer / target.relative_to("/") / name).mkdir(parents=True)
+        (layer / target.relative_to("/") / name / "file").touch()
+    (layer / target.relative_to("/") / "model").write_bytes(bytes(PROBE_BYTES))
+    argv = (sys.executable, "-I", "-S", "-c", PROBE, target.name)
+    spec = LaunchSpec(argv, dict(os.environ), place, (), (layer,), mode, log)
     with Sandbox(spec) as sandbox:
         try:
             code = sandbox.wait(PROBE_SECONDS)
         except subprocess.TimeoutExpired:
             return "a probe did not end", []
     if target.exists():
-        target.unlink()
+        shutil.rmtree(target)
         return "a probe's file reached the real folder", []
     if code != PROBE_CODE:
         lines = log.read_text(errors="replace").splitlines()

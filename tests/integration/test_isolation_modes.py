@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from tests.integration.isolation_launcher import ME, User, tree, without_namespaces
 from tests.integration.launched import DEADLINE_SECONDS
 
@@ -45,6 +47,35 @@ def test_without_namespaces_landlock_is_chosen_and_the_reason_is_told(
     printed = chosen(open_path, clean_environment)
     assert printed.startswith("landlock | overlay mounts: ")
     assert "user namespaces are not permitted" in printed
+
+
+ON_RAMFS = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.unshare(0x20000) == 0
+libc.mount(b"none", b"/", None, 0x44000, None)
+assert libc.mount(b"ramfs", b"/var/tmp", b"ramfs", 0, None) == 0
+os.chmod("/var/tmp", 0o1777)
+if len(sys.argv) > 2:
+    import pwd; entry = pwd.getpwnam(sys.argv[2]); os.setgroups([])
+    os.setgid(entry.pw_gid); os.setuid(entry.pw_uid)
+"""
+
+
+def test_an_overlay_in_which_folders_cannot_be_changed_as_usual_is_not_chosen(
+    user: User, open_path: Path
+) -> None:
+    """On ramfs an overlay can be written to, and renaming over a file or away from one fails."""
+    if os.getuid() != 0:
+        pytest.skip("only root can mount one")
+    words = (str(open_path), *([user.name] if user.name else []))
+    printed, _ = User(None, user.python).start(ON_RAMFS + CHOOSE, *words).communicate(timeout=60)
+    assert printed.startswith("landlock | overlay mounts: a probe could not write (OSError: ")
+
+
+def test_overlays_are_chosen_with_the_root_folder_as_working_folder() -> None:
+    printed, _ = ME.start(CHOOSE, "/").communicate(timeout=DEADLINE_SECONDS)
+    assert printed == "overlay | \n"
 
 
 def test_without_any_isolation_trials_are_refused_with_what_to_do(
