@@ -22,7 +22,9 @@ FORCE_VARIABLE = "GPURUN_ISOLATION"
 """Set to "overlay", "landlock" or "in-place" to consider that mode only."""
 
 PROBE_SECONDS = 60.0
-PROBE = """
+PROBE = "import sys; open(sys.argv[1], 'x').write('probe'); sys.exit(33)"
+"""Makes a file, for the view of a rank."""
+CHANGES = """
 import errno, os, shutil, sys
 os.chdir(sys.argv[1])
 open("new", "x").write("probe")
@@ -113,7 +115,7 @@ def _probe(mode: Mode, place: Path, log: Path) -> tuple[str | None, list[str]]:
         (layer / target.relative_to("/") / name).mkdir(parents=True)
         (layer / target.relative_to("/") / name / "file").touch()
     (layer / target.relative_to("/") / "model").write_bytes(bytes(PROBE_BYTES))
-    argv = (sys.executable, "-I", "-S", "-c", PROBE, target.name)
+    argv = (sys.executable, "-I", "-S", "-c", CHANGES, target.name)
     spec = LaunchSpec(argv, dict(os.environ), place, (), (layer,), mode, log)
     with Sandbox(spec) as sandbox:
         try:

@@ -8,9 +8,12 @@ from gpurun.isolation import syscalls
 
 
 def enter_mount_namespace() -> bool:
-    """Leave the mount namespace; True if that took a user namespace of our own."""
+    """Leave the mount namespace; True if in a user namespace, one of our own where it takes that.
+
+    (As root in a rootless container: mounts from outside are locked there, too.)
+    """
     user, group = os.geteuid(), os.getegid()
-    locked = False
+    locked = not _is_initial_user_namespace()
     try:
         syscalls.unshare(syscalls.CLONE_NEWNS)
     except PermissionError:
@@ -26,6 +29,11 @@ def enter_mount_namespace() -> bool:
         locked = True
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     return locked
+
+
+def _is_initial_user_namespace() -> bool:
+    with open("/proc/self/uid_map") as file:
+        return file.read().split() == ["0", "0", str(2**32 - 1)]
 
 
 def _write(path: str, text: str) -> None:

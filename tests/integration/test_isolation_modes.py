@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,15 @@ def test_an_overlay_in_which_folders_cannot_be_changed_as_usual_is_not_chosen(
 
 def test_overlays_are_chosen_with_the_root_folder_as_working_folder() -> None:
     printed, _ = ME.start(CHOOSE, "/").communicate(timeout=DEADLINE_SECONDS)
+    assert printed == "overlay | \n"
+
+
+def test_overlays_are_chosen_for_root_in_a_user_namespace(open_path: Path) -> None:
+    """As in a rootless container."""
+    prefix = ("unshare", "--user", "--map-root-user", "--mount")
+    if subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("user namespaces are forbidden here")
+    printed, _ = ME.start(CHOOSE, str(open_path), prefix=prefix).communicate(timeout=60)
     assert printed == "overlay | \n"
 
 
