@@ -211,7 +211,7 @@ os.chown(place + b"/samples", os.stat(sys.argv[4]).st_uid, -1)
 """
 
 
-LARGE_BYTES = 3 << 20
+LARGE_BYTES, TOO_LARGE_BYTES = 3 << 20, 3 << 30
 
 
 @pytest.mark.parametrize("who", ["root", "an ordinary user"])
@@ -229,6 +229,8 @@ def test_other_file_systems_below_the_working_folder_are_isolated_too(
     for name in ("model.pt", "output/last.pt", "output/best/model.pt"):
         (cwd / name).parent.mkdir(exist_ok=True)
         (cwd / name).write_bytes(b"0" * LARGE_BYTES)
+    (cwd / "data.bin").touch()
+    os.truncate(cwd / "data.bin", TOO_LARGE_BYTES)
     owner = someone if who == "an ordinary user" else ME
     owner.give(open_path, *(path for path in (cwd, *cwd.rglob("*")) if path.name != "name"))
     before = {path: path.stat().st_size for path in cwd.rglob("*.pt")}
@@ -258,6 +260,7 @@ def test_other_file_systems_below_the_working_folder_are_isolated_too(
     printed, _ = launcher.communicate(timeout=DEADLINE_SECONDS)
     assert printed.split("[", 1)[0].split() == ["0"]
     assert "['dataplainx', 'y', 'z'] ['data', 'plain']" in printed
+    assert (f"{cwd}/data.bin is read-only in trials" in printed) is (who == "an ordinary user")
     assert "new" not in printed.rsplit("[", 1)[1]
     assert {path: path.stat().st_size for path in cwd.rglob("*.pt")} == before
 
