@@ -89,29 +89,28 @@ def new_scratch(place: Path, prefix: str) -> Path:
 
 
 def _remove(name: str, parent: int | None, parents_mount: str) -> None:
+    """Remove a folder by its name in the open folder `parent`.
+
+    Its mark goes last: until then an interrupted removal is taken up again.
+    """
     handle = os.open(name, os.O_PATH | _FOLDER, dir_fd=parent)
     try:
-        mount = _mount(handle)
-        if parent is None or mount == parents_mount:
-            _empty(handle, mount)
+        place, mount = f"/proc/self/fd/{handle}", _mount(handle)
+        if parent is not None and mount != parents_mount:
+            return
+        with suppress(OSError):
+            os.chmod(place, stat.S_IRWXU)
+        with os.scandir(place) as found:
+            entries = sorted(found, key=lambda entry: entry.name == MARK)
+        for entry in entries:
+            with suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    _remove(entry.name, handle, mount)
+                else:
+                    os.unlink(entry.name, dir_fd=handle)
     finally:
         os.close(handle)
     os.rmdir(name, dir_fd=parent)
-
-
-def _empty(folder: int, mount: str) -> None:
-    """The mark goes last: until then an interrupted removal is taken up again."""
-    place = f"/proc/self/fd/{folder}"
-    with suppress(OSError):
-        os.chmod(place, stat.S_IRWXU)
-    with os.scandir(place) as found:
-        entries = sorted(found, key=lambda entry: entry.name == MARK)
-    for entry in entries:
-        with suppress(OSError):
-            if entry.is_dir(follow_symlinks=False):
-                _remove(entry.name, folder, mount)
-            else:
-                os.unlink(entry.name, dir_fd=folder)
 
 
 def _mount(handle: int) -> str:
