@@ -242,18 +242,32 @@ def _check(home: Path) -> None:
 
 
 def _is_tracked(folder: Path) -> bool:
-    if not any((above / ".git").exists() for above in folder.parents):
+    """True if git lists files in a folder. Root asks as the repository's owner: git reads no other
+    one's settings, which may name programs.
+    """
+    repository = next((p / ".git" for p in folder.parents if (p / ".git").exists()), None)
+    if repository is None:
         return False
     import subprocess  # not needed where there is no repository
 
     words = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "ls-files", "-z", "."]
     plain = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
-    plain["GIT_NO_LAZY_FETCH"] = "1"
+    owner = repository.stat()
+    other = os.geteuid() == 0 != owner.st_uid
+    if other:
+        plain.pop("HOME", None)
     try:
         done = subprocess.run(
-            words, env=plain, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            words,
+            env=plain,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            user=owner.st_uid if other else None,
+            group=owner.st_gid if other else None,
+            extra_groups=[] if other else None,
         )
-    except OSError:  # there is no git
+    except (OSError, subprocess.SubprocessError):  # no git, or no right to become that user
         return False
     return bool(done.stdout)
 

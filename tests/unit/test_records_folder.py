@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import OWN_FOLDERS, existing_home, find_home, new_run, write_output, write_whole
 from tests.conftest import Gpurun
-from tests.integration.isolation_launcher import tree
+from tests.integration.isolation_launcher import open_folder, tree
 from tests.repositories import commit, git, new_repository
 from tests.unit.report_records import run_result
 
@@ -27,6 +28,13 @@ def _nobodys_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GPURUN_HOME", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that other users can reach."""
+    with open_folder() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -94,6 +102,20 @@ def test_records_that_came_with_the_repository_are_refused(
     assert tree(clone / (out or ".gpurun")) == before
     git(clone, "rm", "-r", "-q", "--cached", out or ".gpurun")
     assert gpurun(*flags, "train.py", cwd=clone).returncode == 0
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of others")
+def test_root_refuses_what_came_with_another_users_repository_and_runs_none_of_its_programs(
+    tmp_path: Path, open_path: Path
+) -> None:
+    folder = new_repository(open_path / "project")
+    commit(folder, {".gpurun/tuned/0123456789abcdef.json": "{}"})
+    git(folder, "config", "core.fsmonitor", f"touch {tmp_path}/ran; false")
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, OTHER_USER, OTHER_USER)
+    with pytest.raises(GpurunError, match="git tracks files"):
+        find_home(folder)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_records_in_a_repository_that_gpurun_made_itself_are_used(tmp_path: Path) -> None:
