@@ -1,4 +1,8 @@
-"""Where records go: `.gpurun/` in the current folder, or elsewhere on request or by need."""
+"""Where records go: `.gpurun/` in the current folder, or elsewhere on request or by need.
+
+What lies there may have come with a repository or an archive. So no link in it is followed: not
+one in place of a folder (`_check`), and not one in place of a file (`write_whole`).
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,11 @@ from gpurun.records.parse_json import parse_document
 from gpurun.records.safety import CHECKPOINT
 
 FOLDER = ".gpurun"
+RUNS = "runs"
+OWN_FOLDERS = (
+    "tuned", "probes", "bisections", "worktrees", "benchmarks", "benchmarks/accepted",
+)  # fmt: skip
+"""The folders of records beside `runs/`."""
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 INCOMPLETE = "the record is incomplete"
 DRAFT = re.compile(rf"\..+\.\d+\.[0-9a-f]{{6}}|(restart\d+-)?{re.escape(CHECKPOINT)}\.new")
@@ -28,13 +37,14 @@ def find_home(cwd: Path, out: str | None = None) -> Path:
 
     `out` (the flag `--out`) wins over the variable GPURUN_HOME; what is asked for is not replaced
     by something else. Without either: `.gpurun/` in `cwd`, or in the user's state folder if `cwd`
-    is read-only.
+    is read-only. `GpurunError` for a folder that somebody else may have laid out.
     """
     asked = out or os.environ.get("GPURUN_HOME")
     if asked:
-        return _prepared(cwd / asked)
+        return _prepared((cwd / asked).resolve())
+    here = cwd.resolve() / FOLDER
     try:
-        return _prepared(cwd / FOLDER)
+        return _prepared(_state_folder() if _is_others(here) else here)
     except OSError:
         return _prepared(_state_folder())
 
@@ -42,10 +52,11 @@ def find_home(cwd: Path, out: str | None = None) -> Path:
 def existing_home(cwd: Path, out: str | None = None) -> Path:
     """The folder of all records as `find_home` has it; nothing is made, it may be missing."""
     asked = out or os.environ.get("GPURUN_HOME")
-    if asked:
-        return cwd / asked
-    here = cwd / FOLDER
-    return here if here.is_dir() else _state_folder()
+    here = (cwd / asked).resolve() if asked else cwd.resolve() / FOLDER
+    usable = here.is_dir() and not _is_others(here)
+    home = here if asked or usable else _state_folder()
+    _check(home)
+    return home
 
 
 def newest_run(home: Path) -> Path | None:
@@ -54,7 +65,7 @@ def newest_run(home: Path) -> Path | None:
     start, in UTC: local time goes back once a year, and a container's may differ from its host's.
     """
     try:
-        folders = [entry for entry in os.scandir(home / "runs") if entry.is_dir()]
+        folders = [e for e in os.scandir(home / RUNS) if e.is_dir(follow_symlinks=False)]
     except OSError:
         return None
     runs = [one for one in folders if not _has_only_folders(one.path)]
@@ -66,7 +77,7 @@ def newest_run(home: Path) -> Path | None:
 
 def named_run(home: Path, name: str) -> Path | None:
     """The path of this name, or the run of this name; None if there is neither."""
-    places = (Path(name), home / "runs" / name)
+    places = (Path(name), home / RUNS / name)
     return next((path for path in places if path.exists()), None)
 
 
@@ -79,8 +90,11 @@ def _has_only_folders(folder: str) -> bool:
 
 
 def other_runs(run: Path) -> Iterator[Path]:
-    """The run folders beside this one, by their names: a folder of the user's is none of them."""
-    return (other for other in run.parent.glob("*-*-*") if RUN_ID.fullmatch(other.name))
+    """The run folders beside this one, by their names: a folder of the user's is none of them,
+    nor is a link.
+    """
+    named = (other for other in run.parent.glob("*-*-*") if RUN_ID.fullmatch(other.name))
+    return (other for other in named if not other.is_symlink())
 
 
 def own_folder(home: Path, name: str) -> Path:
@@ -92,7 +106,7 @@ def own_folder(home: Path, name: str) -> Path:
 
 def new_run(home: Path) -> Path:
     """A fresh folder `runs/<id>`; two launches at once never share one."""
-    runs = home / "runs"
+    runs = home / RUNS
     runs.mkdir(exist_ok=True)
     while True:
         second = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
@@ -162,8 +176,8 @@ def write_json(path: Path, document: Any) -> None:
     write_whole(path, json_text(document))
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or nothing of it.
+def write_output(path: Path, text: str) -> None:
+    """Write a file that the user named, as `write_whole` does.
 
     What is no file (`/dev/stderr`, a pipe) or a link to one is written to, not replaced. What a
     stream like `/dev/stdout` leads to keeps what the script has written there.
@@ -171,10 +185,16 @@ def write_whole(path: Path, text: str) -> None:
     if path.is_symlink() or (path.exists() and not path.is_file()):
         with path.open("a" if path.is_relative_to("/dev") else "w", encoding="utf-8") as file:
             file.write(text)
-        return
+    else:
+        write_whole(path, text)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or nothing of it. A link is replaced."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
     try:
-        beside.write_text(text, encoding="utf-8")
+        with beside.open("x", encoding="utf-8") as file:
+            file.write(text)
         os.replace(beside, path)
     except OSError:
         beside.unlink(missing_ok=True)
@@ -197,11 +217,65 @@ def _finite(value: Any) -> Any:
 
 
 def _prepared(home: Path) -> Path:
+    _check(home)
     for folder in _ours(home):
         _keep_to_ourselves(folder)
     if not os.access(home, os.W_OK | os.X_OK):
         raise PermissionError(f"{home} is not writable")
-    return home.resolve()
+    return home
+
+
+def _check(home: Path) -> None:
+    """`GpurunError` if one of the folders of records is a link, or came with a repository."""
+    folders = (home, home / RUNS, *(home / name for name in OWN_FOLDERS))
+    link = next((folder for folder in folders if folder.is_symlink()), None)
+    if link is not None:
+        raise GpurunError(
+            f"{link} is a link, and gpurun keeps no records behind one",
+            "remove it, or name another folder with --out",
+        )
+    if home.is_dir() and _is_tracked(home):
+        raise GpurunError(
+            f"git tracks files in {home}: they came with the repository, and not from gpurun",
+            f"git rm -r --cached {home}, or name another folder with --out",
+        )
+
+
+def _is_tracked(folder: Path) -> bool:
+    """True if git lists files in a folder. Root asks as the repository's owner: git reads no other
+    one's settings, which may name programs.
+    """
+    repository = next((p / ".git" for p in folder.parents if (p / ".git").exists()), None)
+    if repository is None:
+        return False
+    import subprocess  # not needed where there is no repository
+
+    words = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "ls-files", "-z", "."]
+    plain = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+    owner = repository.stat()
+    other = os.geteuid() == 0 != owner.st_uid
+    if other:
+        plain.pop("HOME", None)
+    try:
+        done = subprocess.run(
+            words,
+            env=plain,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            user=owner.st_uid if other else None,
+            group=owner.st_gid if other else None,
+            extra_groups=[] if other else None,
+        )
+    except (OSError, subprocess.SubprocessError):  # no git, or no right to become that user
+        return False
+    return bool(done.stdout)
+
+
+def _is_others(folder: Path) -> bool:
+    """True if neither this user, nor root, nor who owns the folder above it made a folder."""
+    trusted = (os.geteuid(), 0, folder.parent.stat().st_uid)
+    return folder.exists() and folder.stat().st_uid not in trusted
 
 
 def _keep_to_ourselves(folder: Path) -> None:
@@ -212,10 +286,14 @@ def _keep_to_ourselves(folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
-    if ignore.exists() and ignore.stat().st_size:
+    if ignore.is_symlink():
+        ignore.unlink()
+    elif ignore.exists() and ignore.stat().st_size:
         return
     try:
-        ignore.write_text("*\n", encoding="utf-8")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        with open(os.open(ignore, flags, 0o666), "w", encoding="utf-8") as file:
+            file.write("*\n")
     except OSError:
         ignore.unlink(missing_ok=True)
         raise
@@ -225,10 +303,10 @@ def _ours(home: Path) -> tuple[Path, ...]:
     """The folders whose content is ours alone; a folder that the user had stays under git."""
     if not home.exists() or home.name == FOLDER:
         return (home,)
-    return home / "runs", home / "tuned"
+    return home / RUNS, home / "tuned"
 
 
 def _state_folder() -> Path:
     state = os.environ.get("XDG_STATE_HOME", "")
     base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    return base / "gpurun"
+    return (base / "gpurun").resolve()

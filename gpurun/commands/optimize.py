@@ -38,6 +38,7 @@ from gpurun.rundir import (
     no_records,
     run_folder,
     write_json,
+    write_output,
 )
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.tuner import saved_settings
@@ -359,7 +360,7 @@ def _write(tuned: TuningOutcome, options: Options) -> list[str]:
         jobs.append(("--json", lambda: write_stdout(json_text(body))))
     elif options.json is not None:
         path = Path(options.json)
-        jobs.append(("--json", lambda: write_json(path, body)))
+        jobs.append(("--json", lambda: write_output(path, json_text(body))))
     place, in_vain = saved_settings.settings_path(home, options), tuned.nothing_proven
     if settings is not None:
         jobs.append(("the settings", lambda: settings_file.save(place, settings)))
@@ -367,7 +368,8 @@ def _write(tuned: TuningOutcome, options: Options) -> list[str]:
         jobs.append(("the settings", lambda: saved_settings.save_unproven(place, in_vain)))
     if options.save_settings is not None and settings is not None:
         saved = Path(options.save_settings)
-        jobs.append(("--save-settings", lambda: settings_file.save(saved, settings)))
+        text = json_text(to_json(settings))
+        jobs.append(("--save-settings", lambda: write_output(saved, text)))
     return [line for what, job in jobs if (line := _attempt(what, job)) is not None]
 
 

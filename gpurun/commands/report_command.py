@@ -12,7 +12,7 @@ from gpurun.commands.diagnose import diagnose_run
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_text, must_write
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.rundir import existing_home, named_run, newest_run
+from gpurun.rundir import existing_home, named_run, newest_run, write_whole
 
 if TYPE_CHECKING:
     from gpurun.report.page.page_blocks import Page
@@ -51,7 +51,11 @@ def report(argv: list[str]) -> int:
 
     contents = [read_contents(path, diagnose_run) for path in paths]
     page = run_page(contents, config.report)
-    emit_text(html, html_page(page), "--html", needed=True)
+    text = html_page(page)
+    if options.html is None:
+        must_write("the page", lambda: write_whole(Path(html), text))
+    else:
+        emit_text(html, text, "--html", needed=True)
     if options.markdown is not None:
         emit_text(options.markdown, markdown_page(page), "--markdown", needed=True)
     missing = [line for run in contents for line in run.missing]
@@ -88,6 +92,8 @@ def _find_run(name: str, home: Path) -> Path:
 def default_page(paths: Sequence[Path]) -> Path:
     """Where the page goes unless the user says so."""
     first = paths[0]
+    if first.is_symlink():
+        raise GpurunError(f"{first} is a link", "name what it leads to, or a page with --html")
     if first.is_file():
         return first.with_suffix(".html")
     return first / ("report.html" if len(paths) == 1 else "side-by-side.html")

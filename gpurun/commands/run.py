@@ -369,7 +369,9 @@ def _conclude(
             _note(note)
     # under --optimize it holds the tuning report, of `gpurun profile` the findings
     if options.json is not None and not options.optimize and options.profile is None:
-        _write_asked(Path(options.json), result)
+        from gpurun.commands.written_outputs import emit_json
+
+        emit_json(options.json, to_json(result))
 
 
 def _torch_result(run_dir: Path, outcome: RunOutcome, options: Options) -> RunResult:
@@ -397,13 +399,6 @@ def _noted(result: RunResult, error: OSError | None) -> RunResult:
     if error is None or any(note.startswith(INCOMPLETE) for note in result.notes):
         return result
     return replace(result, notes=(f"{INCOMPLETE}: {error.strerror or error}", *result.notes))
-
-
-def _write_asked(path: Path, result: RunResult) -> None:
-    try:
-        write_json(path, to_json(result))
-    except OSError as error:
-        _note(f"--json: {path} could not be written: {error.strerror or error}")
 
 
 def _bare_result(outcome: RunOutcome, options: Options, lost: str | None) -> RunResult:

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpurun.errors import GpurunError
 from gpurun.report.terminal_output import PREFIX, write_plain
-from gpurun.rundir import check_output, json_text, write_whole
+from gpurun.rundir import check_output, json_text, write_output
 
 TEXTS = frozenset({"export", "html", "json", "markdown"})
 """Flags whose file may be stdout, for `-`."""
@@ -54,7 +54,7 @@ def emit_text(place: str, text: str, flag: str, *, needed: bool = False) -> None
     if place == "-":
         write(f"{flag}: stdout", lambda: write_stdout(text))
     else:
-        write(f"{flag}: {place}", lambda: write_whole(Path(place), text))
+        write(f"{flag}: {place}", lambda: write_output(Path(place), text))
 
 
 def write_stdout(text: str) -> None:

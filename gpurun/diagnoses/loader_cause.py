@@ -1,4 +1,4 @@
-"""Why a loader is slow: few workers, transforms that compute, idle waiting, or a slow sampler.
+"""Why a loader is slow: few workers, preparation that computes, idle waiting, or a slow sampler.
 
 A cause is named only where the use of the processor or a host profile shows it.
 """
@@ -35,7 +35,7 @@ class Cause(enum.Enum):
     """Why the script waits for its loader."""
 
     WORKERS = "workers"
-    TRANSFORMS = "transforms"
+    COMPUTING = "computing"
     IDLE = "idle"
     SAMPLER = "sampler"
     CORES = "cores"
@@ -65,7 +65,7 @@ def cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
     full = (_a_rank(evidence.cores_used, evidence) or 0.0) >= BUSY * cores
     if low is None or low < COMPUTES * at_once:
         return Cause.CORES if low is not None and workers and full else undecided
-    return Cause.WORKERS if workers and not full else Cause.TRANSFORMS
+    return Cause.WORKERS if workers and not full else Cause.COMPUTING
 
 
 def loader_function(evidence: Evidence) -> FunctionSamples | None:

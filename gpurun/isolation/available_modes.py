@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.folder_removal import hold, sweep_scratch
+from gpurun.isolation.folder_removal import discard, hold, new_scratch
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.isolation.working_copy import refuse_large
@@ -87,13 +87,13 @@ def require(cwd: Path, *, in_place: bool) -> tuple[Mode, str]:
 @contextmanager
 def probe_folder() -> Iterator[Path]:
     """A folder to try the isolation in; those of killed launchers are removed on the way."""
-    sweep_scratch(Path(tempfile.gettempdir()), PROBE_FOLDER)
-    with tempfile.TemporaryDirectory(prefix=PROBE_FOLDER) as folder:
-        held = hold(Path(folder))
-        try:
-            yield Path(folder)
-        finally:
-            os.close(held)
+    folder = new_scratch(Path(tempfile.gettempdir()), PROBE_FOLDER)
+    held = hold(folder)
+    try:
+        yield folder
+    finally:
+        discard(folder)
+        os.close(held)
 
 
 def _try(mode: Mode, cwd: Path) -> tuple[str | None, list[str]]:

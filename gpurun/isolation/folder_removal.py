@@ -1,10 +1,15 @@
-"""Removes folders: of any permissions, and those that killed processes left behind."""
+"""Removes folders: of any permissions, and those that killed processes left behind.
+
+A removal goes from open folder to open folder. So it follows no link, whatever is renamed
+meanwhile, and leaves alone what is mounted below. What another process left is removed only if it
+bears gpurun's mark: anybody may make a folder of any name.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
+import stat
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,39 +18,55 @@ from pathlib import Path
 YOUNG_SECONDS = 60.0
 """A younger folder that nobody holds may be one that is just being made."""
 
+MARK = ".made-by-gpurun"
+"""A link in a folder. Its text is the folder's inode, so no copy and no checkout has a valid one.
+"""
+
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def mark(folder: Path) -> None:
+    """Let a later process remove this folder, which this one has just made."""
+    with suppress(OSError):  # a file system without links: nothing counts as left behind there
+        os.symlink(str(folder.lstat().st_ino), folder / MARK)
+
+
+def is_marked(folder: Path) -> bool:
+    """True if gpurun made this very folder, as this user; False for a link."""
+    try:
+        status, own_mark = folder.lstat(), (folder / MARK).lstat()
+        inode = os.readlink(folder / MARK)
+    except OSError:
+        return False
+    ours = {status.st_uid, own_mark.st_uid} == {os.geteuid()}
+    return ours and stat.S_ISDIR(status.st_mode) and inode == str(status.st_ino)
+
 
 def discard(folder: Path) -> None:
-    """Remove all of it, unreadable folders included."""
-    for place, names, _ in os.walk(folder):
-        for name in names:
-            path = os.path.join(place, name)
-            if not os.path.islink(path):
-                try:
-                    os.chmod(path, 0o700)
-                except OSError:
-                    pass
-    shutil.rmtree(folder, ignore_errors=True)
+    """Remove all of it, unreadable folders included. A link stays, and so does its target."""
+    with suppress(OSError, RecursionError):
+        _remove(os.fspath(folder), None, "")
 
 
 def hold(folder: Path) -> int:
     """Keep others from `discard_abandoned` for this folder: until the file that this opens is
     closed, or the process ends in whatever way.
     """
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    handle = os.open(folder, os.O_RDONLY | _FOLDER)
     with suppress(OSError):  # a file system without locks: nothing counts as abandoned there
         fcntl.flock(handle, fcntl.LOCK_SH)
     return handle
 
 
 def discard_abandoned(holder: Path, leftovers: Iterable[Path]) -> None:
-    """Remove these folders if no living process holds `holder`."""
+    """Remove those of these folders that gpurun made, if no living process holds `holder`."""
     try:
-        handle = os.open(holder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = os.open(holder, os.O_RDONLY | _FOLDER)
     except OSError:
         return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        for folder in leftovers:
+        for folder in filter(is_marked, leftovers):
             discard(folder)
     except OSError:  # somebody holds it
         pass
@@ -53,11 +74,45 @@ def discard_abandoned(holder: Path, leftovers: Iterable[Path]) -> None:
         os.close(handle)
 
 
-def sweep_scratch(place: Path, prefix: str) -> None:
-    """Remove the folders with this prefix in `place` whose processes were all killed."""
+def new_scratch(place: Path, prefix: str) -> Path:
+    """A new folder in `place`; those with this prefix whose processes were killed go first."""
+    import tempfile  # which a rank's cleaner and a supervisor have no use for
+
     old = time.time() - YOUNG_SECONDS
     for folder in place.glob(f"{prefix}*"):
         with suppress(OSError):  # another launcher removes it
-            status = folder.lstat()
-            if status.st_uid == os.geteuid() and status.st_mtime < old:
+            if folder.lstat().st_mtime < old:
                 discard_abandoned(folder, [folder])
+    made = Path(os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=place)))
+    mark(made)
+    return made
+
+
+def _remove(name: str, parent: int | None, parents_mount: str) -> None:
+    """Remove a folder by its name in the open folder `parent`.
+
+    Its mark goes last: until then an interrupted removal is taken up again.
+    """
+    handle = os.open(name, os.O_PATH | _FOLDER, dir_fd=parent)
+    try:
+        place, mount = f"/proc/self/fd/{handle}", _mount(handle)
+        if parent is not None and mount != parents_mount:
+            return
+        with suppress(OSError):
+            os.chmod(place, stat.S_IRWXU)
+        with os.scandir(place) as found:
+            entries = sorted(found, key=lambda entry: entry.name == MARK)
+        for entry in entries:
+            with suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    _remove(entry.name, handle, mount)
+                else:
+                    os.unlink(entry.name, dir_fd=handle)
+    finally:
+        os.close(handle)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _mount(handle: int) -> str:
+    """The number of the mount in which an open folder lies."""
+    return Path(f"/proc/self/fdinfo/{handle}").read_text().partition("mnt_id:")[2].split()[0]

@@ -16,7 +16,7 @@ from pathlib import Path
 import gpurun
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation import quiet_services
-from gpurun.isolation.folder_removal import discard, hold, sweep_scratch
+from gpurun.isolation.folder_removal import discard, hold, new_scratch
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.kill_orphans import parent_of
 from gpurun.isolation.pseudo_terminal import PseudoTerminal
@@ -255,8 +255,7 @@ def _make_scratch(spec: LaunchSpec) -> Path:
     places = [spec.scratch] if spec.scratch else [Path("/var/tmp"), Path(tempfile.gettempdir())]
     for place in places:
         try:
-            sweep_scratch(place, SCRATCH)
-            return Path(os.path.realpath(tempfile.mkdtemp(prefix=SCRATCH, dir=place)))
+            return new_scratch(place, SCRATCH)
         except OSError:
             continue
     raise GpurunError(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from gpurun.isolation import kill_orphans, sandbox_init, syscalls
+from gpurun.isolation.folder_removal import discard
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.namespaces import enter_mount_namespace
 from gpurun.isolation.overlay_root import SHARED_MEMORY, mount_shared_memory, prepare_memory
@@ -146,7 +147,7 @@ def _guard(child: int, signal_pipe: int, scratch: str) -> int:
                 return KILLED  # the launcher lives, and cleans up
             code = KILLED
     kill_orphans.kill_descendants(os.getpid())
-    _remove(scratch)
+    _discard(scratch)
     return code
 
 
@@ -163,9 +164,9 @@ def _exit_code_of(child: int) -> int | None:
             return exit_code_of(os.waitstatus_to_exitcode(status))
 
 
-def _remove(scratch: str) -> None:
+def _discard(scratch: str) -> None:
     try:
         syscalls.unmount(f"{scratch}/{MEMORY}")
     except OSError:  # never mounted
         pass
-    shutil.rmtree(scratch, ignore_errors=True)
+    discard(Path(scratch))

@@ -17,6 +17,8 @@ def copy_written(
     `is_new` tells whether a file counts (all do without it). Deletion marks, sockets and the like
     are left out, and so is what vanishes meanwhile.
     """
+    if dest.is_symlink():  # the trial has put a folder in its place
+        dest.unlink()
     dest.mkdir(parents=True, exist_ok=True)
     total = 0
     try:

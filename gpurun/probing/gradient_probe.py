@@ -16,7 +16,7 @@ from typing import Any
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError, Refused, ScriptFailed
 from gpurun.isolation.available_modes import require
-from gpurun.isolation.folder_removal import discard, discard_abandoned, hold
+from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.launch.error_in_output import out_of_memory
 from gpurun.measure.command_fingerprint import command_fingerprint
@@ -91,6 +91,8 @@ def reduction_of(
         _tell(options, found, "measured before")
         return found.reduction
     held = _begin(folder.parent)
+    folder.mkdir()
+    mark(folder)
     try:
         found = _measure(options, environment, ranks, folder, fingerprint)
     finally:

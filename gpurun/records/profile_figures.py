@@ -22,7 +22,8 @@ class IdleTime:
     `data`: the script waited for its loader. `sync`: the host had waited for the device before and
     could not launch ahead. `launch`: the next kernel was on its way, launched too late by less than
     0.1 ms. `host`: the host did something else for longer than that. `other`: work was launched and
-    did not run, as between dependent streams. None: no source tells host and device apart.
+    did not run, as between dependent streams. `exchange`: ranks exchanged data on the host (gloo).
+    None: no source tells host and device apart.
     """
 
     total: float
@@ -33,6 +34,7 @@ class IdleTime:
     other: float | None
     before_first_kernel_ms: float | None
     """Median idle time before the first kernel of a step."""
+    exchange: float | None = None
 
 
 @record
@@ -140,7 +142,8 @@ class PrecisionFigures:
 
 @record
 class CommunicationFigures:
-    """Collectives on the device. Shares of the window; `exposed_share`: no kernel ran meanwhile."""
+    """Collectives on device and host. Shares of the window; `exposed_share`: no kernel ran
+    meanwhile."""
 
     share: float
     exposed_share: float

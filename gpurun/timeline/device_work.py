@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 
 from gpurun.timeline.columns import numbers_of, selected
-from gpurun.timeline.model import Collective, Copy, Group, Kernel, Timeline
+from gpurun.timeline.kernel_groups import ON_HOST
+from gpurun.timeline.model import Collective, Copy, Group, Kernel, Range, Timeline
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ E = TypeVar("E", Kernel, Copy, Collective)
 class DeviceWork:
     """The device that a rank uses most.
 
-    Each kernel is one of `kernels` or, if its group is communication, one of `collectives`. The
-    intervals are cut at the window's ends. `copies`: None where no source records them.
+    `kernels`: those that compute; collectives are not among them. The intervals are cut at the
+    window's ends. `copies`: None where no source records them.
     """
 
     device: int
@@ -44,9 +45,8 @@ class DeviceWork:
     end_ns: int
     kernels: Intervals
     copies: Intervals | None
-    collectives: Intervals
     busy: Intervals
-    """All of these together."""
+    """All of these and collectives together."""
 
     @property
     def window_ns(self) -> int:
@@ -61,7 +61,6 @@ class DeviceWork:
             begin_ns=begin,
             kernels=self.kernels.within(begin, end),
             copies=None if copies is None else copies.within(begin, end),
-            collectives=self.collectives.within(begin, end),
             busy=self.busy.within(begin, end),
         )
 
@@ -94,7 +93,6 @@ def device_work(timeline: Timeline) -> DeviceWork | None:
         end,
         compute.within(begin, end),
         None if copies is None else copies.within(begin, end),
-        exchange.within(begin, end),
         busy.within(begin, end),
     )
 
@@ -116,6 +114,11 @@ def collectives_on(timeline: Timeline, device: int) -> Sequence[Collective | Ker
         return on_device(timeline.collectives, device)
     kernels = timeline.kernels or ()
     return [k for k in kernels if k.device == device and k.group is Group.COMMUNICATION]
+
+
+def host_exchanges(timeline: Timeline) -> Sequence[Range]:
+    """The ranges in which ranks exchange data on the host, on any of its threads."""
+    return [each for each in timeline.ranges or () if each.name.startswith(ON_HOST)]
 
 
 def copies_on(timeline: Timeline, device: int) -> Sequence[Copy]:

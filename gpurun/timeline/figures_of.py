@@ -25,6 +25,7 @@ from gpurun.timeline.device_work import (
     copies_on,
     device_work,
     ends,
+    host_exchanges,
     intervals,
     on_device,
     step_count,
@@ -136,14 +137,15 @@ def _device_allocations(timeline: Timeline) -> float | None:
 
 def communication_figures(timeline: Timeline, work: DeviceWork) -> CommunicationFigures | None:
     """The figures of the collectives; None without any: one rank alone exchanges nothing."""
-    found = collectives_on(timeline, work.device)
+    found = [*collectives_on(timeline, work.device), *host_exchanges(timeline)]
     if not found:
         return None
-    exposed = work.collectives.total_ns - work.collectives.overlap_ns(work.kernels)
+    exchanging = intervals(found).within(work.begin_ns, work.end_ns)
+    exposed = exchanging.total_ns - exchanging.overlap_ns(work.kernels)
     sizes = [c.bytes for c in found if isinstance(c, Collective) and c.bytes is not None]
     complete = len(sizes) == len(found)
     return CommunicationFigures(
-        share=work.share(work.collectives.total_ns),
+        share=work.share(exchanging.total_ns),
         exposed_share=work.share(exposed),
         per_step=a_step(len(found), timeline),
         bytes_per_step=a_step(sum(sizes), timeline) if complete else None,

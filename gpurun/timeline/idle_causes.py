@@ -1,6 +1,7 @@
 """Why the device had nothing to do: each of its pauses is shared out among the causes.
 
-A pause counts as wait for data as far as the script was in its loader. While the host waits for the
+A pause counts as wait for data as far as the script was in its loader, and as an exchange as far as
+ranks exchanged data on the host. While the host waits for the
 device it cannot launch ahead: so much of the pauses after a wait as the wait lasted belongs to the
 synchronisation. Without the wait the host would be ahead by just so much. Of what remains, the next
 work was launched too late (`launch`, or `host` where the pause is long), or it was launched before
@@ -14,7 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpurun.records.profile_figures import IdleTime
-from gpurun.timeline.device_work import DeviceWork, begins, intervals, on_device
+from gpurun.timeline.device_work import (
+    DeviceWork,
+    begins,
+    host_exchanges,
+    intervals,
+    on_device,
+)
 from gpurun.timeline.model import Phase, Range, Timeline
 from gpurun.timeline.runtime_calls import launch_times
 from gpurun.timeline.time_intervals import Intervals
@@ -37,6 +44,8 @@ def idle_time(timeline: Timeline, work: DeviceWork) -> IdleTime:
     length = pauses.end - pauses.start
     data = _data_waits(timeline, pauses)
     rest = length if data is None else length - data
+    exchange = np.minimum(_exchanges(timeline, pauses), rest)
+    rest = rest - exchange
     sync = _sync_part(timeline, work, pauses, rest)
     rest = rest if sync is None else rest - sync
     late = _launched_late(timeline, work, pauses)
@@ -55,6 +64,7 @@ def idle_time(timeline: Timeline, work: DeviceWork) -> IdleTime:
         host=None if late is None else share(rest, late & ~short),
         other=None if late is None else share(rest, ~late),
         before_first_kernel_ms=_before_first_kernel(timeline, work),
+        exchange=share(exchange),
     )
 
 
@@ -69,6 +79,10 @@ def data_ranges(timeline: Timeline) -> list[Range] | None:
 def _data_waits(timeline: Timeline, pauses: Intervals) -> Times | None:
     ranges = data_ranges(timeline)
     return None if ranges is None else intervals(ranges).covered(pauses.start, pauses.end)
+
+
+def _exchanges(timeline: Timeline, pauses: Intervals) -> Times:
+    return intervals(host_exchanges(timeline)).covered(pauses.start, pauses.end)
 
 
 def _sync_part(

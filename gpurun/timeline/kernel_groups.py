@@ -20,6 +20,9 @@ _COMMUNICATION = (
 """NCCL's kernels of all releases, RCCL's, MSCCL's and NVSHMEM's, and those written for an exchange
 (torch's symmetric memory, vLLM's and TensorRT's all-reduce). `sy`: "asyncCluster" is no NCCL."""
 
+ON_HOST = ("gloo:", "mpi:", "ucc:")
+"""So begin the names of ranges in which torch's process groups exchange data on the host."""
+
 _KERNELS: tuple[tuple[Group, re.Pattern[str]], ...] = tuple(
     (group, re.compile(pattern, re.IGNORECASE))
     for group, pattern in (

@@ -7,13 +7,13 @@ so that it is measured alone.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
 
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.errors import GpurunError
+from gpurun.isolation.folder_removal import discard
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
 from gpurun.launch.spec_file import write_spec
@@ -60,7 +60,7 @@ class Prestarted:
         if self._fits(spec, run_dir):
             return
         self.drop(run_dir)
-        shutil.rmtree(run_dir, ignore_errors=True)  # of a launch that could not be started
+        discard(run_dir)  # of a launch that could not be started
         (run_dir / "control").mkdir(parents=True)
         write_spec(RunSpec(str(run_dir), os.getpid(), prestart_modules=self.modules))
         with suppress(GpurunError):  # the launch that follows says so
@@ -78,7 +78,7 @@ class Prestarted:
         sandbox = self._waiting.pop(run_dir, None)
         if sandbox is not None:
             sandbox.close()
-            shutil.rmtree(run_dir, ignore_errors=True)
+            discard(run_dir)
 
     def stop(self) -> None:
         """Let none of them use the processor."""

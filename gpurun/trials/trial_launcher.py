@@ -25,7 +25,7 @@ from pathlib import Path
 
 from gpurun.errors import GpurunError
 from gpurun.isolation.draft_removal import remove_drafts
-from gpurun.isolation.folder_removal import discard, discard_abandoned, hold
+from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.quiet_services import quiet_services
 from gpurun.isolation.rank_layers.layer_command import layered_target
@@ -88,7 +88,8 @@ class TrialLauncher:
         self._on_steps = on_steps
         self._layers: dict[str, Path] = {}
         self._reference: Reference | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SHARED).mkdir(parents=True, exist_ok=True)
+        mark(folder / SHARED)
         self._held: int | None = hold(folder)
         for other in other_runs(folder):
             if (other / SHARED).is_dir():

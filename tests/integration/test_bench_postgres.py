@@ -114,6 +114,19 @@ def test_tables_of_another_gpurun_are_refused_and_never_dropped(
 
 
 @pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("name", ["gpurun_schema", "gpurun_baselines"])
+def test_a_table_of_somebody_elses_that_has_our_name_stays_as_it_is(
+    server: Server, tmp_path: Path, name: str
+) -> None:
+    server.execute(f"CREATE TABLE {name} (version INTEGER)", "bench")
+    refused = refusal(at(server, tmp_path).query)
+    assert f'"{name}" already exists' in refused.what
+    tables = "SELECT table_name FROM information_schema.tables WHERE table_schema = 'public'"
+    assert server.execute(tables, "bench") == [(name,)]
+    assert server.execute(f"SELECT * FROM {name}", "bench") == []
+
+
+@pytest.mark.usefixtures("database")
 def test_a_table_that_is_locked_for_too_long_is_one_line(server: Server, tmp_path: Path) -> None:
     import psycopg
 

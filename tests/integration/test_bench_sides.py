@@ -23,8 +23,10 @@ from gpurun.bench.trees.prepared_sides import Sides, compared_sides
 from gpurun.bench.trees.setup_command import SetupFailed, run_setup
 from gpurun.bench.trees.worktrees import WORKTREES, checked_out
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.isolation.folder_removal import mark
 from gpurun.rundir import find_home
 from tests.conftest import REPOSITORY
+from tests.integration.isolation_launcher import tree
 from tests.integration.launched import alive, wait_for
 from tests.integration.side_launches import benchmark
 from tests.repositories import commit, git, new_repository, state
@@ -329,6 +331,119 @@ def test_needed_files_come_along_and_committed_ones_stay_as_committed(folder: Pa
         assert (data / "near").resolve() == data / "made.bin"
 
 
+@pytest.fixture
+def linked(tmp_path: Path) -> Path:
+    """A repository whose older commit has a link out of it, where the newer one has a folder."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    folder = new_repository(tmp_path / "project")
+    (folder / "data").symlink_to(outside)
+    (folder / "inner").mkdir()
+    (folder / "near").symlink_to("inner")
+    git(folder, "add", "data", "near")
+    commit(folder, {"inner/small.txt": "old"})
+    git(folder, "rm", "-q", "data", "near")
+    commit(folder, {"data/train.py": "new", "near/train.py": "new"})
+    return folder
+
+
+@pytest.mark.parametrize("below", ["", "deep/er/"])
+def test_no_needed_file_is_written_behind_a_link_out_of_the_tree(
+    linked: Path, tmp_path: Path, below: str
+) -> None:
+    (linked / "data" / below).mkdir(parents=True, exist_ok=True)
+    (linked / "data" / below / "x").write_text("needed")
+    asked = benchmark(linked, needed=(f"data/{below}x",))
+    with (
+        pytest.raises(GpurunError, match=f"data/{below}x .* behind a link") as told,
+        both(linked, asked),
+    ):
+        pass
+    assert "take it out of needed" in told.value.todo
+    assert not list((tmp_path / "outside").iterdir())
+    assert_nothing_left(linked)
+
+
+def test_a_needed_file_may_lie_behind_a_link_within_the_tree(linked: Path) -> None:
+    (linked / "near" / "x").write_text("needed")
+    with both(linked, benchmark(linked, needed=("near/x",))) as sides:
+        assert (sides.baseline.tree.root / "inner" / "x").read_text() == "needed"
+
+
+def test_a_needed_link_and_what_lies_behind_it_leave_its_target_alone(
+    folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "x").write_text("the user's")
+    (folder / "all").symlink_to(tmp_path / "set")
+    with both(folder, benchmark(folder, needed=("all", "all/x"))) as sides:
+        assert (sides.baseline.folder / "all").readlink() == tmp_path / "set"
+    assert [path.name for path in (tmp_path / "set").iterdir()] == ["x"]
+
+
+def test_launches_and_setup_do_not_start_behind_a_link_out_of_the_tree(
+    linked: Path, tmp_path: Path
+) -> None:
+    made = benchmark(linked / "data", setup="touch here")
+    with pytest.raises(GpurunError, match="data of the other commit is a link"), both(linked, made):
+        pass
+    assert not list((tmp_path / "outside").iterdir())
+    assert_nothing_left(linked)
+
+
+def lay_out(what: str, place: Path, mine: Path) -> None:
+    """Something at `place` that leads to `mine`, or is a copy of it."""
+    if what == "a link":
+        place.symlink_to(mine)
+    elif what == "a folder with a link":
+        place.mkdir()
+        (place / "in").symlink_to(mine)
+    elif what == "a file":
+        place.write_text("mine")
+    else:
+        if what == "a marked copy":
+            mark(mine)
+        shutil.copytree(mine, place, symlinks=True)
+
+
+@pytest.mark.parametrize(
+    "what", ["a link", "a folder with a link", "a file", "a copy", "a marked copy"]
+)
+def test_what_only_looks_like_a_left_worktree_stays(
+    folder: Path, tmp_path: Path, what: str
+) -> None:
+    mine = tmp_path / "mine"
+    (mine / "deep").mkdir(parents=True)
+    (mine / "deep" / "file").write_text("mine")
+    (mine / "deep").chmod(0o550)
+    place = find_home(folder) / WORKTREES / "20260101-000000-abcdef"
+    place.parent.mkdir()
+    lay_out(what, place, mine)
+    place.with_name(f"{place.name}.lock").write_text(str(folder / ".git"))
+    before = tree(mine), tree(place)
+    with both(folder):
+        pass
+    assert (tree(mine), tree(place)) == before
+
+
+@pytest.mark.parametrize("kind", ["a link", "a named pipe"])
+def test_what_only_looks_like_a_lock_neither_hangs_nor_is_written_to(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
+    lock = find_home(folder) / WORKTREES / "20260101-000000-abcdef.lock"
+    lock.parent.mkdir()
+    (tmp_path / "mine").write_text("mine")
+    if kind == "a link":
+        lock.symlink_to(tmp_path / "mine")
+    else:
+        os.mkfifo(lock)
+    lock.with_suffix("").mkdir()
+    with both(folder):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert os.path.lexists(lock)
+
+
 @pytest.mark.parametrize(
     ("pattern", "says"),
     [
@@ -387,6 +502,23 @@ def test_a_submodule_that_was_never_fetched_is_left_out_and_told(
     with both(tmp_path / "clone") as sides:
         assert list((sides.baseline.tree.root / "library").iterdir()) == []
         assert "library is empty" in sides.notes[0]
+
+
+@pytest.mark.parametrize("name", ["../../evil", "{tmp_path}/evil"])
+def test_a_submodules_name_leads_to_no_folder_outside_of_the_repository(
+    tmp_path: Path, folder: Path, name: str
+) -> None:
+    """git itself refuses such names: whoever wrote the commit could choose the settings there."""
+    evil = commit(new_repository(tmp_path / "evil-work"), {"inside": "1"})
+    git(tmp_path, "clone", "-q", "--bare", "evil-work", "project/evil")
+    git(tmp_path, "clone", "-q", "--bare", "evil-work", "evil")
+    (folder / ".git" / "modules").mkdir()
+    told = f'[submodule "{name.format(tmp_path=tmp_path)}"]\n\tpath = sub\n\turl = x\n'
+    git(folder, "update-index", "--add", "--cacheinfo", f"160000,{evil},sub")
+    commit(folder, {".gitmodules": told})
+    commit(folder, {"scripts/train.py": "newer"})
+    with both(folder) as sides:
+        assert sides.notes == ("submodule sub is empty: it was never fetched here",)
 
 
 def test_a_submodules_commit_that_is_not_here_is_named(tmp_path: Path, folder: Path) -> None:

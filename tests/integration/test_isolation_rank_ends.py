@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.isolation.folder_removal import MARK, mark
 from gpurun.isolation.syscalls import die_with_parent
 from tests.integration.isolation_launcher import (
     ME,
@@ -19,9 +20,10 @@ from tests.integration.isolation_launcher import (
     User,
     gone_within,
     processes_with,
+    tree,
     without_namespaces,
 )
-from tests.integration.launched import DEADLINE_SECONDS, ORPHAN_SECONDS, alive
+from tests.integration.launched import DEADLINE_SECONDS, ORPHAN_SECONDS, alive, wait_for
 from tests.integration.rank_pairs import AVAILABLE, Ranks
 
 DEATH_SIGNAL = "from gpurun.isolation.syscalls import parent_death_signal as p; print(p())"
@@ -196,3 +198,68 @@ def test_two_ranks_of_the_agent_leave_what_one_process_would_have_left(tmp_path:
 def pickled(text: str) -> bytes:
     """A short string as pickle's protocol 2 writes it."""
     return b"X" + len(text).to_bytes(4, "little") + text.encode()
+
+
+SWEEP = """
+import os, sys
+from gpurun.isolation.rank_layers.layer_command import available, finish
+from pathlib import Path
+os.chdir(sys.argv[1])
+print(available()[0], finish(Path("run folder"), 0.2))
+"""
+OTHERS = 65534
+
+
+def forged(layer: Path, run: Path, mine: Path, kind: str) -> Path:
+    """Something beside a living layer, as another user could lay it there."""
+    made = layer.with_name(layer.name[:-1])  # which is a part of the living layer's name
+    if kind == "a link":
+        made.symlink_to(mine)
+        return made
+    made.mkdir()
+    if kind == "a named pipe":
+        os.mkfifo(made / "owner")
+        (made / "owner").chmod(0o666)
+    else:
+        processes = os.readlink("/proc/self/ns/pid")
+        dead = {"run": str(run), "process": 2**22 + 1, "started": "1", "processes": processes}
+        (made / "owner").write_text(json.dumps(dead))
+        (made / "owner").chmod(0o666)
+    mark(made)
+    if kind != "a copy":  # of the user's own, whose mark names another folder
+        for path in (made / MARK, made / "owner", made):
+            os.chown(path, OTHERS, OTHERS, follow_symlinks=False)
+    else:
+        (made / MARK).unlink()
+        (made / MARK).symlink_to("1")
+    made.chmod(0o777)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["a forged owner", "a named pipe", "a link", "a copy"])
+def test_what_others_lay_beside_layers_kills_nothing_hangs_nothing_and_stays(
+    user: User, open_path: Path, kind: str
+) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can make files of others")
+    place, mine, project = (open_path / name for name in ("temporary", "mine", "project"))
+    for folder in (place, project, mine, mine / "deep"):
+        folder.mkdir()
+        folder.chmod(0o750)
+    (mine / "deep" / "file").touch()
+    place.chmod(0o1777)
+    user.give(project, mine, mine / "deep", mine / "deep" / "file")
+    os.utime(mine, (0, 0))
+    ranks = Ranks(user, project, "sh", "-c", "echo up; read word; echo lives")
+    ranks.move_layers(place)
+    process = ranks.start(1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    (layer,) = place.glob("gpurun-rank-*")
+    made = forged(layer, ranks.run, mine, kind)
+    before = tree(mine), made.lstat().st_ctime_ns
+    sweeping = user.start(SWEEP, str(project), TMPDIR=str(place))
+    assert sweeping.communicate(timeout=DEADLINE_SECONDS)[0] == "True False\n"
+    assert (tree(mine), made.lstat().st_ctime_ns) == before
+    assert process.communicate("\n")[0] == "lives\n"
+    assert wait_for(lambda: not layer.exists())

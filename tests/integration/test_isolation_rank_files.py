@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.isolation_launcher import User, tree
-from tests.integration.launched import wait_for
+from tests.integration.isolation_launcher import ME, User, ordinary_user, tree
+from tests.integration.launched import DEADLINE_SECONDS, wait_for
 from tests.integration.rank_pairs import Rank, pair
 
 Pair = tuple[Rank, Rank]
@@ -176,3 +176,61 @@ def test_the_run_folder_and_shared_memory_are_those_of_all_ranks(
     same = "os.getuid(), os.getgid(), os.getcwd()"
     assert one.does(same) == zero.does(same)
     assert one.does("os.getpid()") == one.process.pid
+
+
+ASKS = """
+import socket, sys
+from pathlib import Path
+names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
+for name in names:
+    if name.startswith("@gpurun-layer-"):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
+            daemon.settimeout(20)
+            try:
+                daemon.connect("\\0" + name[1:])
+                daemon.send(b"delete " + sys.argv[1].encode())
+                print(daemon.recv(16))
+            except OSError:
+                print(b"")
+"""
+
+
+@pytest.mark.parametrize("who", ["the same user", "another user"])
+def test_only_processes_of_the_rank_can_ask_its_view_daemon(
+    ranks: Pair, user: User, project: Path, who: str
+) -> None:
+    one = ranks[1]
+    one.does("put('own.txt', 'one')")
+    stranger = user if who == "the same user" else ordinary_user() if user == ME else ME
+    if stranger is None:
+        pytest.skip("not root, or no ordinary user with a python it may run")
+    said, _ = stranger.start(ASKS, f"{project}/own.txt").communicate(timeout=DEADLINE_SECONDS)
+    assert said
+    assert set(said.splitlines()) == {"b''"}
+    assert one.does("get('own.txt')") == "one"
+    assert one.does("delete_tree('own.txt'), get('own.txt')") == (True, None)
+
+
+@pytest.mark.parametrize("request_", ["DELETE", "ADOPT", "HIDE"])
+@pytest.mark.parametrize("way", ["up", "a link of the rank's", "relative"])
+def test_no_request_leads_out_of_a_ranks_layer(
+    ranks: Pair, user: User, project: Path, open_path: Path, request_: str, way: str
+) -> None:
+    mine = open_path / "mine"
+    for folder in (mine, mine / "deep"):
+        folder.mkdir()
+    (mine / "deep" / "file").write_text("mine")
+    user.give(mine, mine / "deep", mine / "deep" / "file")
+    before = tree(mine)
+    one = ranks[1]
+    one.does("put('own.txt', 'one')")
+    one.does(f"os.symlink({str(mine)!r}, 'link')")
+    places = {
+        "up": f"{project}{'/..' * 40}{mine}/deep",
+        "a link of the rank's": f"{project}/link/deep",
+        "relative": "own.txt",
+    }
+    one.does("from gpurun.runtime.ddp import rank_layer")
+    assert one.does(f"rank_layer._ask(rank_layer.{request_} + {places[way]!r}.encode())") is False
+    assert tree(mine) == before
+    assert one.does("get('own.txt'), get('link/deep/file')") == ("one", "mine")

@@ -16,7 +16,7 @@ import pytest
 
 from gpurun.knobs.precision.half_precision import native_on_cpu
 from tests.conftest import REPOSITORY, Gpurun, without_verdict
-from tests.integration.knob_runs import KnobRun, run_under
+from tests.integration.knob_runs import KnobRun, bare, run_under
 from tests.run_events import events
 
 NATIVE_BF16 = pytest.mark.skipif(not native_on_cpu(), reason="this processor emulates bfloat16")
@@ -320,6 +320,48 @@ model = torch.load("model.pt", weights_only=False)
 model(torch.zeros(1, 8).long())
 assert not [m for m in sys.modules if m.startswith("gpurun")]
 """
+
+
+HOOKED = """
+import json
+import torch
+from char_gpt import CharGPT
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = CharGPT(20, 32, 2, 1, 64)
+optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+inner = next(model.blocks[0].attention.children())
+calls, losses = [], []
+
+def doubles(module, inputs, output):
+    calls.append(len(losses))
+    return 2 * output
+
+for step in range(9):
+    if step == 4:
+        hook = inner.register_forward_hook(doubles)
+    if step == 7:
+        hook.remove()
+    x = torch.randint(0, 20, (4, 32))
+    loss = model(x, (x + 1) % 20)[1]
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(json.dumps({"calls": calls, "losses": losses}))
+"""
+
+
+def test_a_hook_that_comes_later_inside_a_replaced_attention_still_runs(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    example = (REPOSITORY / "examples" / "char_gpt.py").read_text()
+    (tmp_path / "char_gpt.py").write_text(example)
+    run, alone = run_under(gpurun, tmp_path, HOOKED, {"attention": "sdpa"}), bare(tmp_path, HOOKED)
+    assert run.outcomes("attention") == ["applied"]
+    assert run.printed["calls"] == alone["calls"] == [4, 5, 6]
+    assert run.printed["losses"] == pytest.approx(alone["losses"], rel=1e-4)
 
 
 @pytest.mark.parametrize(

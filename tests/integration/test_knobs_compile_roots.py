@@ -111,6 +111,70 @@ def test_a_compiled_model_is_traced_and_differentiated_otherwise_by_its_own_code
     assert run.printed == pytest.approx(bare(tmp_path, TRACED), rel=1e-5)
 
 
+HOOKED = """
+import json
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+inner = nn.Linear(32, 32)
+model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), inner, nn.Sigmoid(), nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+calls, losses = [], []
+
+def passes(module, inputs):
+    calls.append("pre")
+    return 2 * inputs[0]
+
+def returns(module, inputs, output):
+    calls.append("forward")
+    return 3 * output
+
+def gets(module, gradients, _):
+    calls.append("backward")
+    return tuple(5 * gradient for gradient in gradients)
+
+def put_directly():
+    inner._forward_hooks[0] = returns
+    return inner._forward_hooks.clear
+
+def train():
+    for _ in range(2):
+        loss = model(torch.randn(16, 8)).exp().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+
+for come in [
+    lambda: inner.register_forward_pre_hook(passes).remove,
+    lambda: inner.register_forward_hook(returns).remove,
+    lambda: inner.register_full_backward_hook(gets).remove,
+    lambda: model.register_forward_hook(returns).remove,
+    lambda: register_module_forward_hook(returns).remove,
+    put_directly,
+]:
+    train()
+    go = come()
+    train()
+    go()
+print(json.dumps({"calls": calls, "losses": losses}))
+"""
+
+
+def test_hooks_that_a_script_registers_later_run_beside_a_compiled_model(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    run = run_under(gpurun, tmp_path, HOOKED, {"compile": "default"})
+    alone = bare(tmp_path, HOOKED)
+    assert run.printed["calls"] == alone["calls"]
+    assert run.printed["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+    detail = "not while hooks are there that the script registered later"
+    assert run.knobs == [("compile", "applied", d) for d in ("Sequential: default", detail)]
+
+
 @pytest.mark.slow  # quick twin: the traced model, above
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_a_compiled_model_draws_the_same_noise_unless_it_has_dropout(

@@ -141,7 +141,7 @@ def test_the_folder_that_the_verdict_names_can_be_diagnosed(writer: Tuned, gpuru
     done = gpurun("diagnose", str(run_folder(writer.folder / ".gpurun")), cwd=writer.folder)
     assert done.returncode == 0, done.stderr.decode()
     assert b" of the tuning, kept: loader_" in done.stderr
-    assert b"busy with transforms" not in done.stderr
+    assert b"busy preparing batches" not in done.stderr
 
 
 def test_trials_leave_every_file_as_it_was(writer: Tuned) -> None:

@@ -37,7 +37,7 @@ def figures_of(finding: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("script", "kind", "line", "wrong_cause", "text"),
     [
-        ("slow_storage", "data_loading", "time.sleep", "transforms", "mostly idle"),
+        ("slow_storage", "data_loading", "time.sleep", "computing", "mostly idle"),
         pytest.param(
             *("heavy_transform", "data_loading", "np.sort", "idle", "waits for data"),
             marks=pytest.mark.slow,

@@ -277,6 +277,44 @@ def test_a_script_that_trains_in_a_thread_is_left_alive(tmp_path: Path, gpurun: 
     assert found.failures == ("kineto: the script trains in a thread of its own",)
 
 
+FORKS = """
+    if step == 20:
+        import os
+        child = os.fork()
+        if child == 0:
+            before, ones = memory(), torch.ones(3)
+            for _ in range(50000):
+                ones = ones + 0
+            print("child", ones.sum().item(), memory() - before < 20 << 20)
+            HOW
+    if step == 30:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        print("code", code, flush=True)
+    if step == 45: sys.exit(0)
+"""
+MEMORY = """
+def memory():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("sys.exit(3)", 3), ("raise ValueError", 1), ("sys.stdout.flush(); os._exit(4)", 4)],
+)
+def test_a_child_that_is_forked_in_the_window_ends_as_without_gpurun(
+    tmp_path: Path, gpurun: Gpurun, how: str, code: int
+) -> None:
+    """It records nothing, or its memory would grow as long as it lives."""
+    path = script(tmp_path, FORKS.replace("HOW", how))
+    path.write_text(MEMORY + path.read_text())
+    done = gpurun("profile", "--steps", "25", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode().splitlines() == ["child 3.0 True", f"code {code}"]
+    operators = recorded(tmp_path).timeline.operators or ()
+    assert [each.calls for each in operators if each.name == "aten::linear"] == [25]
+
+
 @pytest.mark.slow  # quick twin: the script that is over early, in this file
 def test_a_window_without_a_step_is_none(tmp_path: Path, gpurun: Gpurun) -> None:
     script(tmp_path, "if step == 9: raise SystemExit(3)")

@@ -376,6 +376,12 @@ def test_each_heavy_library_has_one_owner(package: list[Source]) -> None:
     assert owner_faults(all_imports(package)) == []
 
 
+def test_one_module_removes_folders(package: list[Source]) -> None:
+    """It follows no link, whatever is renamed meanwhile, and leaves alone what is mounted below."""
+    own = [source.name for source in package if "shutil.rmtree(" in source.text]
+    assert own == [], "use gpurun.isolation.folder_removal.discard"
+
+
 def test_no_import_goes_in_a_circle(package: list[Source]) -> None:
     assert cycles(all_imports(package)) == []
 

@@ -59,6 +59,11 @@ def test_the_first_module_that_takes_it_is_slowed_down_and_nothing_outside_of_th
     assert (tmp_path / "other.py").read_text() == "z = 1\n"
 
     assert plant_in_tree(Tree(tree), script, loaded(*files), 0.1) == script
+    (tree / "linked.py").symlink_to(tmp_path / "other.py")
+    assert plant_in_tree(Tree(tree), tree / "linked.py", loaded(("net", tree / "net.py")), 0.1)
+    with pytest.raises(GpurunError):
+        plant_in_tree(Tree(tree), tree / "linked.py", loaded(*files[:2]), 0.1)
+    assert (tmp_path / "other.py").read_text() == "z = 1\n"
     script.write_text("print 1\n")
     with pytest.raises(GpurunError) as raised:
         plant_in_tree(Tree(tree), script, loaded(*files), 0.1)

@@ -287,9 +287,15 @@ def test_an_index_of_another_version_is_made_again_from_the_files(
     with sqlite3.connect(tmp_path / "bench.db") as database:
         database.execute("ALTER TABLE gpurun_benchmarks DROP COLUMN purpose")
         database.execute("UPDATE gpurun_schema SET version = ?", (version,))
-    store = opened(tmp_path)
+        database.execute("CREATE TABLE the_users_own (a)")
+    said: list[str] = []
+    store = open_store(tmp_path, notice=said.append)
     assert store.query(purposes=[BenchmarkPurpose.BENCH]) == [record()]
     assert "purpose" in columns(tmp_path)
+    assert len(said) == 1
+    (kept,) = (p for p in tmp_path.glob("bench.db.unusable-*") if p.suffix.count("-") == 1)
+    with sqlite3.connect(kept) as database:
+        assert database.execute("SELECT * FROM the_users_own").fetchall() == []
 
 
 # -- cost ------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from gpurun.bench.store import open_store
 from gpurun.bench.store.benchmark_store import BenchmarkStore
 from tests.conftest import REPOSITORY
+from tests.integration.isolation_launcher import tree
 from tests.integration.small_disk import on_a_small_disk
 from tests.unit.benchmark_records import record
 from tests.unit.test_bench_store import ids, opened, refusal
@@ -71,7 +73,7 @@ def test_writers_at_once_lose_nothing_though_each_finds_no_tables_yet(tmp_path: 
 
 def test_processes_that_meet_a_damaged_file_at_once_lose_nothing(tmp_path: Path) -> None:
     opened(tmp_path).add(record(1))
-    (tmp_path / "bench.db").write_bytes(b"damaged" * 1000)
+    overwritten(tmp_path / "bench.db", 4096, None)
     writers = [writer(tmp_path, 100 * n, 5) for n in (1, 2, 3)]
     said = "".join(process.communicate(timeout=300)[0] for process in writers)
     assert said.count("notice:") >= 1
@@ -140,8 +142,6 @@ def overwritten(path: Path, start: int, stop: int | None) -> None:
 
 
 DAMAGES: dict[str, Callable[[Path], object]] = {
-    "no database": lambda path: path.write_text("nonsense" * 1000),
-    "its head": lambda path: overwritten(path, 0, 200),
     "its body": lambda path: overwritten(path, 4096, None),
     "cut off": lambda path: path.write_bytes(path.read_bytes()[:9000]),
     "a row": lambda path: path.write_bytes(path.read_bytes().replace(b'"r0003"', b'"r0003\xff')),
@@ -161,7 +161,7 @@ def test_folders_that_share_a_file_share_the_records_beside_it(tmp_path: Path) -
     url = f"sqlite:///{tmp_path}/shared.db"
     for number in range(10):
         open_store(tmp_path / f"of-{number % 2}", url, notice=print).add(record(number))
-    overwritten(tmp_path / "shared.db", 0, 200)
+    overwritten(tmp_path / "shared.db", 4096, None)
     said: list[str] = []
     assert ids(open_store(tmp_path / "of-0", url, notice=said.append).query()) == numbers(10)
     assert len(said) == 1
@@ -198,6 +198,7 @@ def test_a_damaged_file_is_made_again_in_one_line_and_nothing_is_lost(
     (line,) = said
     assert line.startswith(f"{path} is made again from {tmp_path / 'benchmarks'}: ")
     assert ids(opened(tmp_path).query()) == numbers(11)
+    assert list(tmp_path.glob("bench.db.unusable-*")), "no file is ever removed"
 
 
 def test_a_file_that_is_damaged_while_it_is_used_is_made_again_too(tmp_path: Path) -> None:
@@ -205,7 +206,7 @@ def test_a_file_that_is_damaged_while_it_is_used_is_made_again_too(tmp_path: Pat
     said: list[str] = []
     store = open_store(tmp_path, notice=said.append)
     assert len(store.query()) == 10
-    overwritten(tmp_path / "bench.db", 0, 200)
+    overwritten(tmp_path / "bench.db", 4096, None)
     store.add(record(10))
     assert ids(store.query()) == numbers(11)
     assert len(said) == 1
@@ -218,10 +219,54 @@ def test_a_file_that_is_moved_away_while_it_is_used_is_made_again(tmp_path: Path
     assert ids(store.query()) == numbers(10)
 
 
-def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
+# -- files that are not gpurun's -------------------------------------------------------------------
+
+
+def database(path: Path, *statements: str) -> None:
+    with sqlite3.connect(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+LOOKALIKE = ("CREATE TABLE gpurun_schema (version INTEGER)", "INSERT INTO gpurun_schema VALUES (1)")
+FOREIGN: dict[str, Callable[[Path], object]] = {
+    "a model": lambda path: path.write_bytes(b"PK\3\4 weights" * 1000),
+    "an empty file": lambda path: path.touch(),
+    "less than a head": lambda path: path.write_bytes(b"SQLite format 3\0"),
+    "another database": lambda path: database(path, "CREATE TABLE mine (a)"),
+    "one in WAL mode": lambda path: database(path, "PRAGMA journal_mode=WAL", "CREATE TABLE m (a)"),
+    "one with a number": lambda path: database(path, "PRAGMA application_id = 1", *LOOKALIKE),
+    "one with our table": lambda path: database(path, *LOOKALIKE, "CREATE TABLE mine (a)"),
+    "a link": lambda path: path.symlink_to("elsewhere"),
+    "a named pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_file_that_is_not_gpuruns_is_refused_and_stays_as_it_is(
+    tmp_path: Path, kind: str
+) -> None:
+    FOREIGN[kind](tmp_path / "model.pt")
+    before = tree(tmp_path)
+    store = open_store(tmp_path / "home", f"sqlite:///{tmp_path}/model.pt", notice=print)
+    refused = refusal(store.query)
+    assert str(tmp_path / "model.pt") in refused.what
+    assert tree(tmp_path) == before
+
+
+def test_an_index_from_before_it_had_a_number_is_still_used(tmp_path: Path) -> None:
     filled(tmp_path)
-    (tmp_path / "bench.db").write_bytes(b"")
-    assert len(opened(tmp_path).query()) == 10
+    database(tmp_path / "bench.db", "PRAGMA application_id = 0")
+    shutil.rmtree(tmp_path / "benchmarks")
+    assert ids(opened(tmp_path).query()) == numbers(10)
+
+
+def test_a_file_that_another_takes_the_place_of_meanwhile_is_refused_too(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    (tmp_path / "bench.db").unlink()
+    (tmp_path / "bench.db").write_bytes(b"weights" * 1000)
+    refusal(store.query)
+    assert (tmp_path / "bench.db").read_bytes() == b"weights" * 1000
 
 
 # -- no access, no room ----------------------------------------------------------------------------
@@ -278,7 +323,7 @@ def test_a_database_without_access_is_one_line_and_the_record_enters_later(
 def test_a_folder_in_place_of_the_database_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bench.db").mkdir()
     refused = refusal(lambda: opened(tmp_path).add(record()))
-    assert "unable to open database file" in refused.what
+    assert "Is a directory" in refused.what
     assert "r0000.json is kept" in refused.what
 
 

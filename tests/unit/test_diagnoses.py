@@ -143,9 +143,9 @@ def cpu_bound_data(
     ("cores", "workers", "cause"),
     [
         (0.3, 0, "idle"),
-        (1.0, 0, "transforms"),
+        (1.0, 0, "computing"),
         (0.5, 0, "workers"),
-        (7.8, 8, "transforms"),
+        (7.8, 8, "computing"),
         (1.9, 2, "workers"),
         (0.2, 4, "idle"),
         (1.3, 12, "idle"),  # they sleep, on fewer cores than workers
@@ -180,12 +180,12 @@ def test_busy_workers_beside_a_short_wait_are_not_said_to_be_idle() -> None:
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
-        ({"cores_available": 2.0, "steady_cpu_percent": 180.0, "processes": 5}, "transforms"),
+        ({"cores_available": 2.0, "steady_cpu_percent": 180.0, "processes": 5}, "computing"),
         ({"cores_available": 1.0, "steady_cpu_percent": 90.0, "processes": 5}, "cores"),
         ({"processes": 1}, "not_measured"),  # the sampler has not seen the workers yet
         ({"processes": 5}, "idle"),
         ({"cpu_percent": 700.0, "steady_cpu_percent": None, "processes": 5}, "not_measured"),
-        ({"cpu_percent": 700.0, "steady_cpu_percent": 700.0, "processes": 5}, "transforms"),
+        ({"cpu_percent": 700.0, "steady_cpu_percent": 700.0, "processes": 5}, "computing"),
         ({"steady_cpu_percent": 180.0, "processes": 10}, "idle"),  # of two ranks
     ],
 )
@@ -228,7 +228,7 @@ def test_pauses_of_a_live_pair_do_not_make_busy_workers_look_idle() -> None:
     split = StepSplit(8.0, None, 1.0, 0.6, 0.2, 0.2)
     host = HostUse(90.0, 2.0, 1, 4, steady_cpu_percent=190.0)
     finding = first(healthy_cpu(result=result(split, host=host), loaders=(loader(3),)))
-    assert {e.name: e.value for e in finding.evidence}["cause"] == "transforms"
+    assert {e.name: e.value for e in finding.evidence}["cause"] == "computing"
 
 
 def test_neighbours_that_take_the_cores_leave_the_cause_open() -> None:
@@ -239,7 +239,7 @@ def test_neighbours_that_take_the_cores_leave_the_cause_open() -> None:
     assert {e.name: e.value for e in finding.evidence}["cause"] == "workers"
 
 
-@pytest.mark.parametrize(("blocked", "cause"), [(0.0, "transforms"), (0.7, "idle")])
+@pytest.mark.parametrize(("blocked", "cause"), [(0.0, "computing"), (0.7, "idle")])
 def test_neighbours_hide_no_cause_from_a_host_profile(blocked: float, cause: str) -> None:
     resize = replace(function("resize", 0.75, phase=Phase.DATA), blocked_seconds=blocked)
     evidence = cpu_bound_data(1.0, 0, [resize])

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.trees.folder_locks import abandoned, claimed
+from gpurun.bench.trees.folder_locks import abandoned, claimed, sole_user
+from gpurun.errors import GpurunError
 from tests.conftest import REPOSITORY
 
 HOLD = """
@@ -62,6 +63,23 @@ def test_a_folder_that_could_not_be_removed_is_found_again(tmp_path: Path) -> No
     for _ in range(2):
         with abandoned(tmp_path) as found:
             assert len(found) == 1
+
+
+def test_no_link_pipe_or_file_of_somebody_elses_is_a_lock(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    for name in ("link", "pipe", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link.lock").symlink_to("mine")
+    os.mkfifo(tmp_path / "pipe.lock")
+    if os.getuid() == 0:
+        (tmp_path / "other.lock").touch()
+        os.chown(tmp_path / "other.lock", 12345, 12345)
+    with abandoned(tmp_path) as found:
+        assert found == ()
+    refused = pytest.raises(GpurunError, match=r"link\.lock cannot be opened")
+    with refused, sole_user(tmp_path / "link.lock"):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_where_there_are_no_locks_nothing_is_abandoned(

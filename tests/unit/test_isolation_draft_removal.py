@@ -63,3 +63,18 @@ def test_a_tuning_removes_the_drafts_of_killed_trials(tmp_path: Path) -> None:
     left = [draft(trial / NAME), draft(trial / "control" / NAME)]
     TrialLauncher(tmp_path / NEXT, Mode.IN_PLACE).close()
     assert not any(path.exists() for path in left)
+
+
+def test_a_draft_behind_a_link_or_of_somebody_elses_stays(tmp_path: Path) -> None:
+    mine = draft(tmp_path / "mine" / NAME)
+    trial = tmp_path / KILLED
+    trial.mkdir()
+    (trial / "trials").symlink_to(tmp_path)
+    (tmp_path / "20260101-000002-abcdef").symlink_to(tmp_path / "mine")
+    TrialLauncher(tmp_path / NEXT, Mode.IN_PLACE).close()
+    assert mine.exists()
+    if os.getuid() == 0:
+        others = draft(tmp_path / NAME)
+        os.chown(others, 12345, 12345)
+        remove_drafts([tmp_path])
+        assert others.exists()

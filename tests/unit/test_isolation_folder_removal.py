@@ -1,21 +1,26 @@
-"""What killed processes leave below the folder of records, and what a new one may remove of it."""
+"""What killed processes leave, and what a new one may remove of it: nothing but gpurun's own."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpurun.isolation.available_modes import PROBE_FOLDER, probe_folder
+from gpurun.isolation.folder_removal import MARK, discard, mark
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.written_files import copy_written
 from gpurun.probing import gradient_probe
 from gpurun.trials.trial_launcher import SHARED, TrialLauncher
 from tests.conftest import REPOSITORY
+from tests.integration.isolation_launcher import tree
 
 HOLDER = """
 import sys, time
@@ -48,6 +53,7 @@ def killed(process: subprocess.Popen[bytes]) -> None:
 def test_what_a_killed_tuning_shared_goes_with_the_next_one(tmp_path: Path) -> None:
     layer = tmp_path / KILLED / SHARED / "script" / "layer"
     layer.mkdir(parents=True)
+    mark(tmp_path / KILLED / SHARED)
     (tmp_path / KILLED / "trials").mkdir()
     process = holder(tmp_path / KILLED)
     TrialLauncher(tmp_path / OTHER, Mode.IN_PLACE).close()
@@ -59,7 +65,6 @@ def test_what_a_killed_tuning_shared_goes_with_the_next_one(tmp_path: Path) -> N
 
 def test_a_launcher_holds_its_own_folder(tmp_path: Path) -> None:
     with_layer = TrialLauncher(tmp_path / KILLED, Mode.IN_PLACE)
-    (tmp_path / KILLED / SHARED).mkdir()
     TrialLauncher(tmp_path / OTHER, Mode.IN_PLACE).close()
     assert (tmp_path / KILLED / SHARED).exists()
     with_layer.close()
@@ -78,6 +83,7 @@ def test_what_a_killed_probe_left_goes_with_the_next_one(tmp_path: Path) -> None
     left, own = tmp_path / "0123456789abcdef.77", tmp_path / "notes.1"
     for folder in (left, own):
         folder.mkdir()
+        mark(folder)
     process = holder(tmp_path)
     os.close(gradient_probe._begin(tmp_path))
     assert left.exists(), "somebody measures, and this may be its folder"
@@ -94,9 +100,123 @@ def test_a_folder_to_try_the_isolation_in_goes_with_the_next_once_its_launcher_i
     used, left = tmp_path / f"{PROBE_FOLDER}used", tmp_path / f"{PROBE_FOLDER}left"
     for folder in (used, left):
         folder.mkdir()
+        mark(folder)
         os.utime(folder, (0, 0))
     process = holder(used)
     with probe_folder() as own:
         assert sorted(tmp_path.iterdir()) == sorted((own, used))
     killed(process)
     assert list(tmp_path.iterdir()) == [used]
+
+
+def private(folder: Path) -> Path:
+    """A folder of the user's, whose modes must stay, too."""
+    for name in ("", SHARED, f"{SHARED}/deep"):
+        (folder / name).mkdir(parents=True)
+        (folder / name).chmod(0o750)
+        (folder / name / "mine").write_text("mine")
+    return folder
+
+
+@pytest.mark.parametrize("what", ["the run", "what it shared", "nothing, but it is a copy"])
+def test_no_link_and_no_copy_of_a_folder_counts_as_left_behind(tmp_path: Path, what: str) -> None:
+    mine, runs = private(tmp_path / "mine"), tmp_path / "runs"
+    runs.mkdir()
+    if what == "the run":
+        mark(mine / SHARED)
+        (runs / KILLED).symlink_to(mine)
+    elif what == "what it shared":
+        (runs / KILLED).mkdir()
+        (runs / KILLED / SHARED).symlink_to(mine)
+    else:
+        mark(mine / SHARED)
+        shutil.copytree(mine, runs / KILLED, symlinks=True)
+    before = tree(mine), tree(runs / KILLED)
+    TrialLauncher(runs / OTHER, Mode.IN_PLACE).close()
+    assert (tree(mine), tree(runs / KILLED)) == before
+
+
+def test_a_removal_takes_links_and_locked_folders_and_nothing_that_links_lead_to(
+    tmp_path: Path,
+) -> None:
+    mine, left = private(tmp_path / "mine"), tmp_path / "left"
+    (left / "locked" / "deep").mkdir(parents=True)
+    (left / "locked" / "deep" / "file").touch()
+    (left / "locked" / "deep" / "link").symlink_to(mine)
+    (left / "link").symlink_to(mine / "mine")
+    for folder in (left / "locked" / "deep", left / "locked"):
+        folder.chmod(0o000)
+    link = tmp_path / "another"
+    link.symlink_to(mine)
+    before = tree(mine)
+    discard(left)
+    discard(link)
+    assert not left.exists()
+    assert link.is_symlink()
+    assert tree(mine) == before
+
+
+FILLED = """
+import sys, subprocess
+from pathlib import Path
+from gpurun.isolation.folder_removal import discard
+from gpurun.isolation.namespaces import enter_mount_namespace
+from gpurun.isolation.syscalls import MS_BIND, mount
+left, mine = Path(sys.argv[1]), sys.argv[2]
+enter_mount_namespace()
+mount(mine, str(left / "data"), flags=MS_BIND)
+discard(left)
+"""
+
+
+def test_a_removal_stays_out_of_what_is_mounted_below(tmp_path: Path) -> None:
+    """By a setup command, say."""
+    mine, left = private(tmp_path / "mine"), tmp_path / "left"
+    (left / "data").mkdir(parents=True)
+    (left / "made").touch()
+    words = [sys.executable, "-c", FILLED, str(left), str(mine)]
+    done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, check=False)
+    if done.returncode:
+        pytest.skip("no namespaces here")
+    assert (mine / "mine").read_text() == "mine"
+    assert (mine / SHARED / "deep" / "mine").read_text() == "mine"
+    assert not (left / "made").exists()
+
+
+def test_the_mark_goes_last_so_that_an_interrupted_removal_is_taken_up_again(
+    tmp_path: Path,
+) -> None:
+    left = tmp_path / "left"
+    for name in ("a", "b", "c"):
+        (left / name).mkdir(parents=True)
+    mark(left)
+    removed: list[str] = []
+    unlink, rmdir = os.unlink, os.rmdir
+
+    def noted(remove: Callable[..., None]) -> Callable[..., None]:
+        def note(name: str, **places: int | None) -> None:
+            removed.append(os.path.basename(name))
+            remove(name, **places)
+
+        return note
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "unlink", noted(unlink))
+        patch.setattr(os, "rmdir", noted(rmdir))
+        discard(left)
+    assert removed[-2:] == [MARK, "left"]
+    assert not left.exists()
+
+
+def test_a_folder_that_a_trial_put_in_a_links_place_is_not_copied_behind_the_link(
+    tmp_path: Path,
+) -> None:
+    mine, layer, copy = private(tmp_path / "mine"), tmp_path / "layer", tmp_path / "copy"
+    (layer / "data").mkdir(parents=True)
+    (layer / "data" / "mine").write_text("the trial's")
+    copy.mkdir()
+    (copy / "data").symlink_to(mine)
+    before = tree(mine)
+    copy_written(layer, copy)
+    assert tree(mine) == before
+    assert (copy / "data" / "mine").read_text() == "the trial's"

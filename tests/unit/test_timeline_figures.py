@@ -22,6 +22,7 @@ from gpurun.timeline.model import (
     KernelKind,
     Operator,
     Phase,
+    Range,
     RuntimeCall,
 )
 from gpurun.timeline.runtime_calls import launch_times
@@ -189,6 +190,26 @@ def test_only_communication_that_no_kernel_hides_is_exposed() -> None:
     assert figures.communication.exposed_share == pytest.approx(0.3)
     assert figures.communication.bytes_per_step == 4096
     assert figures.kernel_share == pytest.approx(0.4)
+
+
+def test_a_pause_in_which_ranks_exchange_on_the_host_is_communication_and_no_busy_host() -> None:
+    figures = figures_of(
+        timeline(
+            1000,
+            [kernel(0, 400, correlation=1), kernel(800, 1000, correlation=2)],
+            ranges=[Range(350_000, 750_000, 7, "gloo:all_reduce")],
+            runtime_calls=[launch(0, 1), launch(790, 2)],
+            syncs=[],
+            steps=steps(1, 1000),
+        )
+    )
+    assert figures.communication is not None
+    assert figures.communication.share == pytest.approx(0.4)
+    assert figures.communication.exposed_share == pytest.approx(0.35)
+    assert figures.idle is not None
+    assert figures.idle.total == pytest.approx(0.4)
+    assert figures.idle.exchange == pytest.approx(0.35)
+    assert figures.idle.host == pytest.approx(0.05)
 
 
 def test_kernels_of_an_exchange_say_nothing_of_the_batch_or_of_fusion() -> None:

@@ -31,7 +31,7 @@ def plant_in_tree(
     there before the first step. Where only the `script` itself is of the tree, it is the file.
     `GpurunError` where no file takes the line.
     """
-    for path in (*_modules(tree, origins), script):
+    for path in filter(tree.holds, (*_modules(tree, origins), script)):
         try:
             text = path.read_bytes()
             slowed = _with_line(text, LINE.format(seconds=seconds).encode())

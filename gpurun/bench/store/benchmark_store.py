@@ -162,7 +162,8 @@ class BenchmarkStore:
             except UnusableDatabase as error:
                 fault = error
                 self._database.discard(error)
-                self._notice(f"{self.name} is made again from {self._files.folder}: {error}")
+                again = f"{self.name} is made again from {self._files.folder}: {error}"
+                self._notice(f"{again} (the old file is kept beside it)")
             self._connected = False
         raise GpurunError(f"{self.name}: {fault}", "look at its disk")
 

@@ -52,12 +52,12 @@ class Database:
         if version == 0:
             self.run(self._make_tables, write=True)
         elif version != VERSION:
-            why = f"its tables have version {version}, and this gpurun knows version {VERSION}"
-            self.discard(UnusableDatabase(why))
-            raise EmptyDatabase(why)
+            raise UnusableDatabase(
+                f"its tables have version {version}, and this gpurun knows version {VERSION}"
+            )
 
     def discard(self, why: UnusableDatabase) -> None:
-        """Make room for a new database, or raise `GpurunError`: only an index may be removed."""
+        """Make room for a new database, or raise `GpurunError`: only an index may make room."""
         raise NotImplementedError
 
     def refuse(self, error: DBAPIError) -> NoReturn:

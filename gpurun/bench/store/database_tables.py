@@ -72,9 +72,12 @@ def version_of(connection: sa.Connection) -> int:
 
 
 def make_tables(connection: sa.Connection) -> None:
-    """Make the tables, in a transaction that keeps other makers out, unless one was faster."""
+    """Make the tables, in a transaction that keeps other makers out, unless one was faster.
+
+    A table of the same name that is there already is somebody else's: that is an error.
+    """
     if version_of(connection) == 0:
-        METADATA.create_all(connection)
+        METADATA.create_all(connection, checkfirst=False)
         connection.execute(sa.insert(SCHEMA).values(version=VERSION))
 
 

@@ -1,5 +1,5 @@
 """Locks of folders that belong to a living process: folders of a killed one can be found and
-removed.
+removed. A lock is a plain file of this user's: no link is followed, no FIFO is opened.
 
 A folder `X` is held by the file `X.lock` beside it, which names its repository. The owner holds a
 lock on it (`flock`). The kernel ends the lock with the process, however it ends. The lock also
@@ -11,11 +11,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gpurun.errors import GpurunError
+
 SUFFIX = ".lock"
+_PLAIN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+LONGEST = 4096
+"""Bytes of a repository's path."""
 
 
 @contextmanager
@@ -42,7 +48,7 @@ def abandoned(places: Path) -> Iterator[tuple[tuple[Path, Path], ...]]:
     taken = [(lock, _take_over(lock)) for lock in sorted(places.glob(f"*{SUFFIX}"))]
     files = [(lock, file) for lock, file in taken if file is not None]
     try:
-        yield tuple((_folder(lock), Path(lock.read_text() or os.devnull)) for lock, _ in files)
+        yield tuple((_folder(lock), _repository(file)) for lock, file in files)
     finally:
         for lock, file in files:
             if not _folder(lock).exists():
@@ -74,8 +80,13 @@ def sole_user(lock: Path) -> Iterator[int | None]:
     """Have the file `lock`, which is made here and stays, for this process alone.
 
     Yields None, or the id of the process that has it (0 where that is not known): then not ours.
+    `GpurunError` where there can be no such file.
     """
-    file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        file = os.open(lock, _PLAIN | os.O_CREAT, 0o644)
+    except OSError as error:
+        what = f"{lock} cannot be opened: {error.strerror or error}"
+        raise GpurunError(what, "remove it, or name another folder with --out") from None
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,7 +114,7 @@ def _locked_file(lock: Path, text: str) -> Iterator[None]:
     file = -1
     try:
         while True:
-            file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            file = os.open(lock, _PLAIN | os.O_CREAT, 0o644)
             _lock(file)
             if _is_at(file, lock):
                 break
@@ -115,14 +126,14 @@ def _locked_file(lock: Path, text: str) -> Iterator[None]:
 
 
 def _take_over(lock: Path) -> int | None:
-    """The open file, locked by us, of a process that is gone; None if it lives."""
+    """The open file, locked by us, of a process that is gone; None if it lives, or is not ours."""
     try:
-        file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
+        file = os.open(lock, _PLAIN)
+    except OSError:
         return None
     with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(file, lock):
+        if _is_at(file, lock) and _is_own(file):
             return file
     os.close(file)
     return None
@@ -132,8 +143,17 @@ def _folder(lock: Path) -> Path:
     return lock.with_name(lock.name.removesuffix(SUFFIX))
 
 
+def _repository(file: int) -> Path:
+    return Path(os.fsdecode(os.pread(file, LONGEST, 0)) or os.devnull)
+
+
+def _is_own(file: int) -> bool:
+    status = os.fstat(file)
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+
+
 def _is_at(file: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(file), path.stat())
+        return os.path.samestat(os.fstat(file), path.lstat())
     except FileNotFoundError:
         return False

@@ -7,12 +7,13 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gpurun.bench.trees.installed_packages import Tree
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.rundir import FOLDER
 
 
-def copy_needed(patterns: Sequence[str], source: Path, target: Path) -> None:
-    """Copy what the glob `patterns` match in `source` to the same places in `target`.
+def copy_needed(patterns: Sequence[str], source: Path, target: Path, tree: Tree) -> None:
+    """Copy what the glob `patterns` match in `source` to the same places in `target`, in `tree`.
 
     Files that `target` has already are of its own commit, and stay. A link stays a link (one that
     leaves the folder is made absolute), so that a large data set need not be copied.
@@ -31,6 +32,14 @@ def copy_needed(patterns: Sequence[str], source: Path, target: Path) -> None:
                 files[path] = copy
     _refuse_too_large(list(files), target)
     for path, copy in files.items():
+        if os.path.lexists(copy):  # behind a link that was copied just now
+            continue
+        if not tree.holds(copy.parent):
+            raise GpurunError(
+                f"[bench] needed: {copy.relative_to(target)} of the other commit lies behind a link"
+                f" to {os.path.realpath(copy.parent)}, outside of its tree",
+                "take it out of needed: both sides find that place as it is",
+            )
         copy.parent.mkdir(parents=True, exist_ok=True)
         if path.is_symlink():
             copy.symlink_to(_link_target(path, source))

@@ -149,7 +149,8 @@ def _set_up(
     for side in sides:
         if side.tree != users and benchmark.needed:
             source = _source(benchmark, users)
-            copy_needed(benchmark.needed, source, _same_folder(side, users, source))
+            target = _same_folder(side.tree, users, source)
+            copy_needed(benchmark.needed, source, target, side.tree)
     for side in sides:
         set_up(side, users, benchmark, logs, tell)
 
@@ -165,14 +166,23 @@ def set_up(
     if benchmark.setup is None:
         return
     tell(f"setup of the {side.name} side: {benchmark.setup}")
-    folder = _same_folder(side, users, _source(benchmark, users))
+    folder = _same_folder(side.tree, users, _source(benchmark, users))
     variables = {**side.variables, "PWD": str(folder)}
     run_setup(benchmark.setup, side.name, folder, variables, logs)
 
 
-def _same_folder(side: Side, users: Tree, folder: Path) -> Path:
-    """The folder of a side that a folder of the user's tree stands for; made if it is not there."""
-    found = side.tree.root / folder.relative_to(users.root)
+def _same_folder(tree: Tree, users: Tree, folder: Path) -> Path:
+    """The folder of `tree` that a folder of the user's tree stands for.
+
+    It is made if the commit does not have it: its script then fails.
+    """
+    found = tree.root / folder.relative_to(users.root)
+    if not tree.holds(found):
+        raise GpurunError(
+            f"{folder.relative_to(users.root)} of the other commit is a link to"
+            f" {os.path.realpath(found)}, outside of its tree",
+            "compare with a commit in which it is a folder",
+        )
     found.mkdir(parents=True, exist_ok=True)
     return found
 
@@ -180,8 +190,7 @@ def _same_folder(side: Side, users: Tree, folder: Path) -> Path:
 def _made(
     name: str, commit: str, tree: Tree, users: Tree, place: Path, benchmark: Benchmark
 ) -> Side:
-    folder = tree.root / benchmark.folder.resolve().relative_to(users.root)
-    folder.mkdir(parents=True, exist_ok=True)  # the commit may not have it: its script then fails
+    folder = _same_folder(tree, users, benchmark.folder.resolve())
     variables = _moved(without_redirection(os.environ), users, tree)
     variables |= {**benchmark.env, "PWD": str(folder)}
     python, environment = Path(sys.executable), None

@@ -54,11 +54,15 @@ def _submodules(tree: Path) -> list[tuple[str, str]]:
 
 
 def _names(tree: Path) -> dict[str, str]:
-    """The name of each submodule by its path: its repository is filed under the name."""
+    """The name of each submodule by its path: its repository is filed under the name.
+
+    A name that leads elsewhere is left out, as git does: git must not run in a folder of the tree.
+    """
     words = ("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$")
     entries = run_git(tree, *words).stdout.split("\0")
     pairs = [entry.partition("\n") for entry in entries if entry]
-    return {path: key[len("submodule.") : -len(".path")] for key, _, path in pairs}
+    names = {path: key[len("submodule.") : -len(".path")] for key, _, path in pairs}
+    return {p: n for p, n in names.items() if not os.path.isabs(n) and ".." not in Path(n).parts}
 
 
 def _source(users: Path, module: Path) -> Path | None:

@@ -14,20 +14,18 @@ the commit. Missing objects are then fetched, or git says that it cannot.
 from __future__ import annotations
 
 import os
-import shutil
-import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpurun.bench.trees import submodules
 from gpurun.bench.trees.folder_locks import abandoned, alone_with, claimed
 from gpurun.bench.trees.git import Repository, failure, run_git
 from gpurun.errors import GpurunError
+from gpurun.isolation.folder_removal import MARK, discard, is_marked, mark
 from gpurun.rundir import own_folder
 
 WORKTREES = "worktrees"
@@ -59,9 +57,10 @@ def checked_out(repository: Repository, commit: str, home: Path) -> Iterator[Che
     remove_abandoned(sides)
     place = sides / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
     with claimed(place, repository.common):
+        place.mkdir()
+        mark(place)
         try:
             tree = place / (repository.root.name or "tree")
-            place.mkdir()
             _add(repository, tree, commit)
             notes = submodules.check_out(repository, tree)
             yield Checkout(commit, tree, place, notes)
@@ -73,7 +72,11 @@ def remove_abandoned(sides: Path) -> None:
     """Remove the worktrees of processes that are gone, and of no other."""
     with abandoned(sides) as left:
         for place, common in left:
-            _remove(place, common)
+            if is_marked(place):
+                _remove(place, common)
+            else:  # the process was killed before it had marked it, or somebody else made it
+                with suppress(OSError):
+                    place.rmdir()
 
 
 def _add(repository: Repository, tree: Path, commit: str) -> None:
@@ -102,7 +105,8 @@ def _remove(place: Path, common: Path) -> None:
     listed = False
     for _ in range(TRIES):  # what a command of the user's left running may write there still
         for content in place.iterdir():
-            shutil.rmtree(content, onerror=_make_writable)
+            if content.name != MARK:
+                discard(content)
         with alone_with(common) as locks:
             for tree in (tree for tree in _known(common) if tree.parent == place):
                 words = ("worktree", "remove", "--force", "--force", os.fspath(tree))
@@ -112,7 +116,7 @@ def _remove(place: Path, common: Path) -> None:
             break
         time.sleep(BETWEEN_TRIES)
     if not listed:
-        shutil.rmtree(place, onerror=_make_writable)
+        discard(place)
     if place.exists():
         sys.stderr.write(f"gpurun: {place} could not be removed; the next comparison tries again\n")
 
@@ -123,14 +127,3 @@ def _known(common: Path) -> list[Path]:
         return []
     listed = run_git(common, "worktree", "list", "--porcelain").stdout.splitlines()
     return [Path(line[len("worktree ") :]) for line in listed if line.startswith("worktree ")]
-
-
-def _make_writable(function: Callable[..., Any], path: str, error: Any) -> None:
-    """A folder without write permission keeps its files: give it, once, and go on."""
-    try:
-        os.chmod(os.path.dirname(path), stat.S_IRWXU)
-        if not os.path.islink(path):
-            os.chmod(path, stat.S_IRWXU)
-        function(path)
-    except OSError:
-        pass  # what stays is told by the caller

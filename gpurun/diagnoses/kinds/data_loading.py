@@ -11,14 +11,14 @@ from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Locatio
 
 SENTENCES = {
     Cause.WORKERS: "too few worker processes prepare batches",
-    Cause.TRANSFORMS: "the processor is busy with transforms of the samples",
+    Cause.COMPUTING: "the processor is busy preparing batches: samples, transforms or collation",
     Cause.IDLE: "the loader is slow, and mostly idle: it sleeps, or waits for a lock, storage or "
     "network (not told apart here)",
     Cause.SAMPLER: "the sampler takes long to choose samples, in the main process",
     Cause.CORES: "the model and the worker processes keep all cores busy",
     Cause.NOT_MEASURED: "the cause was not measured",
 }
-COMPUTING = (
+FASTER = (
     "store samples decoded and resized, or transform whole batches on the device",
     "use a faster decoder or transform (Pillow-SIMD, torchvision.transforms.v2, DALI)",
 )
@@ -29,11 +29,11 @@ ADVICE = {
         "as a measurement finds best",
         "with workers: raise prefetch_factor where batches take unequally long",
     ),
-    Cause.TRANSFORMS: (
+    Cause.COMPUTING: (
         "load in worker processes: DataLoader(num_workers=...), as long as cores are free",
-        *COMPUTING,
+        *FASTER,
     ),
-    Cause.CORES: COMPUTING,
+    Cause.CORES: FASTER,
     Cause.IDLE: (
         "read ahead in worker processes, or in more of them: their waits pass at the same time",
         "if it waits for storage: keep the data on a local disk or in memory, in few large files",
@@ -56,9 +56,9 @@ class DataLoading(Diagnosis):
 
     Triggered by a wait for data above 5 % of the step, or by an idle device for more than 5 ms
     before the first kernel of a step. Workers, CPU use and the host profile tell the cause: no or
-    too few workers, transforms that keep the CPU busy, no free core, a loader that is idle itself,
-    or a slow sampler. Where they do not, no cause is named. Other programs on the cores hide the
-    cause from CPU use, but not from the host profile.
+    too few workers, a processor that is busy preparing batches, no free core, a loader that is idle
+    itself, or a slow sampler. Where they do not, no cause is named. Other programs on the cores
+    hide the cause from CPU use, but not from the host profile.
     """
 
     type: ClassVar[FindingType] = FindingType.DATA_LOADING
@@ -101,7 +101,7 @@ def _first_gap(evidence: Evidence) -> float | None:
 def _workers_help(cause: Cause, evidence: Evidence) -> bool:
     if cause is Cause.SAMPLER:
         return False
-    return cause not in (Cause.TRANSFORMS, Cause.CORES) or _has_cores(evidence)
+    return cause not in (Cause.COMPUTING, Cause.CORES) or _has_cores(evidence)
 
 
 def _has_cores(evidence: Evidence) -> bool:

@@ -1,7 +1,8 @@
 """Removes a rank's private layer after its end: by a cleaner process, else by the next call.
 
 The layer's folder holds `owner`: who uses it. Its cleaner keeps that file locked for as long as it
-lives; the folder of a layer whose cleaner was killed is removed by the next call (`sweep`).
+lives; the folder of a layer whose cleaner was killed is removed by the next call (`sweep`). Only
+folders that this user's gpurun made count: anybody may write to `/var/tmp`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpurun.isolation.folder_removal import YOUNG_SECONDS, discard
+from gpurun.isolation.folder_removal import YOUNG_SECONDS, discard, is_marked, mark
 
 PREFIX = "gpurun-rank-"
 OWNER = "owner"
@@ -43,7 +44,8 @@ def make_folder(places: list[str], run: str) -> tuple[str, int]:
         except OSError as error:
             failure = error
             continue
-        lock = os.open(f"{path}/{OWNER}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        mark(Path(path))
+        lock = os.open(f"{path}/{OWNER}", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps it there
             fcntl.flock(lock, fcntl.LOCK_EX)
         _write_owner(lock, run)
@@ -68,14 +70,14 @@ def clean_up_after(process: int, folder: str) -> None:
 
 def sweep(place: str) -> None:
     """Remove the layers in a folder that nobody uses any more."""
-    for path in Path(place).glob(f"{PREFIX}*"):
+    for path in layers(place):
         try:
-            lock = os.open(path / OWNER, os.O_RDWR | os.O_CLOEXEC)
+            lock = _open_owner(path)
         except FileNotFoundError:
             if _is_old(path):
                 discard(path)
             continue
-        except OSError:  # somebody else's
+        except OSError:
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,10 +93,15 @@ def sweep(place: str) -> None:
             os.close(lock)
 
 
+def layers(place: str) -> Iterator[Path]:
+    """The layers in a folder that gpurun made as this user."""
+    return filter(is_marked, Path(place).glob(f"{PREFIX}*"))
+
+
 def is_of_run(path: Path, run: str) -> bool:
     """True if the layer in a folder belongs to the run of this run folder."""
     try:
-        lock = os.open(path / OWNER, os.O_RDONLY | os.O_CLOEXEC)
+        lock = _open_owner(path)
     except OSError:
         return False
     try:
@@ -102,6 +109,10 @@ def is_of_run(path: Path, run: str) -> bool:
         return owner is not None and owner.run == run
     finally:
         os.close(lock)
+
+
+def _open_owner(folder: Path) -> int:
+    return os.open(folder / OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def _is_old(folder: Path) -> bool:
@@ -114,7 +125,7 @@ def _is_old(folder: Path) -> bool:
 def _read_owner(lock: int) -> Owner | None:
     try:
         return Owner(**json.loads(os.pread(lock, 4096, 0)))
-    except (ValueError, TypeError):  # killed while it was written
+    except (OSError, ValueError, TypeError):  # killed while it was written
         return None
 
 
@@ -140,17 +151,27 @@ def _end_all_that_see(folder: Path) -> None:
 
     The number of a mount namespace would not do: once it ends, the kernel gives it to the next one.
     """
-    mark = folder.name.encode()
-    left = mark not in Path("/proc/self/mountinfo").read_bytes()
+    left = not _sees("self", folder)
     while left:
         left = False
         for name in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(OSError), _process(int(name)) as process:
-                if mark in Path(f"/proc/{name}/mountinfo").read_bytes():
+                ours = os.stat(f"/proc/{name}").st_uid == os.geteuid()
+                if ours and _sees(name, folder):
                     signal.pidfd_send_signal(process, signal.SIGKILL)
                     left = True
         if left:
             time.sleep(0.002)
+
+
+def _sees(process: str, folder: Path) -> bool:
+    """True if an overlay that writes to this layer is mounted for a process.
+
+    Other mounts do not count: any user may choose the source and the place of a FUSE mount.
+    """
+    part = f"/{folder.name}/".encode()
+    lines = Path(f"/proc/{process}/mountinfo").read_bytes().splitlines()
+    return any(part in line.partition(b" - overlay ")[2] for line in lines)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from pathlib import Path
 import gpurun
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.available_modes import PROBE, PROBE_CODE, probe_folder
-from gpurun.isolation.rank_layers.layer_cleaner import PREFIX, is_of_run, sweep
+from gpurun.isolation.rank_layers.layer_cleaner import is_of_run, layers, sweep
 from gpurun.isolation.sandbox import familiar_folders
 from gpurun.launch.launch_command import command_line
 
@@ -118,7 +118,7 @@ def finish(run_dir: Path, seconds: float = END_SECONDS) -> bool:
         left = False
         for place in _places():
             sweep(place)
-            left = left or any(is_of_run(path, run) for path in Path(place).glob(f"{PREFIX}*"))
+            left = left or any(is_of_run(path, run) for path in layers(place))
         if not left or time.monotonic() > end:
             return not left
         time.sleep(0.01)

@@ -13,12 +13,13 @@ once rank 0 has made the file again: then rank 0's file is the run's.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 from gpurun.isolation import syscalls
+from gpurun.isolation.folder_removal import discard
 
 PATIENCE_SECONDS = 1.0
 """So long a thing that the rank has deleted must have lain there, made by rank 0 during the run,
@@ -76,7 +77,13 @@ class RankView:
             self._reopen_if_held(path, upper)
 
     def upper_of(self, path: str) -> str | None:
-        """Where in an upper layer the rank's own version of `path` lies, or would lie."""
+        """Where in an upper layer the rank's own version of `path` lies, or would lie.
+
+        None for a path that could lead out of the layer: relative, by `..`, or through a link.
+        """
+        above = self.root + os.path.dirname(path)
+        if path != os.path.abspath(path) or above.rstrip("/") != os.path.realpath(above):
+            return None
         best = max(
             (pair for pair in self.overlays if is_below(path, pair[0])),
             key=lambda pair: len(pair[0]),
@@ -97,31 +104,35 @@ class RankView:
         False for a folder that is older than the run, and for one that the rank has already.
         """
         upper = self.upper_of(path)
-        if upper is None or os.path.lexists(upper) or not os.path.isdir(path):
+        if upper is None or os.path.lexists(upper) or os.path.islink(path):
             return False
-        if not self.is_of_this_run(path):
+        if not os.path.isdir(path) or not self.is_of_this_run(path):
             return False
         self._forget_names()
         self._copy_up(path)
         return os.path.isdir(upper)
 
-    def delete(self, path: str) -> None:
-        """Take a file or folder from the rank's view at once, its own version of it included."""
+    def delete(self, path: str) -> bool:
+        """Take a file or folder from the rank's view at once, its own version of it included.
+
+        False for a path that does not lie in the layer.
+        """
         upper = self.upper_of(path)
         if upper is None:
-            return
+            return False
         if os.path.isdir(upper) and not os.path.islink(upper):
-            shutil.rmtree(upper)
+            discard(Path(upper))
         elif os.path.lexists(upper):
             os.unlink(upper)
         if os.path.lexists(path):
             self.hide(path)
         else:
             self._forget_names()
+        return True
 
     def hide_of_this_run(self, path: str) -> bool:
         """Hide a file or link that rank 0 has made since the run began; False for an older one."""
-        if not self.is_of_this_run(path):
+        if self.upper_of(path) is None or not self.is_of_this_run(path):
             return False
         self.hide(path)
         return True

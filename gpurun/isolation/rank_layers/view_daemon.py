@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import socket
+import struct
 import time
 
 from gpurun.isolation.rank_layers.rank_view import RankView
@@ -36,16 +37,16 @@ ANSWER_SECONDS = 1.0
 def keep(process: int, view: RankView, channel: socket.socket) -> None:
     """Serve the rank that is `process`, which tells its mount namespace through `channel`."""
     rank = os.pidfd_open(process)
-    names = channel.recv(256)
+    mounts = channel.recv(256).decode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
-        server.bind(address_of(names.decode()))
+        server.bind(address_of(mounts))
         server.listen()
         channel.send(READY)
         channel.close()
-        _serve(rank, server, view)
+        _serve(rank, server, view, mounts)
 
 
-def _serve(rank: int, server: socket.socket, view: RankView) -> None:
+def _serve(rank: int, server: socket.socket, view: RankView, mounts: str) -> None:
     poller = select.poll()
     for descriptor in (rank, server.fileno()):
         poller.register(descriptor, select.POLLIN)
@@ -56,20 +57,22 @@ def _serve(rank: int, server: socket.socket, view: RankView) -> None:
         if rank in ready:
             return
         if server.fileno() in ready:
-            _answer_one(server, view)
+            _answer_one(server, view, mounts)
         if time.monotonic() >= due:
             due = time.monotonic() + max(INTERVAL_SECONDS, _refresh(view) / MOST_SHARE)
 
 
-def _answer_one(server: socket.socket, view: RankView) -> None:
+def _answer_one(server: socket.socket, view: RankView, mounts: str) -> None:
     with contextlib.suppress(OSError):
         connection, _ = server.accept()
         with connection:
+            if not _is_of_the_rank(connection, mounts):
+                return
             connection.settimeout(ANSWER_SECONDS)
             request = connection.recv(LONGEST)
             done = True
             if request.startswith(DELETE):
-                view.delete(os.fsdecode(request.removeprefix(DELETE)))
+                done = view.delete(os.fsdecode(request.removeprefix(DELETE)))
             elif request.startswith(ADOPT):
                 done = view.adopt(os.fsdecode(request.removeprefix(ADOPT)))
             elif request.startswith(HIDE):
@@ -77,6 +80,13 @@ def _answer_one(server: socket.socket, view: RankView) -> None:
             elif request:
                 _refresh(view, settled=True)
             connection.send(DONE if done else REFUSED)
+
+
+def _is_of_the_rank(connection: socket.socket, mounts: str) -> bool:
+    """True for this user's processes in the rank's mount namespace: everybody sees the address."""
+    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    process, user, _ = struct.unpack("3i", told)
+    return user == os.geteuid() and os.readlink(f"/proc/{process}/ns/mnt") == mounts
 
 
 def _refresh(view: RankView, *, settled: bool = False) -> float:

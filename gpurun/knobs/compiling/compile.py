@@ -42,9 +42,9 @@ class Compile(Knob):
     shape of the inputs takes a recording of its own. In the first two cases, and where shapes are
     many, the model is compiled by "default". Scripts that compile are left alone, and so are those
     with `create_graph=True` (double backward). A call runs the model's own code while it is traced
-    (`jit.trace`), and where an input is a leaf that requires a gradient: a gradient penalty
-    differentiates it twice. Other double backward passes raise an error if only an installed
-    library asks for them, and no trial has seen one.
+    (`jit.trace`), while hooks are there that came after the first call, and where an input is a
+    leaf that requires a gradient: a gradient penalty differentiates it twice. Other double backward
+    passes raise an error if only an installed library asks for them, and no trial has seen one.
     """
 
     name: ClassVar[str] = "compile"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import threading
 import time
@@ -43,6 +45,24 @@ def _without_warnings(module: Any) -> Iterator[None]:
             setattr(module, name, function)
 
 
+@functools.cache
+def _spare_children() -> None:
+    """Let processes that are forked from now on end without the destructors of C++.
+
+    Kineto's destroys a condition for which a thread of the parent waits. A child has no such
+    thread, and glibc waits for it for ever. What C has buffered is still written.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "on_exit"):
+        return  # no glibc
+
+    def forked() -> None:
+        libc.on_exit(libc._exit, None)  # glibc calls it with the exit code, and the last one first
+        libc.on_exit(libc.fcloseall, None)
+
+    os.register_at_fork(after_in_child=forked)
+
+
 class Kineto:
     """One recording of torch.profiler, written as a Chrome trace."""
 
@@ -69,6 +89,7 @@ class Kineto:
                 self._failure = "the script trains in a thread of its own"
                 return
             self._watch_others()
+            _spare_children()
             self._ours = True
             profiler = self._torch.profiler.profile(activities=self._activities())
             with _without_warnings(self._torch.profiler.profiler):
@@ -97,6 +118,13 @@ class Kineto:
                 self._failure = f"{type(error).__name__}: {error}"
         self._seconds += (now() - began) / 1e9
         return ProfilerState(self.name, self._failure, self._seconds)
+
+    def forked(self) -> None:
+        """In a child: record no more, unless it starts a profiler of its own."""
+        if self._profiler is not None:
+            record = self._torch._C._autograd._enable_record_function
+            self._interrupted = lambda _: record(True)
+            record(False)
 
     def _unwritten(self) -> str | None:
         """Why there is no trace; None where there is one.

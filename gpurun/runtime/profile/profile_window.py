@@ -127,6 +127,13 @@ class ProfileWindow:
             self._begin(count)
         self._last = now()
 
+    def forked(self) -> None:
+        """In a child: a window that is open stays the parent's."""
+        if self._began is not None:
+            self._done = True
+            self._kineto.forked()
+            PHASES.recording = False
+
     def _is_to_begin(self, count: int) -> bool:
         waited = count - self._least
         steady = self._are_alike() or waited >= SETTLING_STEPS
@@ -232,4 +239,5 @@ def arm(spec: ProfileSpec, run_dir: Path, torch: Any, stop: Callable[[], None]) 
     guarded("phases", PHASES.install)(torch)
     window = ProfileWindow(spec, run_dir, torch, stop)
     CLOCK.listeners.append(guarded("profile", window.after_step))
+    os.register_at_fork(after_in_child=guarded("profile", window.forked))
     atexit.register(guarded("profile", window.finish), "the script ended inside the window")

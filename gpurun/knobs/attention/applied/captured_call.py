@@ -10,6 +10,7 @@ from typing import Any
 from torch.nn import Module
 
 from gpurun.knobs.applied.autograd_state import is_traced
+from gpurun.knobs.applied.later_hooks import LaterHooks
 from gpurun.knobs.attention.applied.attention_sites import Unfit
 from gpurun.knobs.compiling.applied.graph_rewrites import rewriting
 from gpurun.records.frames import drop_frame
@@ -55,19 +56,20 @@ class CapturedCall:
     def __init__(
         self,
         captured: Captured,
-        own: Callable[..., Any],
+        module: Module,
         capture: Callable[..., Any],
         failed: Callable[[Captured], None],
     ) -> None:
         self._captured = captured
-        self._own = own
-        self._run = capture(own)
+        self._own: Callable[..., Any] = module._call_impl
+        self._later_hooks = LaterHooks(module)
+        self._run = capture(module._call_impl)
         self._failed = failed
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module as its class would; an error is raised by its own code alone."""
         captured = self._captured
-        if not is_traced():
+        if not (is_traced() or self._later_hooks):
             running.append(captured)
             captured.called = True
             try:

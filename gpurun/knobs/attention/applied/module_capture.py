@@ -143,7 +143,7 @@ class Capture(RootContext):
             captured = self._captured[type(module)] = Captured(type(module))
             self._unsettled.append(captured)
         try:
-            call = CapturedCall(captured, module._call_impl, self._compile, self._failed)
+            call = CapturedCall(captured, module, self._compile, self._failed)
         except RuntimeError as error:
             self._hooks.skipped(f"dynamo does not run here: {error}")
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -25,13 +25,15 @@ MOST_SHAPES = 10
 """A graph is recorded for each combination of input shapes: more than training, evaluation, and the
 last batches of both take."""
 
+HOOKED = "not while hooks are there that the script registered later"
+
 
 def compile_roots(mode: str, hooks: Hooks) -> None:
     """Compile each root in `mode` of torch.compile when it is found."""
     # torch's advice to the script's author, whose choice of precision stays
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32")
     report = _CompileReport(hooks)
-    graphs = _GraphSteps(report.without_graphs) if mode in GRAPH_MODES else None
+    graphs = _GraphSteps(report) if mode in GRAPH_MODES else None
 
     def compile_root(module: Module) -> None:
         device = next(module.parameters()).device
@@ -40,7 +42,7 @@ def compile_roots(mode: str, hooks: Hooks) -> None:
             hooks.skipped(reason)
             return
         report.begin(f"{type(module).__name__}: {mode}")
-        compile_in_place(module, mode)
+        compile_in_place(module, mode, report.hooked)
         if graphs is not None and device.type == "cuda":
             graphs.add(module)
 
@@ -91,6 +93,11 @@ class _CompileReport:
         self._waiting.clear()
         self._hooks.revoked(reason)
 
+    def hooked(self) -> None:
+        """A call ran the model's own code, which calls hooks that came after the compiling."""
+        if not (self._waiting or self._over):
+            self._hooks.applied(HOOKED)
+
 
 class _GraphSteps:
     """Tells CUDA graphs where a step begins, and compiles anew without them where they would
@@ -100,7 +107,7 @@ class _GraphSteps:
     It is the context of each root call.
     """
 
-    def __init__(self, report: Callable[[Sequence[Module], str], None]) -> None:
+    def __init__(self, report: _CompileReport) -> None:
         self.modules: list[Module] = []
         self._kept: list[KeptTensors] = []
         self._report = report
@@ -151,8 +158,8 @@ class _GraphSteps:
     def _give_up(self, why: str) -> None:
         modules, self.modules = self.modules, []
         for module in modules:
-            compile_in_place(module, "default")
-        self._report(modules, why)
+            compile_in_place(module, "default", self._report.hooked)
+        self._report.without_graphs(modules, why)
 
 
 def _unfit(module: Module, device: torch.device, hooks: Hooks) -> str | None:

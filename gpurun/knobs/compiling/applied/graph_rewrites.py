@@ -24,16 +24,16 @@ LEANER: list[Rewrite] = []
 """Those of them by which a model takes much less memory."""
 
 
-def compile_in_place(module: Module, mode: str) -> None:
+def compile_in_place(module: Module, mode: str, hooked: Callable[[], None]) -> None:
     """`module.compile(mode=mode)`, of graphs that were rewritten first.
 
     Four things differ from what torch does. A container of torch's own as the root, such as
     `nn.Sequential`, is compiled too: `Module.compile` skips all of torch's own frames there, and
     compiles nothing. No buffer that the graph saves is reused in its backward pass. Otherwise the
     second backward pass of a script that sometimes retains its graph would raise. Calls that
-    compiled code cannot answer run the module's own code (`or_plain`). A model without a dropout
-    module draws the numbers that it draws without compiling, so that both can be compared; masks
-    of dropout stay fused with what they mask, which is faster.
+    compiled code cannot answer run the module's own code (`or_plain`, to which `hooked` goes). A
+    model without a dropout module draws the numbers that it draws without compiling, so that both
+    can be compared; masks of dropout stay fused with what they mask, which is faster.
     """
     config = torch._functorch.config
     if hasattr(config, "donated_buffer"):
@@ -45,7 +45,7 @@ def compile_in_place(module: Module, mode: str) -> None:
     if REWRITES and inductor is not None:
         how = {"backend": rewriting(inductor(mode, None, None))}
     call = _inlined(module) or module._call_impl
-    module._compiled_call_impl = or_plain(module, torch.compile(call, **how), bool(LEANER))
+    module._compiled_call_impl = or_plain(module, torch.compile(call, **how), hooked, bool(LEANER))
 
 
 def _drops(module: Module) -> bool:
