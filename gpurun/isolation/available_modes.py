@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,12 +24,13 @@ PROBE_SECONDS = 60.0
 PROBE = "import sys; open(sys.argv[1], 'x').write('probe'); sys.exit(33)"
 """Makes a file, for the view of a rank."""
 CHANGES = """
-import errno, os, shutil, sys
+import errno, os, sys
 os.chdir(sys.argv[1])
 open("new", "x").write("probe")
 open("model", "r+").write("probe")
 os.replace("model", "old/model")
-shutil.rmtree("old")
+for name in os.listdir("old"): os.unlink("old/" + name)
+os.rmdir("old")
 os.mkdir("old")
 assert os.listdir("old") == [], "a removed folder is not empty when it is made again"
 try: os.rename("folder", "renamed")
@@ -123,7 +123,7 @@ def _probe(mode: Mode, place: Path, log: Path) -> tuple[str | None, list[str]]:
         except subprocess.TimeoutExpired:
             return "a probe did not end", []
     if target.exists():
-        shutil.rmtree(target)
+        discard(target)
         return "a probe's file reached the real folder", []
     if code != PROBE_CODE:
         lines = log.read_text(errors="replace").splitlines()
