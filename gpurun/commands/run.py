@@ -387,11 +387,11 @@ def _torch_result(run_dir: Path, outcome: RunOutcome, options: Options) -> RunRe
 
 
 def _held_against(saved: SavedSettings, result: RunResult) -> RunResult:
-    """The result with a note of what the tuning promised and the run did."""
-    from gpurun.report.run_summary_text import promise_sentence
+    """The result with notes: what the tuning promised and the run did, what to do if it failed."""
+    from gpurun.report.run_summary_text import promise_sentence, suspicion_sentence
 
-    said = promise_sentence(saved, result)
-    return result if said is None else replace(result, notes=(said, *result.notes))
+    said = (suspicion_sentence(result), promise_sentence(saved, result))
+    return replace(result, notes=(*filter(None, said), *result.notes))
 
 
 def _noted(result: RunResult, error: OSError | None) -> RunResult:

@@ -1,15 +1,32 @@
-"""The duration of an epoch: the passes over the training loaders, whoever reads them."""
+"""The duration of an epoch: the passes over the training loaders, whoever reads them.
+
+Also whether steps of the first epoch take another time than those of later ones. A data set that
+keeps its samples loads them once, and so does the system with files. Figures of the first epoch
+then say nothing of the training. A step is taken as its wait for data plus what it usually takes
+beside, so that what starts in the first epoch (compilation, say) does not count.
+"""
 
 from __future__ import annotations
 
 import bisect
 from array import array
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
-from gpurun.measure.measured_window import NS, Window, unfrozen_spans
+from gpurun.measure.measured_window import MS, NS, Window, unfrozen_spans
 from gpurun.measure.optional_figures import mean
+from gpurun.measure.step_table import UNKNOWN
+from gpurun.measure.warmup import LOOK_AT
 from gpurun.records.events import StepRow
+from gpurun.records.result import EpochPace
+from gpurun.stats.descriptive import median
+
+SETTLING_STEPS = 2
+"""Steps at the beginning of an epoch that wait for workers to start, or follow an evaluation."""
+LEAST_STEPS = 6
+"""Epochs with fewer steps beside these tell nothing."""
+OTHER_PACE = 1.5
+"""Epochs whose steps take so many times as long differ by more than a busy neighbour makes them."""
 
 
 def epoch_seconds(window: Window) -> float | None:
@@ -71,3 +88,33 @@ def _steps_fed(window: Window, number: int) -> _StepsFed:
         array("q", (count for _, count in fed)),
         lengths[0] if lengths else None,
     )
+
+
+def epoch_pace(window: Window) -> EpochPace | None:
+    """Both paces where they differ; None where they do not, or no later epoch was seen."""
+    steps = window.clock.steps
+    ends, waits = steps[StepRow.END_NS], steps[StepRow.DATA_NS]
+    epochs = _rows_by_epoch(window)
+    if len(epochs) < 2 or UNKNOWN in waits:
+        return None
+    last = min(len(ends), LOOK_AT)
+    work = median([ends[n] - ends[n - 1] - waits[n] for n in range(1, last)])
+    paces = [work + sum(waits[begin:end]) / (end - begin) for begin, end in epochs]
+    first, later = paces[0], median(paces[1:])
+    differ = max(first, later) >= OTHER_PACE * min(first, later) > 0
+    return EpochPace(first / MS, later / MS) if differ else None
+
+
+def _rows_by_epoch(window: Window) -> list[tuple[int, int]]:
+    """First and last row (not included) of each epoch; none where the first is too short."""
+    ends, clock = window.clock.steps[StepRow.END_NS], window.clock
+    numbers = clock.loaders or clock.training_loaders
+    opened = sorted(
+        event.clock_ns
+        for event in window.log.epochs
+        if event.phase == "begin" and event.loader in numbers
+    )
+    rows = [bisect.bisect_right(ends, at) for at in opened]
+    bounds = [(a + SETTLING_STEPS, b) for a, b in pairwise([*rows, len(ends)]) if b > a]
+    long = [(a, b) for a, b in bounds if b - a >= LEAST_STEPS]
+    return long if long[:1] == bounds[:1] else []

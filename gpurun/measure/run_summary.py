@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from gpurun.formatting.number_text import count
 from gpurun.measure.compute_use import compute_figures
-from gpurun.measure.epoch_duration import epoch_seconds
+from gpurun.measure.epoch_duration import epoch_pace, epoch_seconds
 from gpurun.measure.full_run.nonfinite_seen import nonfinite_loss, nonfinite_note
 from gpurun.measure.full_run.throughput_drift import drift_note, throughput_drift
 from gpurun.measure.gpu_notes import gpu_notes
@@ -130,6 +130,7 @@ def _step_figures(group: Sequence[Window]) -> dict[str, Any]:
         "batch_size": main.batch_size if main else None,
         "step_time_ms": slowest.step_time() if slowest else None,
         "epoch_seconds": epoch_seconds(main) if main else None,
+        "epoch_pace": epoch_pace(main) if main else None,
         "split": slowest.split() if slowest else None,
         "final_loss": _final_loss(main) if main else None,
         "throughput_drift": throughput_drift(slowest) if slowest else None,

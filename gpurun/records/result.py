@@ -132,6 +132,14 @@ class ThroughputDrift:
 
 
 @record
+class EpochPace:
+    """Milliseconds of a step in the first epoch and in later ones, where these differ much."""
+
+    first_ms: float
+    later_ms: float
+
+
+@record
 class RunResult:
     """The measured run.
 
@@ -207,6 +215,8 @@ class RunResult:
     """None if every loss that was looked at was finite, or none was seen."""
     throughput_drift: ThroughputDrift | None = None
     """Of the slowest process; None if there was none, and of runs of less than a minute."""
+    epoch_pace: EpochPace | None = None
+    """None where the first epoch is like later ones, or no later one was seen."""
     emergency_checkpoint: str | None = None
     """Name of the file in the run folder; None if none was asked for, needed or possible."""
     schema: str = RESULT_SCHEMA

@@ -349,6 +349,9 @@ class TuningReport:
     """The step, counted from 1, from which on no loss of the script as it is is finite."""
     reason: str = ""
     """Why nothing is proven, where it is not the end of the budget in the proof."""
+    second_epoch_budget: float | None = None
+    """Seconds. Under such a budget a trial sees the second epoch; None if one did, or if the script
+    hardly waits for data."""
     schema: str = TUNING_SCHEMA
 
 

@@ -274,7 +274,24 @@ def promise_sentence(saved: SavedSettings, result: RunResult) -> str | None:
         rate = 1000.0 / result.step_time_ms.mean
     if saved.speedup is None or not base or rate is None:
         return None
+    if result.epoch_pace is not None:
+        first, later = result.epoch_pace.first_ms, result.epoch_pace.later_ms
+        return (
+            f"promised {times(saved.speedup)}: not compared with this run, whose steps took "
+            f"{milliseconds(first)} in the first epoch and {milliseconds(later)} in later ones"
+        )
     return (
         f"promised {times(saved.speedup)}, running {times(rate / base)} "
         f"({number(rate)} samples/s against {number(base)} of the script as it is while tuning)"
+    )
+
+
+def suspicion_sentence(result: RunResult) -> str | None:
+    """What to try where the script failed under settings; None if it did not, or none applied."""
+    applied = [outcome.knob for outcome in result.knobs if outcome.outcome == "applied"]
+    if result.status != "failed" or not applied:
+        return None
+    return (
+        f"the script failed while {', '.join(applied)} applied: --without {applied[0]} tries it "
+        "without, gpurun blame finds the setting that is to blame"
     )

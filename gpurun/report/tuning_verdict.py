@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 
 from gpurun.formatting.ceilings_text import ceilings_sentence
@@ -231,6 +232,7 @@ def _failure(report: TuningReport) -> str:
 def remarks(report: TuningReport) -> list[str]:
     """Remarks beside the verdict: a loss that is not finite, ceilings, lines that wait, others."""
     said = (
+        second_epoch_sentence(report),
         nonfinite_sentence(report),
         ceilings_sentence(report.ceilings) if report.ceilings is not None else None,
         waiting_sentence(report),
@@ -238,6 +240,22 @@ def remarks(report: TuningReport) -> list[str]:
         others_on_gpu_sentence(report),
     )
     return [*activity_sentences(report), *(sentence for sentence in said if sentence)]
+
+
+def second_epoch_sentence(report: TuningReport) -> str | None:
+    """A sentence if the gain is one of the loader, in the first epoch alone; None if it is not."""
+    chosen = report.chosen.knobs if report.chosen is not None else {}
+    needed = report.second_epoch_budget
+    if report.verdict != "faster" or needed is None or not any(map(_loads, chosen)):
+        return None
+    return (
+        "the gain is that of the first epoch: if the data set keeps samples, later ones gain less; "
+        f"`--budget {math.ceil(needed / 60)}m` measures the second"
+    )
+
+
+def _loads(knob: str) -> bool:
+    return knob.startswith("loader_")
 
 
 def activity_sentences(report: TuningReport) -> list[str]:

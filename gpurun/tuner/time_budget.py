@@ -103,10 +103,13 @@ class TimeBudget:
         """Seconds of a launch of the script as it is; 0 before the first."""
         return max(self._whole_seconds - self._saved, self._whole_seconds / AMPLE)
 
-    def baseline(self, whole: Trial, started_early: bool, probe: Trial | None = None) -> None:
+    def baseline(
+        self, whole: Trial, started_early: bool, probe: Trial | None = None, aside: float = 0.0
+    ) -> None:
         """Learn from the script as it is. `started_early`: whether later processes will be.
 
         `probe`: its first launch. The one that was less disturbed says what a launch takes.
+        `aside`: seconds that only this launch took.
         """
         self._whole, self._saved, self._imports = whole, 0.0, 0.0
         self.longest = max(self.longest, whole.record.seconds)
@@ -114,7 +117,7 @@ class TimeBudget:
         if probe is not None and probe.result is not None and whole.result is not None:
             more = max(0, whole.result.steps - probe.result.steps)
             expected = probe.record.seconds + more * _step(probe)
-            self._whole_seconds = min(whole.record.seconds, expected)
+            self._whole_seconds = min(whole.record.seconds, expected) - aside
         if started_early and whole.result is not None:
             self._saved = whole.result.seconds_to_torch or 0.0
             first = probe.result if probe is not None and self._cores >= 2 * CORES_EACH else None

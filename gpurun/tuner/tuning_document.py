@@ -93,6 +93,7 @@ def tuning_document(
         untried=findings.untried,
         reason=findings.reason,
         loss_nonfinite_from=_nonfinite_from(findings.probe),
+        second_epoch_budget=findings.second_epoch_budget,
     )
 
 

@@ -47,6 +47,8 @@ class TuningFindings:
     """From the beginning until a gain was first significant."""
     unproven: Unproven | None = None
     ceilings: Ceilings | None = None
+    second_epoch_budget: float | None = None
+    """As in `TuningReport`."""
     verdict: str = "interrupted"
     reason: str = ""
     """Why nothing is proven, where it is not the end of the budget in the proof."""

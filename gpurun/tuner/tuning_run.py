@@ -35,10 +35,11 @@ from gpurun.tuner.search.knob_search import KnobSearch
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
 from gpurun.tuner.search.screening import SearchLimits, SearchState, StartupSeconds, ladder_row
+from gpurun.tuner.second_epoch import TrialPlan
 from gpurun.tuner.time_budget import AMPLE, TimeBudget
 from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded, launch_rounded
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, by_findings, serious
-from gpurun.tuner.trial_length import PROBE, needed_steps, patience, plan_trials, with_read_ahead
+from gpurun.tuner.trial_length import PROBE, needed_steps, patience, with_read_ahead
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
@@ -92,13 +93,7 @@ class TuningRun:
         self._most_trials = options.max_trials or MOST_TRIALS + more
         self._rule = PROBE
         self._proofs = ProofLaunches(
-            self.findings,
-            trials,
-            view,
-            self._time,
-            self._objective,
-            self._launch,
-            self._rule_for,
+            self.findings, trials, view, self._time, self._objective, self._launch, self._rule_for
         )
         self._reference = LiveReference(trials, self._launch, self._decide)
         self._unfit: Trial | None = None
@@ -239,12 +234,10 @@ class TuningRun:
         )
         self.findings.facts = facts
         self._trials.training_loaders = facts.training_loaders
-        workers = max((x.workers for x in facts.loaders_of_training()), default=0)
         self._time.epoch_steps = epoch = steps_per_epoch(probe.log)
-        self._rule = plan_trials(probe.result, epoch, self._time.budget, self._objective)
-        self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, facts.loaders)
-        steps, audited = self._rule.min_steps - self._rule.audit_steps, self._rule.audit_steps
-        self._decide(f"trials measure {count(steps, 'step')} after {audited} audited ones")
+        plan = TrialPlan(facts, epoch, self._time.budget, self._objective)
+        self._rule, self.findings.second_epoch_budget = plan.rule, plan.budget_needed
+        self._decide(plan.described)
         if probe.evidence is not None and probe.evidence.never_finite:
             self._allowed -= {Effect.NUMERICS}
             self._decide("the script's own loss is never finite: no numerics change is tried")
@@ -271,7 +264,10 @@ class TuningRun:
                 raise TuningEnded(*unusable(again))
         if trial.score is None or trial.result is None:
             raise TuningEnded(*unusable(trial))
-        self._time.baseline(trial, bool(self._trials.prestart_modules), probe)
+        for line in plan.settle(trial.result):
+            self._decide(line)
+        self._rule = plan.rule
+        self._time.baseline(trial, bool(self._trials.prestart_modules), probe, plan.aside)
         self._time.live = not self._proofs.pairs_against(base).obstacle(facts, [])
         shown = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return SearchState(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import logging
+import multiprocessing
 import random
+import socket
 import sqlite3
+import subprocess
 import sys
-import zipfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -19,7 +23,7 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset, get_worker_info
 
 from gpurun.knobs.api import LoaderCall
-from gpurun.knobs.loading.loader_fitness import counts_epochs, on_cuda, open_handle, why_no_workers
+from gpurun.knobs.loading.loader_fitness import counts_epochs, on_cuda, why_no_workers
 
 
 class Holding(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -62,44 +66,70 @@ def test_a_stream_may_only_if_it_shards_itself() -> None:
     assert why(ShardedStream()) is None
 
 
-def test_an_open_file_forbids_forked_workers_wherever_the_data_set_keeps_it(
-    tmp_path: Path,
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Both ends of a connection."""
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+def test_a_connection_forbids_forked_workers_wherever_the_data_set_keeps_it(
+    ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    (tmp_path / "data.bin").write_bytes(b"x")
-    with open(tmp_path / "data.bin", "rb") as file:
-        held = Holding(parts={"images": [file]})
+    for kept in ({"parts": [ends[0]]}, Slotted(ends[0]), ends[0].recv, partial(str, ends[0])):
+        held: Any = Holding(kept=kept)
+        dataset: Any
         for dataset in (held, Subset(held, [0]), ConcatDataset([held, held])):
-            assert "open" in (why(dataset) or ""), dataset
-    assert why(held) is None, "it is closed now"
+            assert "share the open" in (why(dataset) or ""), dataset
+    ends[0].close()
+    assert why(held) is None
 
 
-def test_archives_and_data_bases_count_as_open(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("x", "y")
-    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
-        assert open_handle(Holding(archive=archive))
+def test_a_program_that_answers_through_pipes_forbids_them() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert "share the open" in (why(Holding(program=program)) or "")
+        mine, its = multiprocessing.Pipe()
+        assert "share the open mine" in (why(Holding(mine=mine, its=its)) or "")
+        assert program.stdin is not None
+        assert why(Holding(log=program.stdin)) is None, "nobody reads from it"
+
+
+def test_a_data_base_forbids_them(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "a.db")
-    assert open_handle(Holding(connection=connection))
+    assert "share the open" in (why(Holding(connection=connection)) or "")
     connection.close()
 
 
-def test_an_open_file_in_a_class_or_a_global_of_its_own_forbids_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_connection_in_a_class_or_a_global_of_its_own_forbids_them(
+    ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "data.bin").write_bytes(b"x")
-
-    class Reads(Holding):
+    class Asks(Holding):
         def __getitem__(self, index: int) -> int:
-            FILE.seek(index)  # type: ignore[name-defined]  # noqa: F821
+            ASKED.send(b"x")  # type: ignore[name-defined]  # noqa: F821
             return index
 
-    with open(tmp_path / "data.bin", "rb") as file:
-        monkeypatch.setattr(Reads, "handle", file, raising=False)
-        assert "open handle" in (why(Reads()) or "")
-        monkeypatch.delattr(Reads, "handle")
-        assert why(Reads()) is None
-        monkeypatch.setitem(globals(), "FILE", file)
-        assert "open FILE" in (why(Subset(Reads(), [0])) or "")
+    monkeypatch.setattr(Asks, "handle", ends[0], raising=False)
+    assert "open handle" in (why(Asks()) or "")
+    monkeypatch.delattr(Asks, "handle")
+    assert why(Asks()) is None
+    monkeypatch.setitem(globals(), "ASKED", ends[0])
+    assert "open ASKED" in (why(Subset(Asks(), [0])) or "")
+
+
+def test_queues_and_shared_values_of_multiprocessing_do_not() -> None:
+    with multiprocessing.Manager() as manager:
+        shared = manager.dict()
+        shared["known"] = 1
+        queue: Any = multiprocessing.Queue()
+        assert why(Holding(shared=shared, queue=queue, value=multiprocessing.Value("i"))) is None
 
 
 def test_a_pool_of_processes_or_threads_forbids_them() -> None:
@@ -126,11 +156,11 @@ def test_generators_of_random_numbers_of_its_own_forbid_them() -> None:
     assert why(Holding(transform=transform)) is None, "a library's, which sees to its workers"
 
 
-def test_buffers_loggers_and_streams_for_writing_do_not(tmp_path: Path) -> None:
+def test_buffers_loggers_and_files_do_not(tmp_path: Path) -> None:
     logger = logging.getLogger("test of knobs")
     logger.addHandler(logging.StreamHandler(sys.stderr))
-    with open(tmp_path / "log", "w") as log:
-        assert open_handle(Holding(buffer=io.BytesIO(b""), logger=logger, log=log)) is None
+    with open(tmp_path / "log", "w+") as log:
+        assert why(Holding(buffer=io.BytesIO(b""), logger=logger, log=log)) is None
 
 
 def test_spawned_workers_need_a_guard_and_a_data_set_that_pickles() -> None:
@@ -146,7 +176,7 @@ def test_spawned_workers_need_a_guard_and_a_data_set_that_pickles() -> None:
 def test_a_data_set_that_refers_to_itself_is_walked_once() -> None:
     loop = Holding()
     loop.__dict__["me"] = [loop]
-    assert open_handle(loop) is None
+    assert why(loop) is None
 
 
 @pytest.mark.parametrize("name", ["epoch", "_epoch", "current_epoch"])

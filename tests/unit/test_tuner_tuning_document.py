@@ -17,7 +17,7 @@ from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import ValueRead, WaitsEvent
 from gpurun.records.result import StepTime
 from gpurun.records.tuning import GuardVerdict, Rejection, TuningReport
-from gpurun.report.tuning_verdict import remarks
+from gpurun.report.tuning_verdict import remarks, second_epoch_sentence
 from gpurun.rundir import json_text
 from gpurun.tuner import saved_settings
 from gpurun.tuner.guard.training_evidence import Evidence
@@ -27,7 +27,7 @@ from gpurun.tuner.tuning_findings import TuningFindings
 from scripts.generate_schemas import all_schemas
 from tests.unit.knob_facts import facts
 from tests.unit.recorded_runs import write_events
-from tests.unit.report_records import run_result, trial
+from tests.unit.report_records import run_result, trial, tuning_report
 from tests.unit.tuner_trials import trial as finished
 
 SOUND = GuardVerdict(True, 0.001, 0.002, ())
@@ -251,3 +251,18 @@ def test_a_script_whose_loss_is_not_finite_is_told_with_the_step() -> None:
     assert told.startswith("the script's own loss is not finite from step 2 on")
     sound = replace(broken, evidence=replace(seen, losses=(1.0, math.inf, 0.9)))
     assert written(TuningFindings(probe=sound))["loss_nonfinite_from"] is None
+
+
+def test_a_gain_of_the_loader_in_the_first_epoch_alone_is_called_so() -> None:
+    workers, threads = {"loader_workers": 4}, {"cpu_threads": 1}
+    for knobs, needed, told in (
+        (workers, 150.0, True),
+        (threads, 150.0, False),
+        (workers, None, False),
+    ):
+        report = tuning_report(second_epoch_budget=needed)
+        assert report.chosen is not None
+        report = replace(report, chosen=replace(report.chosen, knobs=knobs))
+        said = second_epoch_sentence(report)
+        assert (said is not None) is told
+        assert said is None or "`--budget 3m` measures the second" in said

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import dis
+import fcntl
 import functools
 import inspect
-import io
 import logging
 import multiprocessing
+import os
 import pickle
+import stat
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall
+from gpurun.knobs.loading.file_positions import why_shared
 
 DEPTH = 6
 ITEMS = 64
 OBJECTS = 5000
 """Bounds of the walk through a data set's attributes: wrappers are few levels deep."""
 
-HANDLE_TYPES = {
-    "h5py": {"File", "Group", "Dataset"},
-    "lmdb": {"Environment", "Transaction"},
-    "netCDF4": {"Dataset"},
-    "rasterio": {"DatasetReader"},
-    "socket": {"socket"},
-    "sqlite3": {"Connection", "Cursor"},
-    "tarfile": {"TarFile"},
-    "zipfile": {"ZipFile"},
-}
-"""Classes by top module whose objects share one position or connection across a fork."""
+DATA_BASES = {"lmdb": ("Environment", "Transaction"), "sqlite3": ("Connection", "Cursor")}
+"""Classes by module whose objects know which locks they hold, which a fork makes untrue."""
 POOL_TYPES = {
     "concurrent": {"ProcessPoolExecutor", "ThreadPoolExecutor"},
     "joblib": {"Parallel"},
@@ -75,8 +70,11 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
         pool = process_pool(dataset)
         if pool is not None:
             return f"a forked worker would wait for ever for the {pool}"
-        handle = open_handle(dataset)
-        return handle and f"forked workers would share the open {handle} and mix up its reads"
+        handle = shared_handle(dataset)
+        if handle is not None:
+            return f"forked workers would share the open {handle} and mix up its reads"
+        stuck = why_shared()
+        return stuck and f"forked workers would share the position of a file: {stuck}"
     if no_guard:
         return "the script has no __main__ guard: each worker would run it again"
     return unpicklable(call.arguments)
@@ -107,10 +105,15 @@ def shards_itself(dataset: object) -> bool:
         return False
 
 
-def open_handle(dataset: object) -> str | None:
-    """Name of an open file, archive or connection that the data set uses, if there is one."""
+def shared_handle(dataset: object) -> str | None:
+    """Name of a pipe, socket or data base that the data set uses, if there is one.
+
+    Files are no matter: workers have positions of their own (see `file_positions`).
+    """
     held = (*attributes(dataset), *named_outside(dataset))
-    return _first(held, _is_open)
+    known = [(sys.modules.get(name), classes) for name, classes in DATA_BASES.items()]
+    bases = tuple(getattr(x, name) for x, classes in known if x is not None for name in classes)
+    return _first(held, lambda value: isinstance(value, bases) or _is_stream(value))
 
 
 def process_pool(dataset: object) -> str | None:
@@ -215,16 +218,29 @@ def _children(name: str, value: object) -> list[tuple[str, Any]]:
         return [(name, item) for item in value[:ITEMS]]
     if isinstance(value, dict):
         return [(name, item) for item, _ in zip(value.values(), range(ITEMS), strict=False)]
-    return list(getattr(value, "__dict__", {}).items())
+    if isinstance(value, functools.partial):
+        return [(name, item) for item in (value.func, *value.args, *value.keywords.values())]
+    if isinstance(value, (MethodType, BuiltinMethodType)):
+        return [(name, value.__self__)]
+    if type(value).__module__.startswith("multiprocessing."):
+        return []  # its queues and proxies know of forks
+    # those of libraries hold what was computed once, as the text of a path
+    slots: list[str] = copyreg._slotnames(type(value)) if _is_users(type(value)) else []  # type: ignore[attr-defined]
+    held = [(slot, getattr(value, slot)) for slot in slots if hasattr(value, slot)]
+    return [*getattr(value, "__dict__", {}).items(), *held]
 
 
-def _is_open(value: object) -> bool:
-    if isinstance(value, io.IOBase):
-        try:
-            return value is not sys.stdin and value.readable() and value.fileno() >= 0
-        except (OSError, ValueError):
-            return False  # closed, or in memory only
-    return _is_of(value, HANDLE_TYPES)
+def _is_stream(value: object) -> bool:
+    """True for an open pipe or socket that can be read, of whatever class."""
+    if not callable(getattr(type(value), "fileno", None)):
+        return False
+    try:
+        number: int = value.fileno()  # type: ignore[attr-defined]
+        kind, flags = os.fstat(number).st_mode, fcntl.fcntl(number, fcntl.F_GETFL)
+    except Exception:
+        return False  # closed, or in memory only
+    reads = number > 2 and flags & os.O_ACCMODE != os.O_WRONLY
+    return reads and (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind))
 
 
 def _is_of(value: object, classes: dict[str, set[str]]) -> bool:

@@ -50,11 +50,12 @@ class LoaderWorkers(Knob):
     computes does not: only trials tell. Short epochs get `loader_persistent` with it, for workers
     started anew would eat the gain.
 
-    Risks: workers draw the transforms' random numbers: other draws from the same distributions. A
-    file handle shared by forked workers mixes up samples without an error. Iterable data sets are
-    repeated by each worker unless they shard themselves. Start methods other than fork need a
-    picklable data set and a `__main__` guard. All these are left alone. Workers do not see what the
-    script changes in the data set during an epoch: that is noticed, and recorded.
+    Risks: workers draw the transforms' random numbers: other draws from the same distributions.
+    Forked workers that read from one pipe, socket or data base mix up samples without an error.
+    Iterable data sets are repeated by each worker unless they shard themselves. Start methods other
+    than fork need a picklable data set and a `__main__` guard. All these are left alone. (Open
+    files are no risk: each worker opens them again.) Workers do not see what the script changes in
+    the data set during an epoch: that is noticed, and recorded.
     """
 
     name: ClassVar[str] = "loader_workers"
@@ -120,9 +121,11 @@ class LoaderWorkers(Knob):
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `num_workers` of the loaders that can have them."""
         from gpurun.knobs.loading.applied.changed_datasets import watch_datasets
+        from gpurun.knobs.loading.applied.worker_starts import start_apart
         from gpurun.knobs.loading.applied.workers_at_exit import end_workers_at_exit
 
         end_workers_at_exit()
+        start_apart()
 
         def edit(call: LoaderCall) -> None:
             if call.training is False:

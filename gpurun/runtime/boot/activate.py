@@ -30,6 +30,7 @@ def activate(spec_path: str) -> None:
         return
     if any(FORK_SERVER in word for word in command):
         when_imported("torch.utils.data._utils.worker", _guard_workers)
+        _serve_added_workers(spec_path)
         return
     is_rank = orphan_ranks.is_rank()
     if is_rank:
@@ -93,6 +94,13 @@ def _install_hooks(spec: RunSpec, start: dict[str, str]) -> None:
         install_hooks.install(spec, changed_variables(start))
     except Exception as error:
         RECORDER.hook_failed("session", error)
+
+
+def _serve_added_workers(spec_path: str) -> None:
+    if any(setting.knob == "loader_workers" for setting in _read_spec(spec_path).settings):
+        from gpurun.knobs.loading import added_workers
+
+        added_workers.serve_apart()
 
 
 def _guard_workers(worker: ModuleType) -> None:

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from gpurun.knobs.loading.added_workers import end_apart, is_added, keep_apart
 from gpurun.records.frames import transparent
-from gpurun.runtime.core.patching import replace
-from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.core.patching import guarded, replace
 
 POLL_SECONDS = 0.5
 
@@ -34,31 +34,33 @@ def install(torch: ModuleType) -> None:
 
 def guard(worker: ModuleType) -> None:
     """Guard the workers of module `torch.utils.data._utils.worker`."""
-    replace(worker, "_worker_loop", _guarded)
 
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
+        def worker_loop(*args: object, **kwargs: object) -> Any:
+            guarded("orphan workers", end_with_parent)()
+            if not is_added():
+                return original(*args, **kwargs)
+            guarded("added workers", keep_apart)(worker)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                end_apart()
 
-def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
-    @transparent
-    def worker_loop(*args: object, **kwargs: object) -> Any:
-        end_with_parent()
-        return original(*args, **kwargs)
+        return worker_loop
 
-    return worker_loop
+    replace(worker, "_worker_loop", make)
 
 
 def end_with_parent() -> None:
     """Start the thread that kills this process once the process that asked for it has ended."""
-    try:
-        from multiprocessing import parent_process
+    from multiprocessing import parent_process
 
-        asked_by = parent_process()  # under forkserver not the one that forked
-        parent = asked_by.pid if asked_by is not None else None
-        if parent is None:
-            return
+    asked_by = parent_process()  # under forkserver not the one that forked
+    parent = asked_by.pid if asked_by is not None else None
+    if parent is not None:
         name = "gpurun-orphan-workers"
         threading.Thread(target=_watch, args=(parent,), name=name, daemon=True).start()
-    except Exception as error:
-        RECORDER.hook_failed("orphan workers", error)
 
 
 def _watch(parent: int) -> None:

@@ -1,0 +1,89 @@
+"""Starts and ends the loader workers that gpurun adds.
+
+They take no notice of SIGTERM, by which torch and multiprocessing end workers that do not end by
+themselves. So here they are killed instead, at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import time
+import weakref
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from torch.utils.data import dataloader as torch_loaders
+from torch.utils.data._utils import signal_handling
+
+from gpurun.knobs.loading.added_workers import MARK, SENT_TO_ALL, settings_of_children
+from gpurun.knobs.loading.loader_fitness import start_method
+from gpurun.knobs.loading.marked_arguments import MarkedInt
+from gpurun.records.frames import transparent
+
+END_SECONDS = 0.1
+"""A worker that was killed is gone after so long."""
+
+
+@functools.cache
+def start_apart() -> None:
+    """Have the workers of loaders with a `MarkedInt` of them keep apart (see `added_workers`)."""
+    iterators: Any = torch_loaders._MultiProcessingDataLoaderIter
+    original = iterators.__init__
+
+    @functools.wraps(original)
+    @transparent
+    def __init__(iterator: Any, loader: Any) -> None:
+        if not isinstance(loader.num_workers, MarkedInt):
+            original(iterator, loader)
+            return
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _waiting(loader))
+        settings_of_children()[MARK] = True
+        try:
+            original(iterator, loader)
+        finally:
+            settings_of_children().pop(MARK, None)
+            _Ends(iterator)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    iterators.__init__ = __init__
+
+
+def _waiting(loader: Any) -> frozenset[signal.Signals]:
+    """Signals that wait while workers start: a forked one would answer them until it is ready.
+
+    A process that python starts anew takes seconds, for which Ctrl-C must not wait.
+    """
+    method = start_method({"multiprocessing_context": loader.multiprocessing_context})
+    return SENT_TO_ALL if method == "fork" else frozenset()
+
+
+class _Ends:
+    """How the added workers of one iterator end. Nothing is held here: it would stay open."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = weakref.ref(iterator)
+        self._until: float | None = None
+        for worker in getattr(iterator, "_workers", ()):
+            worker.join = functools.partial(self._join, weakref.ref(worker))
+            popen = worker._popen
+            popen.terminate = functools.partial(self._kill, weakref.ref(popen))
+
+    @transparent
+    def _join(self, worker: Callable[[], Any], timeout: float | None = None) -> None:
+        """Wait for all workers together as long as torch waits for each of them."""
+        if timeout is not None:
+            now = time.monotonic()
+            self._until = now + timeout if self._until is None else self._until
+            timeout = max(self._until - now, END_SECONDS)
+        BaseProcess.join(worker(), timeout)
+
+    def _kill(self, popen: Callable[[], Any]) -> None:
+        iterator = self._iterator()
+        if iterator is not None and iterator._worker_pids_set:
+            # torch would raise an error about a worker that was killed
+            iterator._worker_pids_set = False
+            torchs_own: Any = signal_handling
+            torchs_own._remove_worker_pids(id(iterator))
+        popen().kill()
