@@ -99,8 +99,11 @@ SECONDS = 10
 
 
 def plain_code(folder: Path) -> int:
-    """The exit code of the script without gpurun."""
-    done = subprocess.run([sys.executable, "train.py"], cwd=folder, capture_output=True)
+    """The exit code of the script without gpurun; with one thread, for tests run side by side."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=folder, env=environment, capture_output=True
+    )
     return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
 
