@@ -17,7 +17,7 @@ CAUSES = frozenset(
     {
         FindingType.SMALL_BATCH,
         FindingType.OCCUPANCY,
-        FindingType.DIVERGENCE,
+        FindingType.WARP_EFFICIENCY,
         FindingType.PRECISION,
         FindingType.MEMORY_BANDWIDTH,
     }

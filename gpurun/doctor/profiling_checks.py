@@ -107,7 +107,7 @@ def ncu_check(machine: Machine) -> Check:
         return Check("ncu", State.OK, path)
     if not machine.gpus:
         return Check("ncu", State.UNNEEDED, "not on the PATH; no GPU")
-    cost = "`gpurun diagnose x.ncu-rep`: no occupancy or divergence of single kernels"
+    cost = "`gpurun diagnose x.ncu-rep`: no occupancy or warp efficiency of single kernels"
     todo = "install Nsight Compute, or export the report to CSV where ncu is"
     return Check("ncu", State.MISSING, "not on the PATH", cost, todo)
 

@@ -44,7 +44,7 @@ ONE_STEP = ProfileSpec(sources=("ncu",), steps=1, max_steps=1, min_seconds=0.0, 
 
 
 class Ncu(Profiler):
-    """Occupancy, divergence and throughput of the kernels that take longest.
+    """Occupancy, warp efficiency and throughput of the kernels that take longest.
 
     Another source has to tell which those are. `--sources` asks for it.
     """

@@ -22,7 +22,7 @@ class FindingType(enum.Enum):
     PRECISION = "precision"
     MEMORY_BANDWIDTH = "memory_bandwidth"
     OCCUPANCY = "occupancy"
-    DIVERGENCE = "divergence"
+    WARP_EFFICIENCY = "warp_efficiency"
     MEMORY_ALLOCATION = "memory_allocation"
     MULTI_GPU_COMM = "multi_gpu_comm"
     LOAD_IMBALANCE = "load_imbalance"

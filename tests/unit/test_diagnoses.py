@@ -205,7 +205,7 @@ def test_a_cause_needs_the_use_of_all_processes_in_the_measured_steps(
 @pytest.mark.parametrize("workers", [0, 2, 16])
 def test_storage_is_never_named_as_a_fact(cores: float | None, workers: int) -> None:
     said = first(cpu_bound_data(cores, workers)).description
-    assert "storage" not in said or "not told apart here" in said
+    assert "storage" not in said or "for what: not measured" in said
 
 
 def test_a_pause_before_the_first_kernel_is_not_said_to_be_a_wait_for_data() -> None:
@@ -497,7 +497,12 @@ TIED = {"registers": 1.0, "shared_memory": 4.0, "block_size": 1.0, "blocks": 32.
             FindingType.KERNEL_EFFICIENCY,
             "SM throughput is 35 %",
         ),
-        ({"branch_efficiency_percent": 40.0}, FindingType.DIVERGENCE, "40 %"),
+        ({"branch_efficiency_percent": 40.0}, FindingType.WARP_EFFICIENCY, "40 %: my_kernel"),
+        (
+            {"branch_efficiency_percent": 34.4, "block": (11, 1, 1)},
+            FindingType.WARP_EFFICIENCY,
+            "34 %, in blocks of 11 threads: my_kernel",
+        ),
         (
             {"dram_percent": 95.0, "sm_percent": 20.0},
             FindingType.MEMORY_BANDWIDTH,

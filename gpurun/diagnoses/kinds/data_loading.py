@@ -11,9 +11,8 @@ from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Locatio
 
 SENTENCES = {
     Cause.WORKERS: "too few worker processes prepare batches",
-    Cause.COMPUTING: "the processor is busy preparing batches: samples, transforms or collation",
-    Cause.IDLE: "the loader is slow, and mostly idle: it sleeps, or waits for a lock, storage or "
-    "network (not told apart here)",
+    Cause.COMPUTING: "the processor is busy preparing batches (which part of it: not measured)",
+    Cause.IDLE: "the loader is slow and mostly idle: it sleeps or waits (for what: not measured)",
     Cause.SAMPLER: "the sampler takes long to choose samples, in the main process",
     Cause.CORES: "the model and the worker processes keep all cores busy",
     Cause.NOT_MEASURED: "the cause was not measured",

@@ -1,27 +1,34 @@
-"""Kernels whose threads take different ways."""
+"""Kernels that leave threads of their warps idle."""
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import Finding, FindingType
+from gpurun.timeline.model import Dimensions
 
+WARP = 32
+"""Threads of a warp on all GPUs of NVIDIA."""
 ADVICE = (
-    "sort or group the work so that neighbouring threads take the same branch",
+    "where threads take different branches: sort or group the work so that neighbours take the "
+    "same one",
     "pad ragged inputs, or bucket them by length",
 )
+PARTIAL = "blocks of a multiple of 32 threads: the last warp of a block is padded with idle ones"
 
 
-class Divergence(Diagnosis):
-    """Threads of a warp diverge, and the warp takes each way in turn.
+class WarpEfficiency(Diagnosis):
+    """Threads of a warp are idle: the warp takes each branch in turn, or the block does not fill
+    it.
 
     Triggered, by kernel, by less than 80 % of a warp's threads active per instruction.
     """
 
-    type: ClassVar[FindingType] = FindingType.DIVERGENCE
+    type: ClassVar[FindingType] = FindingType.WARP_EFFICIENCY
     sources: ClassVar[tuple[Source, ...]] = (Source.KERNELS,)
     thresholds: ClassVar[tuple[str, ...]] = ("warp_efficiency",)
 
@@ -35,15 +42,23 @@ class Divergence(Diagnosis):
         if not known:
             return None
         efficiency, kernel = min(known, key=lambda pair: pair[0])
+        threads = _partial_block(kernel.block)
+        told = "" if threads is None else f", in blocks of {threads} threads"
         return self.finding(
             evidence,
             evidence.thresholds.severity("warp_efficiency", efficiency),
-            f"{percent(efficiency)} of a warp's threads are active: "
-            f"{short_kernel_name(kernel.name)}",
+            f"warp efficiency is {percent(efficiency)}{told}: {short_kernel_name(kernel.name)}",
             [
                 figure("kernel", kernel.name, Source.KERNELS),
                 figure("warp_efficiency", efficiency, Source.KERNELS),
+                figure("block_threads", threads, Source.KERNELS),
                 figure("sm_percent", kernel.sm_percent, Source.KERNELS),
             ],
-            ADVICE,
+            ADVICE if threads is None else (PARTIAL, *ADVICE),
         )
+
+
+def _partial_block(block: Dimensions | None) -> int | None:
+    """The threads of a block that do not fill its warps; None where they do, or are not known."""
+    threads = None if block is None else math.prod(block)
+    return threads if threads and threads % WARP else None
