@@ -1,8 +1,9 @@
 """One process: python's twin. Imports no torch and hardly anything else.
 
 The parent blocks its signals and waits for them one at a time, so nothing runs in a handler and
-nothing is lost between fork and wait. A signal that a process sent to us is passed on; one that the
-terminal sent has reached the child already, because it goes to the whole foreground group.
+nothing is lost between fork and wait. A signal that was sent to us alone is passed on. One that was
+sent to all (by the terminal, `timeout`, a batch system) has reached the child already: a bystander
+tells.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import NoReturn
 
 from gpurun.errors import GpurunError
@@ -32,6 +33,8 @@ FORWARDED = (
 WAITED = frozenset((*FORWARDED, signal.SIGCHLD))
 SI_KERNEL = 0x80
 PR_SET_PDEATHSIG = 1
+HEARD_SECONDS = 0.05
+"""A batch system sends a signal to the processes of a job one after the other, within so long."""
 DRAIN_LIMIT = 64
 
 
@@ -58,7 +61,8 @@ def run_process(
         pid = os.fork()
         if pid == 0:
             _become(command, environment, mask, parent, ignored_children)
-        return _wait(pid, tick, interval)
+        with closing(Bystander(command)) as bystander:
+            return _wait(pid, bystander, tick, interval)
     finally:
         _drain()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -74,6 +78,57 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
+
+
+class Bystander:
+    """A process beside the script in which all signals wait: one that it got was sent to all.
+
+    Its name is the script's, so that signals sent by name reach both or neither.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._words = (" ".join(command), "infinity")
+        self._pid = self._start()
+
+    def heard(self, number: int) -> bool:
+        """True if it got the signal too."""
+        until = time.monotonic() + HEARD_SECONDS
+        while not self._has(number):
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.002)
+        self.close()
+        self._pid = self._start()
+        return True
+
+    def close(self) -> None:
+        """End it."""
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+    def _start(self) -> int:
+        """Its process id; 0 where the system has no process left: then nothing is heard."""
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:
+            return 0
+        if pid == 0:
+            try:
+                die_with_parent(parent)
+                os.execvp("sleep", self._words)
+            finally:
+                os._exit(127)
+        return pid
+
+    def _has(self, number: int) -> bool:
+        try:
+            with open(f"/proc/{self._pid}/status", "rb") as status:
+                waiting = next(line for line in status if line.startswith(b"ShdPnd:"))
+        except (OSError, StopIteration):
+            return False
+        return bool(int(waiting.split()[1], 16) >> (number - 1) & 1)
 
 
 def _become(
@@ -99,13 +154,15 @@ def _become(
         os._exit(126)
 
 
-def _wait(pid: int, tick: Callable[[int], None] | None, interval: float) -> int:
+def _wait(
+    pid: int, bystander: Bystander, tick: Callable[[int], None] | None, interval: float
+) -> int:
     with nullcontext() if tick is None else _woken_every(interval):
         due = time.monotonic() + interval / 2
         while True:
             arrived = signal.sigwaitinfo(WAITED)
             if arrived.si_signo != signal.SIGCHLD:
-                if arrived.si_code != SI_KERNEL:
+                if arrived.si_code != SI_KERNEL and not bystander.heard(arrived.si_signo):
                     os.kill(pid, arrived.si_signo)
                 continue
             ended, status = os.waitpid(pid, os.WNOHANG)

@@ -91,6 +91,24 @@ def test_script_handles_signals_itself(tmp_path: Path, clean_environment: dict[s
     assert launcher.returncode == 40 + signal.SIGTERM
 
 
+def test_a_signal_to_all_processes_reaches_the_script_once_and_so_does_one_to_the_launcher(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    launcher = start(tmp_path, clean_environment, write(tmp_path, PATIENT), "SIGUSR1", "SIGTERM")
+    pids(tmp_path, 1)
+
+    def seen() -> int:
+        return len(list(tmp_path.glob("SIGUSR1.*.seen")))
+
+    for sent, send in enumerate((os.killpg, os.killpg, os.kill, os.kill), 1):
+        send(launcher.pid, signal.SIGUSR1)
+        assert wait_for(lambda sent=sent: seen() >= sent)
+        time.sleep(0.3)  # a second one would have come by now
+        assert seen() == sent
+    launcher.terminate()
+    assert launcher.wait(DEADLINE_SECONDS) == 40 + signal.SIGTERM
+
+
 def test_a_launcher_that_was_stopped_and_continued_passes_nothing_on(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
