@@ -25,6 +25,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import CRITICAL, WARNING
 from gpurun.rundir import existing_home, lost_events, named_run
+from gpurun.timeline.limits import limited
 from gpurun.timeline.recordings import KINDS, read_recordings
 
 HELP = """\
@@ -51,7 +52,9 @@ def diagnose(argv: list[str]) -> int:
     options = parse_diagnose(argv)
     check_outputs(json=options.json, markdown=options.markdown)
     home = existing_home(Path.cwd(), load_config(Path.cwd()).run.out)
-    report = examine([named_run(home, path) or Path(path) for path in options.paths])
+    paths = [named_run(home, path) or Path(path) for path in options.paths]
+    with limited(paths):
+        report = examine(paths)
     write_report(report, options, needed=True)
     print_verdict(
         "ok",

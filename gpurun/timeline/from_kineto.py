@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -250,19 +251,21 @@ def operators_of(calls: Sequence[Range]) -> tuple[Operator, ...]:
     """
     totals: dict[str, list[int]] = {}
     open_calls: dict[int, list[tuple[int, str]]] = {}
+    open_names: Counter[tuple[int, str]] = Counter()
     for call in calls:
         stack = open_calls.setdefault(call.thread, [])
         while stack and stack[-1][0] <= call.begin_ns:
-            stack.pop()
+            open_names[call.thread, stack.pop()[1]] -= 1
         length = call.end_ns - call.begin_ns
         count = totals.setdefault(call.name, [0, 0, 0])
         count[0] += 1
         count[2] += length
-        if all(name != call.name for _, name in stack):
+        if not open_names[call.thread, call.name]:
             count[1] += length
         if stack:
             totals[stack[-1][1]][2] -= length
         stack.append((call.end_ns, call.name))
+        open_names[call.thread, call.name] += 1
     found = (
         Operator(name, operator_group(name), calls, total, own)
         for name, (calls, total, own) in totals.items()

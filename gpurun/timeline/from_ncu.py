@@ -5,13 +5,15 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import count
 from pathlib import Path
 
 from gpurun.errors import GpurunError
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
+from gpurun.timeline.limits import LONGEST_TEXT, too_long
 from gpurun.timeline.model import MALFORMED, KernelMetrics, Timeline, launch_dimensions, malformed
 from gpurun.timeline.ncu_messages import cure, messages
 
@@ -61,7 +63,7 @@ SECTIONS = "profile with --section SpeedOfLight --section Occupancy --section Wa
 class _Page:
     """Rows by header, the units of the raw page, and what ncu said beside its table."""
 
-    rows: list[dict[str, str]]
+    rows: Sequence[Mapping[str, str]]
     units: Mapping[str, str]
     said: tuple[str, ...]
 
@@ -92,8 +94,7 @@ def read(page: Path) -> Timeline:
 
 def _page(path: Path) -> _Page:
     """The table that ncu printed among lines of its own ("==PROF== …") and of the script."""
-    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-        lines = list(file)
+    lines = list(_lines(path))
     said = messages(lines)
     lines = [line for line in lines if not line.startswith("==")]
     table = list(csv.reader(lines))
@@ -102,7 +103,7 @@ def _page(path: Path) -> _Page:
     if rows and rows[-1] and _is_cut(lines[-1], rows[-1], header):
         raise GpurunError(f"{path} ends in the middle of a row", "export it again")
     # rows of the details page leave out trailing columns that are empty
-    found = [dict(zip_longest(header, row[: len(header)], fillvalue="")) for row in rows]
+    found = [defaultdict(str, zip(header, row, strict=False)) for row in rows]
     launches = [row for row in found if row["ID"].isdigit() and row["Kernel Name"]]
     if not launches and said:
         why = "; ".join(said)
@@ -115,6 +116,17 @@ def _page(path: Path) -> _Page:
     if not launches:
         raise GpurunError(f"{path} holds no launch of a kernel", "profile some launches")
     return _Page(launches, found[0] if not found[0]["ID"] else {}, said)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        for number in count(1):
+            line = file.readline(LONGEST_TEXT)
+            if len(line) == LONGEST_TEXT:
+                raise too_long(path, f"line {number:,}")
+            if not line:
+                return
+            yield line
 
 
 def _is_cut(line: str, row: list[str], header: list[str]) -> bool:

@@ -7,6 +7,7 @@ that a kernel, a call or a range refers to are read.
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 from gpurun.errors import GpurunError
 from gpurun.timeline.columns import Columns
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
+from gpurun.timeline.limits import LONGEST_TEXT, MOST_PROCESSES
 from gpurun.timeline.model import (
     MALFORMED,
     Copy,
@@ -34,6 +36,8 @@ from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
 from gpurun.timeline.runtime_calls import plain_name, syncs_among
 
 NEWEST_SCHEMA = (3, 25)
+QUERY_OPERATIONS = 1000
+"""Of SQLite's machine, between two moments at which python may interrupt it."""
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
 SETS = "CUPTI_ACTIVITY_KIND_MEMSET"
@@ -64,10 +68,15 @@ def read(path: Path, process: int | None = None) -> tuple[Timeline, ...]:
             if not file.read(16).startswith(b"SQLite format 3"):
                 raise _foreign(path)
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            _limit(database)
             export = _Export(database)
             if not export.is_one:
                 raise _foreign(path)
+            if not export.names_are_unique():
+                raise malformed(path, "an id stands twice in its table StringIds")
             found = export.processes()
+            if len(found) > MOST_PROCESSES:
+                raise malformed(path, f"it names over {MOST_PROCESSES:,} processes")
             timelines = tuple(
                 export.timeline(each) for each in found if process is None or each == process
             )
@@ -79,6 +88,13 @@ def read(path: Path, process: int | None = None) -> tuple[Timeline, ...]:
             "record the training's own process, with -t cuda,nvtx",
         )
     return timelines
+
+
+def _limit(database: sqlite3.Connection) -> None:
+    """Keep single values small, and let gpurun's own limits interrupt a long query."""
+    if sys.version_info >= (3, 11):
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_TEXT)
+    database.set_progress_handler(lambda: None, QUERY_OPERATIONS)
 
 
 def _foreign(path: Path) -> GpurunError:
@@ -101,6 +117,11 @@ class _Export:
     def is_one(self) -> bool:
         """It is a database of Nsight Systems."""
         return any(name in self._tables for name in _META) and "StringIds" in self._tables
+
+    def names_are_unique(self) -> bool:
+        """Each name has a number of its own: a join with the names makes no rows."""
+        twice = "SELECT 1 FROM StringIds GROUP BY id HAVING COUNT(*) > 1 LIMIT 1"
+        return next(self._rows(twice), None) is None
 
     def processes(self) -> list[int]:
         """Process ids, ascending, of all that left something which is read."""

@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpurun.errors import GpurunError
+from gpurun.timeline.limits import LONGEST_TEXT, longest_expansion, too_large, too_long
 
 CHUNK = 1 << 20
-HEADER_BYTES = 64 << 20
-"""Nobody's header is longer: what has no event until here is no trace."""
+MOST_REPAIRS = 1000
+"""Of one event: more numbers that are not finite are a fault."""
+WINDOW = 8 << 10
+"""Characters in which nearly every event ends: a fault there costs no look at all that was read."""
 EVENTS = '"traceEvents"'
 LONGEST_WORD = 12
 """Characters; so close to the end of the text that was read a fault may be a word that is cut."""
 _DECODER = json.JSONDecoder(strict=False)
 _BETWEEN = " \t\r\n,"
+_WORD = re.compile(f"[^{_BETWEEN}]")
 _NOT_FINITE = re.compile(r"[+-]?(?:inf(?:inity)?|nan)(?:\(\w*\))?(?!\w)", re.IGNORECASE)
 _EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 
@@ -41,7 +45,7 @@ class ChromeTrace:
         opened: Callable[..., IO[str]] = gzip.open if _zipped(self.path) else open
         try:
             with opened(self.path, "rt", encoding="utf-8-sig", errors="replace") as file:
-                yield from self._read(_HeldText(file))
+                yield from self._read(_HeldText(file, self.path))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise self._cut("") from error
         except RecursionError:
@@ -71,7 +75,7 @@ class ChromeTrace:
         if not held.text.startswith("{", begin):
             raise self._foreign()
         while "[" not in held.text.partition(EVENTS)[2]:
-            if len(held.text) > HEADER_BYTES or not held.more():
+            if len(held.text) > LONGEST_TEXT or not held.more():
                 raise self._foreign()
         before = held.text.partition(EVENTS)[0].rstrip(_BETWEEN)
         self._keep(before + "}", held, 0)
@@ -79,12 +83,11 @@ class ChromeTrace:
 
     def _after(self, error: json.JSONDecodeError, held: _HeldText, position: int) -> int:
         """The place from which to read on: that of the same event with more text, or the next."""
-        left = len(held.text) - error.pos
-        if left <= LONGEST_WORD or error.msg.startswith("Unterminated string"):
+        if _is_cut(error, held.text):
             if not held.more(position):
                 raise self._cut(f", at {held.place(len(held.text))}")
             return 0
-        why = f"{held.place(error.pos)} is no JSON ({error.msg})"
+        why = self.faults[0] if self.faults else f"{held.place(error.pos)} is no JSON ({error.msg})"
         self.faults.append(why)
         at = error.pos
         while True:
@@ -101,10 +104,11 @@ class ChromeTrace:
 
     def _end(self, held: _HeldText, position: int) -> None:
         """Keep what follows the events."""
-        while held.more() and len(held.text) < HEADER_BYTES:
-            pass
+        more = not self._is_list
+        while more:
+            more, position = held.more(position), 0
         if not self._is_list:
-            self._keep(_tail(held.text, position), held, position)
+            self._keep(_tail(held.text), held, 0)
 
     def _keep(self, text: str, held: _HeldText, begin: int) -> None:
         """Keep a part of the header, which stands in the held text from `begin` on."""
@@ -134,14 +138,20 @@ class ChromeTrace:
 class _HeldText:
     """The part of a file that is held in memory, and where in the file it begins."""
 
-    def __init__(self, file: IO[str]) -> None:
-        self._file = file
+    def __init__(self, file: IO[str], path: Path) -> None:
+        self._file, self._path = file, path
+        self._left = longest_expansion(path)
         self.text = ""
         self._line = self._column = 1
 
     def more(self, done: int = 0) -> bool:
         """Read on, and drop the text before `done`; False if the file had no more."""
+        if len(self.text) - done > LONGEST_TEXT:
+            raise too_long(self._path, self.place(done))
         more = self._file.read(max(CHUNK, len(self.text) - done))
+        self._left -= len(more)
+        if self._left < 0:
+            raise too_large(self._path)
         self._line, self._column = self._at(done)
         self.text = self.text[done:] + more
         return bool(more)
@@ -159,14 +169,36 @@ class _HeldText:
 
 def decoded(text: str, position: int) -> tuple[Any, int]:
     """A JSON value and its end. C++ writes infinity as `inf`, which JSON does not know: as NaN."""
+    for end in (position + WINDOW, len(text)):
+        part = text[position:end]
+        try:
+            found, length = _repaired(part)
+        except json.JSONDecodeError as error:
+            if end < len(text) and _is_cut(error, part):
+                continue
+            error.pos += position
+            raise
+        return found, position + length
+    raise AssertionError("the second part has the whole text")
+
+
+def _repaired(text: str) -> tuple[Any, int]:
+    left = MOST_REPAIRS
     while True:
         try:
-            return _DECODER.raw_decode(text, position)
+            return _DECODER.raw_decode(text)
         except json.JSONDecodeError as error:
-            number = _NOT_FINITE.match(text, error.pos)
+            number, left = _NOT_FINITE.match(text, error.pos), left - 1
             if number is None or number.end() == len(text) or error.msg != "Expecting value":
                 raise
+            if not left:
+                raise
             text = text[: error.pos] + "NaN".rjust(len(number[0])) + text[number.end() :]
+
+
+def _is_cut(error: json.JSONDecodeError, text: str) -> bool:
+    """The fault may be the end of the text."""
+    return len(text) - error.pos <= LONGEST_WORD or error.msg.startswith("Unterminated string")
 
 
 def _is_event(text: str, position: int) -> bool:
@@ -178,11 +210,10 @@ def _is_event(text: str, position: int) -> bool:
     return isinstance(found, dict) and "ph" in found
 
 
-def _tail(text: str, position: int) -> str:
+def _tail(text: str) -> str:
     """What follows the events, as an object of its own, each word in its place."""
-    rest = text[position:]
-    words = rest.lstrip(_BETWEEN)
-    return "{".rjust(len(rest) - len(words)) + words
+    words = text.lstrip(_BETWEEN)
+    return "{".rjust(len(text) - len(words)) + words
 
 
 def _zipped(path: Path) -> bool:
@@ -191,6 +222,5 @@ def _zipped(path: Path) -> bool:
 
 
 def _next_word(text: str, position: int) -> int:
-    while position < len(text) and text[position] in _BETWEEN:
-        position += 1
-    return position
+    word = _WORD.search(text, position)
+    return len(text) if word is None else word.start()

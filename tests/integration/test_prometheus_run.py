@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -12,13 +14,17 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import NoReturn
+from urllib.request import urlopen
 
 import pytest
 
 from gpurun.commands.live_outputs import LiveOutputs
+from gpurun.records.monitor import MonitorReport
+from gpurun.report.live import metrics_server
+from gpurun.report.live.metrics_server import MOST_CONNECTIONS
 from tests.conftest import Gpurun
 from tests.integration.launched import start, wait_for
 
@@ -150,6 +156,71 @@ def test_two_hundred_scrapes_a_second_all_answer(
             thread.join()
     assert failed == []
     assert answered == [1] * (seconds * rate)
+
+
+def connected(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").removesuffix("/metrics").split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+def test_clients_that_never_finish_their_request_take_nothing_from_scrapes_and_the_record(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    with (
+        ExitStack() as held,
+        launched(tmp_path, clean_environment, "--prometheus", "0", "train.py") as (launcher, url),
+    ):
+        assert wait_for(lambda: bool(scrape(url)["training_loss"]))
+        resource.prlimit(launcher.pid, resource.RLIMIT_NOFILE, (100, 100))
+        for _ in range(200):
+            held.enter_context(connected(url)).sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+        for _ in range(5):
+            assert scrape(url)["training_loss"]
+        assert len(os.listdir(f"/proc/{launcher.pid}/task")) <= 2 + MOST_CONNECTIONS + 1
+    (result,) = tmp_path.glob(".gpurun/runs/*/result.json")
+    assert json.loads(result.read_text())["steps"] > 0
+
+
+def test_a_request_that_comes_byte_by_byte_ends_after_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_server, "REQUEST_SECONDS", 1)
+    server = metrics_server.MetricsServer(("127.0.0.1", 0))
+    server.start(lambda: MonitorReport("ok", None, (), ()))
+
+    def refused() -> bool:
+        try:
+            client.sendall(b"a")
+        except ConnectionError:
+            return True
+        time.sleep(0.1)
+        return False
+
+    with closing(server), connected(server.url) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+        assert wait_for(refused, 30)
+
+
+def test_the_end_of_a_run_leaves_no_thread_of_a_client() -> None:
+    before = threading.active_count()
+    server = metrics_server.MetricsServer(("127.0.0.1", 0))
+    server.start(lambda: MonitorReport("ok", None, (), ()))
+    with connected(server.url) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\nX-Slow: ")
+        assert wait_for(lambda: threading.active_count() == before + 2)
+        server.close()
+        assert wait_for(lambda: threading.active_count() == before, 5)
+
+
+def test_head_answers_what_get_does_without_the_text() -> None:
+    server = metrics_server.MetricsServer(("127.0.0.1", 0))
+    server.start(lambda: MonitorReport("ok", None, (), ()))
+    with closing(server):
+        request = urllib.request.Request(server.url, method="HEAD")
+        with urlopen(request, timeout=30) as head, urlopen(server.url) as whole:
+            assert (head.status, head.read()) == (200, b"")
+            assert head.headers["Content-Type"] == whole.headers["Content-Type"]
 
 
 @pytest.mark.parametrize("words", [[], ["--optimize"], ["monitor"]], ids=str)
