@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -18,6 +19,8 @@ from gpurun.records.safety import CHECKPOINT
 
 FOLDER = ".gpurun"
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+RUNS: list[Path] = []
+"""Run folders that this process made."""
 INCOMPLETE = "the record is incomplete"
 DRAFT = re.compile(rf"\..+\.\d+\.[0-9a-f]{{6}}|(restart\d+-)?{re.escape(CHECKPOINT)}\.new")
 """Names of half-written files: those of `write_whole`, and the emergency checkpoint's."""
@@ -40,12 +43,20 @@ def find_home(cwd: Path, out: str | None = None) -> Path:
 
 
 def existing_home(cwd: Path, out: str | None = None) -> Path:
-    """The folder of all records as `find_home` has it; nothing is made, it may be missing."""
+    """The folder of all records as `find_home` has it; nothing is made, it may be missing.
+
+    Where `.gpurun/` cannot be written, new runs are in the state folder; before there are any, what
+    others left in `.gpurun/` is read.
+    """
     asked = out or os.environ.get("GPURUN_HOME")
     if asked:
         return cwd / asked
     here = cwd / FOLDER
-    return here if here.is_dir() else _state_folder()
+    try:
+        elsewhere = _state_folder()
+    except OSError:
+        return here
+    return here if here.is_dir() and (_writable(here) or not elsewhere.is_dir()) else elsewhere
 
 
 def newest_run(home: Path) -> Path | None:
@@ -101,6 +112,7 @@ def new_run(home: Path) -> Path:
             run.mkdir()
         except FileExistsError:
             continue
+        RUNS.append(run)
         return run
 
 
@@ -110,6 +122,20 @@ def run_folder(cwd: Path, out: str | None) -> Path:
         return new_run(find_home(cwd, out))
     except OSError as error:
         raise no_records(error) from None
+
+
+def of_a_folder(error: OSError) -> GpurunError | None:
+    """The error as one of a full disk or of a folder that somebody removed; None if it is ours."""
+    try:
+        gone = next((str(run) for run in RUNS if not run.is_dir()), None)
+        os.getcwd()
+    except FileNotFoundError:
+        gone = "the working folder"
+    if gone is not None:
+        return GpurunError(
+            f"{gone} is gone: somebody removed it", "start again, and keep it until gpurun ends"
+        )
+    return no_records(error) if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
 
 
 def no_records(error: OSError) -> GpurunError:
@@ -128,6 +154,14 @@ def lost_events(run: Path) -> str | None:
     """
     reasons = [path.read_text(errors="replace") for path in sorted(run.glob("events-*.error"))]
     return next(filter(None, reasons), "no room was left for it") if reasons else None
+
+
+def shown_path(path: Path | str) -> str:
+    """The path from the working folder, as it is where that folder is gone."""
+    try:
+        return os.path.relpath(path)
+    except FileNotFoundError:
+        return os.fspath(path)
 
 
 SOURCES = (".cfg", ".ini", ".ipynb", ".py", ".sh", ".yaml", ".yml")
@@ -166,15 +200,17 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader sees all of it or nothing of it.
 
     What is no file (`/dev/stderr`, a pipe) or a link to one is written to, not replaced. What a
-    stream like `/dev/stdout` leads to keeps what the script has written there.
+    stream like `/dev/stdout` leads to keeps what the script has written there. A byte of a path
+    that is no UTF-8 stands as an escape.
     """
+    data = text.encode("utf-8", "backslashreplace")
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        with path.open("a" if path.is_relative_to("/dev") else "w", encoding="utf-8") as file:
-            file.write(text)
+        with path.open("ab" if path.is_relative_to("/dev") else "wb") as file:
+            file.write(data)
         return
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
     try:
-        beside.write_text(text, encoding="utf-8")
+        beside.write_bytes(data)
         os.replace(beside, path)
     except OSError:
         beside.unlink(missing_ok=True)
@@ -199,9 +235,14 @@ def _finite(value: Any) -> Any:
 def _prepared(home: Path) -> Path:
     for folder in _ours(home):
         _keep_to_ourselves(folder)
-    if not os.access(home, os.W_OK | os.X_OK):
+    if not _writable(home):
         raise PermissionError(f"{home} is not writable")
     return home.resolve()
+
+
+def _writable(home: Path) -> bool:
+    places = (home, home / "runs", home / "tuned")
+    return all(os.access(place, os.W_OK | os.X_OK) for place in places if place.exists())
 
 
 def _keep_to_ourselves(folder: Path) -> None:
@@ -230,5 +271,7 @@ def _ours(home: Path) -> tuple[Path, ...]:
 
 def _state_folder() -> Path:
     state = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    return base / "gpurun"
+    base = state if os.path.isabs(state) else os.path.expanduser("~/.local/state")
+    if not os.path.isabs(base):
+        raise FileNotFoundError(errno.ENOENT, "the user has no home folder")
+    return Path(base) / "gpurun"

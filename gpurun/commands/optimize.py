@@ -37,6 +37,7 @@ from gpurun.rundir import (
     json_text,
     no_records,
     run_folder,
+    shown_path,
     write_json,
 )
 from gpurun.trials.signal_guard import SignalGuard
@@ -140,7 +141,7 @@ def optimize(options: Options) -> int:
 
 
 def _ended(verdict: str, code: int, tuned: TuningOutcome) -> int:
-    where = os.path.relpath(tuned.folder)
+    where = shown_path(tuned.folder)
     speedup = tuned.report.speedup if verdict == "faster" else None
     print_verdict(verdict, code, speedup=speedup, run=where)
     return code

@@ -165,7 +165,7 @@ def _sha256_of(paths: Sequence[Path]) -> str | None:
     if not paths:
         return None
     digests = "".join(f"{path.name}:{_sha256(path)};" for path in paths)
-    return hashlib.sha256(digests.encode()).hexdigest()
+    return hashlib.sha256(digests.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _sha256(path: Path) -> str | None:

@@ -24,7 +24,8 @@ def settings_path(home: Path, options: Options) -> Path:
     """The file that holds the settings of this command."""
     words = "\0".join((*rank_words(options), os.path.abspath(options.target.path)))
     words += "\0" + "\0".join(options.typed.args)
-    return home / "tuned" / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
+    digest = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+    return home / "tuned" / f"{digest[:16]}.json"
 
 
 def tuned_command(options: Options) -> tuple[str, ...]:

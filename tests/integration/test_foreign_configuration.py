@@ -13,6 +13,8 @@ import pytest
 from tests.conftest import Gpurun
 
 OTHER = 12_345
+ORDINARY = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
+"""Another user than the owner of files."""
 KNOB = """
 from gpurun.knobs.api import Effect, Knob, Skip
 open("ran", "w")
@@ -76,8 +78,7 @@ def test_a_user_is_asked_about_the_files_of_others_too(
 ) -> None:
     os.chown(folder.parent / "gpurun.toml", OTHER, OTHER)
     done = subprocess.run(
-        ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
-        + [sys.executable, "-m", "gpurun", "train.py"],
+        [*ORDINARY, sys.executable, "-m", "gpurun", "train.py"],
         cwd=folder,
         env=clean_environment,
         capture_output=True,

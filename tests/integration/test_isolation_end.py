@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.sandbox import KILL_SECONDS, LaunchSpec, Sandbox
 from tests.integration.isolation_launcher import (
     LAUNCHER,
     ME,
@@ -209,3 +211,17 @@ def test_a_program_that_is_not_there_is_told_from_a_box_that_cannot_be_set_up(
     broken = ME.sandbox(cwd, "true", writable=[str(cwd / "no-such-folder")])
     assert "could not be set up" in broken["error"]
     assert "no-such-folder" in broken["error"]
+
+
+def test_an_interrupt_while_a_trial_starts_ends_it_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sandbox, "_await_start", interrupt)
+    log = tmp_path / "log"
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        Sandbox(LaunchSpec(("true",), dict(os.environ), tmp_path, (), (), Mode.IN_PLACE, log))
+    assert time.monotonic() - begin < KILL_SECONDS
