@@ -42,7 +42,9 @@ def abandoned(places: Path) -> Iterator[tuple[tuple[Path, Path], ...]]:
     taken = [(lock, _take_over(lock)) for lock in sorted(places.glob(f"*{SUFFIX}"))]
     files = [(lock, file) for lock, file in taken if file is not None]
     try:
-        yield tuple((_folder(lock), Path(lock.read_text() or os.devnull)) for lock, _ in files)
+        yield tuple(
+            (_folder(lock), Path(os.fsdecode(lock.read_bytes()) or os.devnull)) for lock, _ in files
+        )
     finally:
         for lock, file in files:
             if not _folder(lock).exists():
@@ -108,7 +110,7 @@ def _locked_file(lock: Path, text: str) -> Iterator[None]:
             if _is_at(file, lock):
                 break
             os.close(file)  # somebody took the empty file for a left one in that moment
-        os.write(file, text.encode())
+        os.write(file, os.fsencode(text))
         yield
     finally:
         os.close(file)
