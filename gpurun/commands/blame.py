@@ -129,7 +129,7 @@ class BlameSearch:
             culprits=self.found,
             without_them=self._without,
             launches=tuple(self._launches),
-            command=(options.typed.path, *options.typed.args),
+            command=options.typed.shown,
             seconds=time.monotonic() - self._began,
         )
 

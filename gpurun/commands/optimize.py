@@ -29,7 +29,7 @@ from gpurun.knobs import all_knobs, find
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.nvml import tells_energy
 from gpurun.records.codec import to_json
-from gpurun.records.tuned_argument import TunedArgument
+from gpurun.records.script_arguments import TunedArgument
 from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
 from gpurun.report.tuning_progress import tuning_view
@@ -222,7 +222,7 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     thresholds = Thresholds(load_config(Path.cwd()).diagnose)
     tuning = TuningRun(options, series, view, started + budget, before, thresholds, budget)
     try:
-        view.started(" ".join((options.typed.path, *options.typed.args)), mode.value, budget)
+        view.started(" ".join(options.typed.shown), mode.value, budget)
         if imperfection:
             view.note(imperfection)
         failure = _carry_through(tuning, view)

@@ -422,7 +422,7 @@ def _bare_result(outcome: RunOutcome, options: Options, lost: str | None) -> Run
         "measured_steps": 0,
         "devices": (),
         "wall_seconds": outcome.wall_seconds,
-        "command": (options.target.path, *options.target.args),
+        "command": options.target.shown,
         "environment": {},
         "notes": () if lost is None else (f"{INCOMPLETE}: {lost}",),
         "attempts": () if outcome.run_dir is None else read_attempts(outcome.run_dir),

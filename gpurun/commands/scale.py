@@ -210,7 +210,7 @@ def _measure(
         interruption.hold()
         launcher.close()
     around = MeasurementContext(
-        command=(options.target.path, *options.target.args),
+        command=options.target.shown,
         devices=here,
         distributed=launcher.distributed,
         folder=folder,
@@ -264,7 +264,7 @@ def _facts(
         same={
             "version of gpurun": __version__,
             "version of torch": version("torch"),
-            "command": " ".join((target.kind.value, target.path, *target.args)),
+            "command": " ".join((target.kind.value, *target.shown)),
             "script": hashlib.sha256(text).hexdigest(),
             "plan (counts, rounds, steps, budget)": repr(plan),
             "exchange of gradients": repr(options.ddp_options),

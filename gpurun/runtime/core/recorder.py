@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Protocol
 
 from gpurun.records.codec import to_json
 from gpurun.records.events import HookEvent, ProcessEvent
+from gpurun.records.script_arguments import masked, masked_text
 
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 LEAST_NUMBER = 200
@@ -117,7 +118,7 @@ class Recorder:
                 rank=_number("RANK"),
                 local_rank=_number("LOCAL_RANK"),
                 world_size=_number("WORLD_SIZE"),
-                argv=_argv(),
+                argv=masked(_argv()),
                 python=sys.version.split()[0],
                 unix_time_ns=time.time_ns(),
                 clock_ns=time.perf_counter_ns(),
@@ -191,7 +192,7 @@ def _opened(path: str, flags: int) -> int:
 def error_text(error: BaseException) -> str:
     """An error in words, as a record holds it; raises nothing."""
     try:
-        return f"{type(error).__name__}: {error}"[:500]
+        return masked_text(f"{type(error).__name__}: {error}"[:500])
     except Exception:  # the text of an error may come from anybody's `__str__`
         return type(error).__name__
 
