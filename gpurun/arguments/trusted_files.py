@@ -1,16 +1,30 @@
-"""Files that may hold code for gpurun to run: nobody but this user and root can write them.
+"""Files of the configuration, which anybody can leave in `/tmp` or in a shared folder: the nearest
+one upward holds.
 
-Git asks the same of a repository (`safe.directory`). Anybody can leave a `gpurun.toml` in `/tmp` or
-in a shared folder, and the nearest one upward holds.
+So one that is no file is not waited for. One that makes gpurun run code must be this user's or
+root's, and others must not be able to write it, as Git asks of a repository (`safe.directory`).
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 from gpurun.errors import GpurunError
+
+MOST_BYTES = 1 << 24
+"""No configuration is as long; what has no end (a device) is not read."""
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file; `OSError` also for what is none, such as a pipe that nobody feeds."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(file, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return opened.read(MOST_BYTES)
 
 
 def require_trusted(config: Path, *code: Path) -> None:

@@ -120,3 +120,18 @@ def test_a_configuration_that_runs_no_code_may_be_anybodys(folder: Path, gpurun:
     config.write_text("[optimize]\nbudget = 20\n")
     os.chown(config, OTHER, OTHER)
     assert gpurun("train.py", cwd=folder).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["gpurun.toml", "pyproject.toml"])
+def test_a_configuration_that_is_no_file_holds_nobody_up(
+    name: str, folder: Path, gpurun: Gpurun
+) -> None:
+    (folder.parent / "gpurun.toml").unlink()
+    path = folder.parent / name
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        make(path)
+        done = gpurun("train.py", cwd=folder, timeout=60)
+        told = done.stderr.decode()
+        assert done.returncode == (2 if name == "gpurun.toml" else 0), told
+        assert name == "pyproject.toml" or "it is no regular file" in told
+        path.unlink()

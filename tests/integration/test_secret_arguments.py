@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import Gpurun
 from tests.integration.tunings import training
+from tests.repositories import commit, git
 
 SECRET = "s3cr3t"
 ARGUMENTS = (
@@ -86,3 +87,15 @@ def test_a_secret_before_the_script_is_not_repeated(folder: Path, gpurun: Gpurun
     assert done.returncode == 2
     assert "unknown flag --api-key=***" in done.stderr.decode()
     assert SECRET not in done.stderr.decode()
+
+
+def test_a_secret_in_a_setup_command_is_told_nowhere(folder: Path, gpurun: Gpurun) -> None:
+    setup = f"false --token {SECRET} https://u:{SECRET}@host.org/simple"
+    (folder / "gpurun.toml").write_text(f'[bench]\nscript = "train.py"\nsetup = "{setup}"\n')
+    git(folder, "init", "-q")
+    for message in ("one", "two"):
+        commit(folder, {"train.py": f"# {message}\n{training(10)}"}, message)
+    done = gpurun("bench", "--compare", "HEAD~1", "--json", "c.json", "--markdown", "c.md")
+    assert "setup failed on the baseline side" in done.stderr.decode()
+    written = [(folder / name).read_text() for name in ("c.json", "c.md")]
+    assert SECRET not in "".join([*written, done.stderr.decode()])
