@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+SIGNALLED = 128
+"""Exit codes above it stand for signals."""
 
 
 def entry() -> None:
-    """Exit with the code of `main`."""
+    """Exit with the code of `main`, whatever python makes of the end of a process.
+
+    Under PYTHONINSPECT, which is the script's, it would prompt; and a KeyboardInterrupt that passed
+    through an `exec` counts as unhandled although it was caught.
+    """
     from gpurun.cli import main
 
-    sys.exit(main(None))
+    code = main(None)
+    if sys.flags.inspect or code > SIGNALLED:
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

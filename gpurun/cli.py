@@ -5,10 +5,12 @@ The first word decides: a subcommand's name, else the main form (`gpurun [flags]
 
 from __future__ import annotations
 
-import errno
 import os
+import signal
 import sys
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from gpurun import __version__
 from gpurun.arguments.flag_parser import HelpAsked, split
@@ -17,7 +19,7 @@ from gpurun.arguments.mistyped_command import refuse_mistyped
 from gpurun.arguments.options import TargetKind
 from gpurun.commands import run_command
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.errors import ExitCode, GpurunError, ScriptFailed
+from gpurun.errors import ExitCode, GpurunError, ScriptFailed, say
 
 HELP = """\
 usage: gpurun [flags] script.py [script's arguments]     run it, and record the run
@@ -87,24 +89,43 @@ def main(args: list[str] | None = None) -> int:
     argv = sys.argv[1:] if args is None else list(args)
     _replace_closed_streams()
     try:
+        if args is None:
+            _catch_signals()
         return _dispatch(argv)
     except GpurunError as error:
         return _refused(error)
-    except KeyboardInterrupt:
-        print_verdict("interrupted", int(ExitCode.INTERRUPTED))
-        return int(ExitCode.INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        return _interrupted(interrupt)
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in NO_ROOM:
-            from gpurun.rundir import no_records
+        if isinstance(error.__cause__, KeyboardInterrupt):  # python wraps it, as in `__set_name__`
+            return _interrupted(error.__cause__)
+        from gpurun.rundir import of_a_folder
 
-            return _refused(no_records(error))
-        return _internal(error)
+        foreign = of_a_folder(error) if isinstance(error, OSError) else None
+        return _internal(error) if foreign is None else _refused(foreign)
+
+
+def _catch_signals() -> None:
+    """Have signals that would kill this process end it as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
+            signal.signal(number, _raise)
+
+
+def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt(number)
+
+
+def _interrupted(interrupt: KeyboardInterrupt) -> int:
+    code = 128 + next(iter(interrupt.args), signal.SIGINT)
+    print_verdict("interrupted", code)
+    return code
 
 
 def _refused(error: GpurunError) -> int:
-    _say(f"gpurun: {error.what}")
+    say(error.what)
     if error.todo:
-        _say(f"gpurun: {error.todo}")
+        say(error.todo)
     code = error.exit_code if isinstance(error, ScriptFailed) else int(error.code)
     print_verdict(error.verdict, code)
     return code
@@ -149,8 +170,6 @@ def main_form(argv: list[str]) -> int:
     return run(options)
 
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""A disk without room is no error of ours, wherever it shows."""
 COMMANDS = {
     "blame": "gpurun.commands.blame:blame",
     "bench": "gpurun.commands.bench:bench",
@@ -177,13 +196,6 @@ def _internal(error: Exception) -> int:
     except OSError:
         pass  # no room for details; the line itself still goes out
     text = str(error).splitlines()[0] if str(error) else ""
-    _say(f"gpurun: internal error: {type(error).__name__}: {text}{where}")
+    say(f"internal error: {type(error).__name__}: {text}{where}")
     print_verdict("internal_error", int(ExitCode.INTERNAL))
     return int(ExitCode.INTERNAL)
-
-
-def _say(line: str) -> None:
-    try:
-        sys.stderr.write(line + "\n")
-    except OSError:
-        pass  # stderr is gone; the exit code still tells

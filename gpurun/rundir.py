@@ -6,6 +6,7 @@ one in place of a folder (`_check`), and not one in place of a file (`write_whol
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -27,6 +28,8 @@ OWN_FOLDERS = (
 )  # fmt: skip
 """The folders of records beside `runs/`."""
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
+MADE: list[Path] = []
+"""Run folders that this process made."""
 INCOMPLETE = "the record is incomplete"
 DRAFT = re.compile(rf"\..+\.\d+\.[0-9a-f]{{6}}|(restart\d+-)?{re.escape(CHECKPOINT)}\.new")
 """Names of half-written files: those of `write_whole`, and the emergency checkpoint's."""
@@ -50,13 +53,24 @@ def find_home(cwd: Path, out: str | None = None) -> Path:
 
 
 def existing_home(cwd: Path, out: str | None = None) -> Path:
-    """The folder of all records as `find_home` has it; nothing is made, it may be missing."""
+    """The folder of all records as `find_home` has it; nothing is made, it may be missing.
+
+    Where `.gpurun/` cannot be written, new runs are in the state folder; before there are any, what
+    others left in `.gpurun/` is read.
+    """
     asked = out or os.environ.get("GPURUN_HOME")
-    here = (cwd / asked).resolve() if asked else cwd.resolve() / FOLDER
-    usable = here.is_dir() and not _is_others(here)
-    home = here if asked or usable else _state_folder()
+    home = (cwd / asked).resolve() if asked else _kept_in(cwd.resolve() / FOLDER)
     _check(home)
     return home
+
+
+def _kept_in(here: Path) -> Path:
+    try:
+        elsewhere = _state_folder()
+    except OSError:
+        return here
+    ours = here.is_dir() and not _is_others(here)
+    return here if ours and (_writable(here) or not elsewhere.is_dir()) else elsewhere
 
 
 def newest_run(home: Path) -> Path | None:
@@ -115,6 +129,7 @@ def new_run(home: Path) -> Path:
             run.mkdir()
         except FileExistsError:
             continue
+        MADE.append(run)
         return run
 
 
@@ -124,6 +139,20 @@ def run_folder(cwd: Path, out: str | None) -> Path:
         return new_run(find_home(cwd, out))
     except OSError as error:
         raise no_records(error) from None
+
+
+def of_a_folder(error: OSError) -> GpurunError | None:
+    """The error as one of a full disk or of a folder that somebody removed; None if it is ours."""
+    try:
+        gone = next((str(run) for run in MADE if not run.is_dir()), None)
+        os.getcwd()
+    except FileNotFoundError:
+        gone = "the working folder"
+    if gone is not None:
+        return GpurunError(
+            f"{gone} is gone: somebody removed it", "start again, and keep it until gpurun ends"
+        )
+    return no_records(error) if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
 
 
 def no_records(error: OSError) -> GpurunError:
@@ -142,6 +171,14 @@ def lost_events(run: Path) -> str | None:
     """
     reasons = [path.read_text(errors="replace") for path in sorted(run.glob("events-*.error"))]
     return next(filter(None, reasons), "no room was left for it") if reasons else None
+
+
+def shown_path(path: Path | str) -> str:
+    """The path from the working folder, as it is where that folder is gone."""
+    try:
+        return os.path.relpath(path)
+    except FileNotFoundError:
+        return os.fspath(path)
 
 
 SOURCES = (".cfg", ".ini", ".ipynb", ".py", ".sh", ".yaml", ".yml")
@@ -180,21 +217,27 @@ def write_output(path: Path, text: str) -> None:
     """Write a file that the user named, as `write_whole` does.
 
     What is no file (`/dev/stderr`, a pipe) or a link to one is written to, not replaced. What a
-    stream like `/dev/stdout` leads to keeps what the script has written there.
+    stream like `/dev/stdout` leads to keeps what the script has written there. A byte of a path
+    that is no UTF-8 stands as an escape.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        with path.open("a" if path.is_relative_to("/dev") else "w", encoding="utf-8") as file:
-            file.write(text)
+        with path.open("ab" if path.is_relative_to("/dev") else "wb") as file:
+            file.write(encoded(text))
     else:
         write_whole(path, text)
+
+
+def encoded(text: str) -> bytes:
+    """As UTF-8; a byte of a path that is none stands as an escape."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader sees all of it or nothing of it. A link is replaced."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
     try:
-        with beside.open("x", encoding="utf-8") as file:
-            file.write(text)
+        with beside.open("xb") as file:
+            file.write(encoded(text))
         os.replace(beside, path)
     except OSError:
         beside.unlink(missing_ok=True)
@@ -220,7 +263,7 @@ def _prepared(home: Path) -> Path:
     _check(home)
     for folder in _ours(home):
         _keep_to_ourselves(folder)
-    if not os.access(home, os.W_OK | os.X_OK):
+    if not _writable(home):
         raise PermissionError(f"{home} is not writable")
     return home
 
@@ -278,6 +321,11 @@ def _is_others(folder: Path) -> bool:
     return folder.exists() and folder.stat().st_uid not in trusted
 
 
+def _writable(home: Path) -> bool:
+    places = (home, home / RUNS, home / "tuned")
+    return all(os.access(place, os.W_OK | os.X_OK) for place in places if place.exists())
+
+
 def _keep_to_ourselves(folder: Path) -> None:
     """Make a folder that git ignores.
 
@@ -308,5 +356,7 @@ def _ours(home: Path) -> tuple[Path, ...]:
 
 def _state_folder() -> Path:
     state = os.environ.get("XDG_STATE_HOME", "")
-    base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
-    return (base / "gpurun").resolve()
+    base = state if os.path.isabs(state) else os.path.expanduser("~/.local/state")
+    if not os.path.isabs(base):
+        raise FileNotFoundError(errno.ENOENT, "the user has no home folder")
+    return (Path(base) / "gpurun").resolve()

@@ -13,6 +13,7 @@ from gpurun.arguments.flag_values import count_of
 from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.record import record
+from gpurun.records.script_arguments import masked
 
 T = TypeVar("T")
 
@@ -123,6 +124,7 @@ def _flag(word: str, flags: Flags) -> tuple[str, str | None]:
 
 def unknown_flag(word: str, flags: Flags, matches: Sequence[str] = ()) -> GpurunError:
     """The error for a flag that nobody knows, with the nearest one."""
+    (word,) = masked((word,))
     if matches:
         return GpurunError(
             f"{word} is ambiguous", "write one of " + ", ".join(f"--{m}" for m in matches)

@@ -21,6 +21,7 @@ from gpurun.arguments.gpurun_toml_keys import (
     checked_table,
 )
 from gpurun.arguments.options import Objective
+from gpurun.arguments.trusted_files import read_regular, require_trusted
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json
@@ -138,7 +139,7 @@ def is_configuration(path: Path) -> bool:
 def _read(path: Path, table: tuple[str, ...]) -> dict[str, Any] | None:
     """gpurun's table in the file; None if the file has none."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise GpurunError(f"{path} cannot be read: {error}", f"Mend or move {path}.") from None
     if table and "gpurun" not in text:
@@ -165,11 +166,14 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
 def _decode(document: dict[str, Any], path: Path, prefix: str) -> Config:
     document = checked_table(Config, document, path, prefix)
     config = from_json(Config, document)
+    knobs = [path.parent / knob for knob in config.knobs]
+    if knobs or config.bench != BenchConfig():
+        require_trusted(path, *knobs)
     out = None if config.run.out is None else str(path.parent / config.run.out)
     return replace(
         config,
         run=replace(config.run, out=out),
-        knobs=tuple(str(path.parent / knob) for knob in config.knobs),
+        knobs=tuple(map(str, knobs)),
         source=path,
     )
 

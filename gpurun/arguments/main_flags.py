@@ -22,10 +22,11 @@ from gpurun.arguments.options import Objective, Options, Target, TargetKind
 from gpurun.arguments.safety_flags import safety_of
 from gpurun.arguments.scale_flags import scale_options
 from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES, asks_for_ranks
+from gpurun.arguments.trusted_files import read_regular
 from gpurun.errors import GpurunError
 from gpurun.records.safety import NonfiniteAction
+from gpurun.records.script_arguments import MARK, TunedArgument
 from gpurun.records.spec import LossReduction
-from gpurun.records.tuned_argument import MARK, TunedArgument
 
 OWN_SWITCHES = (
     "optimize", "tune-only", "dry-run", "tuned", "trials-in-place", "quiet", "strong",
@@ -160,7 +161,7 @@ def _is_configured(cwd: Path) -> bool:
         if os.path.lexists(folder / "gpurun.toml"):
             return True
         try:
-            if b"gpurun" in (folder / "pyproject.toml").read_bytes():
+            if b"gpurun" in read_regular(folder / "pyproject.toml"):
                 return True
         except OSError:
             continue

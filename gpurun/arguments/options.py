@@ -9,8 +9,8 @@ from datetime import datetime
 from gpurun.records.effects import DEFAULT_ALLOW
 from gpurun.records.record import record
 from gpurun.records.safety import SafetySpec
+from gpurun.records.script_arguments import TunedArgument, masked
 from gpurun.records.spec import LossReduction, ProfileSpec, Setting
-from gpurun.records.tuned_argument import TunedArgument
 
 
 class TargetKind(enum.Enum):
@@ -42,6 +42,11 @@ class Target:
     kind: TargetKind
     path: str
     args: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """The program and its arguments as records and people see them: without secrets."""
+        return masked((self.path, *self.args))
 
 
 @record

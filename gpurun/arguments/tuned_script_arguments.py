@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gpurun.errors import GpurunError
-from gpurun.records.tuned_argument import MARK, TunedArgument
+from gpurun.records.script_arguments import MARK, TunedArgument
 
 WORD = re.compile(rf"(?P<key>[^=]*=)?{MARK}(?=[:\[])(?P<rest>.*)", re.DOTALL)
 """A word of ours. `user@tune:folder` and `@tune.txt` are the script's own."""

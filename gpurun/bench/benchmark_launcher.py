@@ -101,7 +101,7 @@ class Launcher:
         self.folder = folder
         self.mode = mode
         self.launched = 0
-        self.trials = TrialLauncher(folder, mode)
+        self.trials = TrialLauncher(folder, mode, tell=note)
         self._longest_later = 0.0
         self._longest_pair = 0.0
         self._slowest_step = 0.0

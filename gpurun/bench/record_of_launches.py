@@ -25,6 +25,7 @@ from gpurun.records.bench.benchmark import (
     utc_text,
 )
 from gpurun.records.result import ENDED_WELL
+from gpurun.records.script_arguments import masked
 
 HASH = re.compile(r"[0-9a-fA-F]{7,64}")
 TURNED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING")
@@ -121,7 +122,7 @@ def record_of(
         id=new_id(now),
         benchmark=benchmark.name,
         script=benchmark.script,
-        args=benchmark.args,
+        args=masked(benchmark.args),
         commit=version.commit,
         branch=version.branch,
         dirty=version.dirty,

@@ -24,7 +24,7 @@ from gpurun.measure.command_fingerprint import rank_words
 from gpurun.records.blame_report import BlameLaunch, BlameReport, LaunchState
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import SavedSettings
-from gpurun.rundir import run_folder, write_json
+from gpurun.rundir import run_folder, shown_path, write_json
 from gpurun.trials.applied_settings import applied_settings
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.tuner.culprit_settings import KnobGroup, culprits
@@ -91,7 +91,7 @@ def blame(argv: list[str]) -> int:
         code = int(EXIT_CODES[search.verdict])
     search.conclude(asked)
     found = ",".join("+".join(names) for names in search.found) or None
-    print_verdict(search.verdict, code, culprit=found, run=os.path.relpath(folder))
+    print_verdict(search.verdict, code, culprit=found, run=shown_path(folder))
     return code
 
 
@@ -129,7 +129,7 @@ class BlameSearch:
             culprits=self.found,
             without_them=self._without,
             launches=tuple(self._launches),
-            command=(options.typed.path, *options.typed.args),
+            command=options.typed.shown,
             seconds=time.monotonic() - self._began,
         )
 

@@ -77,7 +77,8 @@ def parallel(options: Options, shared: int = 0) -> Parallel:
     if nodes_asked_for(options, os.environ) is None:
         return Parallel(Share.GLOBAL, time.time_ns() % 2**32, shared, reduction)
     chosen = sorted(word for word in options.torchrun if word.startswith(RENDEZVOUS_FLAGS))
-    return Parallel(Share.GLOBAL, zlib.crc32(" ".join(chosen).encode()), shared, reduction)
+    seed = zlib.crc32(" ".join(chosen).encode("utf-8", "surrogatepass"))
+    return Parallel(Share.GLOBAL, seed, shared, reduction)
 
 
 def clean_up(run_dir: Path) -> None:

@@ -29,7 +29,7 @@ from gpurun.knobs import all_knobs, find
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.nvml import tells_energy
 from gpurun.records.codec import to_json
-from gpurun.records.tuned_argument import TunedArgument
+from gpurun.records.script_arguments import TunedArgument
 from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
 from gpurun.report.tuning_progress import tuning_view
@@ -37,6 +37,7 @@ from gpurun.rundir import (
     json_text,
     no_records,
     run_folder,
+    shown_path,
     write_json,
     write_output,
 )
@@ -141,7 +142,7 @@ def optimize(options: Options) -> int:
 
 
 def _ended(verdict: str, code: int, tuned: TuningOutcome) -> int:
-    where = os.path.relpath(tuned.folder)
+    where = shown_path(tuned.folder)
     speedup = tuned.report.speedup if verdict == "faster" else None
     print_verdict(verdict, code, speedup=speedup, run=where)
     return code
@@ -222,7 +223,7 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     thresholds = Thresholds(load_config(Path.cwd()).diagnose)
     tuning = TuningRun(options, series, view, started + budget, before, thresholds, budget)
     try:
-        view.started(" ".join((options.typed.path, *options.typed.args)), mode.value, budget)
+        view.started(" ".join(options.typed.shown), mode.value, budget)
         if imperfection:
             view.note(imperfection)
         failure = _carry_through(tuning, view)

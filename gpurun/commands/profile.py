@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from gpurun.arguments.subcommand_flags import parse_profile
 from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.commands.run import chosen_settings, run_with
 from gpurun.commands.written_outputs import check_outputs
-from gpurun.errors import GpurunError
+from gpurun.errors import GpurunError, say
 from gpurun.launch.launch_command import command_line
 from gpurun.profilers import all_profilers, chosen_profilers
 from gpurun.profilers.api import Profiler
@@ -74,7 +73,7 @@ def _working(asked: ProfileOptions, quiet: bool) -> tuple[Profiler, ...]:
         elif asked.sources is not None:
             raise GpurunError(f"--sources {profiler.name}: {obstacle.what}", obstacle.todo)
         elif not quiet:
-            sys.stderr.write(f"gpurun: without {profiler.title}: {obstacle.what}\n")
+            say(f"without {profiler.title}: {obstacle.what}")
     return tuple(working)
 
 
@@ -113,5 +112,5 @@ class ProfilerExtension:
             try:
                 more |= profiler.after_run(self._command, self._environment, run_dir, kernels)
             except (GpurunError, OSError) as error:
-                sys.stderr.write(f"gpurun: without {profiler.title}: {error}\n")
+                say(f"without {profiler.title}: {error}")
         return more

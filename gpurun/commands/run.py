@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -18,10 +17,19 @@ from typing import TYPE_CHECKING, Protocol
 from gpurun.arguments.options import Options, Target
 from gpurun.commands.unrecorded_run import unrecorded
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.errors import ExitCode, GpurunError, say
 from gpurun.records.codec import to_json
 from gpurun.records.spec import Exchange, Parallel, ProfileSpec, RunSpec, Setting
-from gpurun.rundir import INCOMPLETE, check_output, find_home, lost_events, new_run, write_json
+from gpurun.rundir import (
+    INCOMPLETE,
+    check_output,
+    find_home,
+    lost_events,
+    new_run,
+    no_records,
+    shown_path,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from gpurun.commands.live_outputs import LiveOutputs
@@ -103,7 +111,8 @@ def run_with(
         _note("the summary was interrupted")
     except Exception as error:
         _note(f"no summary of this run: {type(error).__name__}: {error}")
-    print_verdict(_verdict(exit_code, options, run_dir), exit_code, run=_shown(run_dir))
+    where = None if run_dir is None else shown_path(run_dir)
+    print_verdict(_verdict(exit_code, options, run_dir), exit_code, run=where)
     return exit_code
 
 
@@ -207,12 +216,13 @@ def chosen_settings(options: Options) -> SavedSettings | None:
     if options.settings is None and not options.tuned:
         return None
     from gpurun.arguments import settings_file
+    from gpurun.rundir import existing_home
     from gpurun.tuner import saved_settings
 
     if options.settings is not None:
         saved = settings_file.load(Path(options.settings))
     else:
-        saved = saved_settings.load_tuned(find_home(Path.cwd(), options.out), options)
+        saved = saved_settings.load_tuned(existing_home(Path.cwd(), options.out), options)
     return _reduced(saved, options) if options.without else saved
 
 
@@ -274,8 +284,8 @@ def _end_hidden(run_dir: Path, exit_code: int, quiet: bool) -> None:
 def _run_dir(options: Options, saved: SavedSettings | None) -> Path | None:
     try:
         return new_run(find_home(Path.cwd(), options.out))
-    except (OSError, RuntimeError) as error:
-        _note(unrecorded(options, saved, error))
+    except OSError as error:
+        _note(unrecorded(options, saved, no_records(error)))
         return None
 
 
@@ -362,7 +372,8 @@ def _conclude(
 
         print_summary(result, outcome.run_dir)
         if options.profile_every is not None:
-            _note(f"light profiles: gpurun diagnose {_shown(outcome.run_dir)} shows the last one")
+            where = shown_path(outcome.run_dir)
+            _note(f"light profiles: gpurun diagnose {where} shows the last one")
     diagnosed = options.profile and not options.quiet and lost_events(outcome.run_dir)
     for note in result.notes:
         if note.startswith(INCOMPLETE) and not shown and not diagnosed:
@@ -415,7 +426,7 @@ def _bare_result(outcome: RunOutcome, options: Options, lost: str | None) -> Run
         "measured_steps": 0,
         "devices": (),
         "wall_seconds": outcome.wall_seconds,
-        "command": (options.target.path, *options.target.args),
+        "command": options.target.shown,
         "environment": {},
         "notes": () if lost is None else (f"{INCOMPLETE}: {lost}",),
         "attempts": () if outcome.run_dir is None else read_attempts(outcome.run_dir),
@@ -434,12 +445,5 @@ def _verdict(exit_code: int, options: Options, run_dir: Path | None) -> str:
     return "ok" if exit_code == 0 else status_of(exit_code)
 
 
-def _shown(run_dir: Path | None) -> str | None:
-    return None if run_dir is None else os.path.relpath(run_dir)
-
-
 def _note(text: str) -> None:
-    try:
-        sys.stderr.write(f"gpurun: {' '.join(text.split())}\n")
-    except OSError:
-        pass  # stderr is gone; the run goes on
+    say(" ".join(text.split()))

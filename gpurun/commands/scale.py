@@ -28,7 +28,7 @@ from gpurun.probing.distributed_by_source import by_source, spawns_by_source
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingReport
 from gpurun.report.scaling_text import print_scaling
-from gpurun.rundir import run_folder, write_json
+from gpurun.rundir import run_folder, shown_path, write_json
 from gpurun.scaling.ddp_option_trials import DdpOptionTrials, told
 from gpurun.scaling.launch_rounds import DEFAULT_ROUNDS, LaunchRounds, Measurements, Plan
 from gpurun.scaling.nodes import NodeFacts, Nodes, NodeVerdict
@@ -115,7 +115,7 @@ def _report(
         report.exit_code,
         gpus=None if largest is None else largest.gpus,
         efficiency=None if largest is None else largest.efficiency,
-        run=os.path.relpath(folder),
+        run=shown_path(folder),
     )
     return report.exit_code
 
@@ -211,7 +211,7 @@ def _measure(
         interruption.hold()
         launcher.close()
     around = MeasurementContext(
-        command=(options.target.path, *options.target.args),
+        command=options.target.shown,
         devices=here,
         distributed=launcher.distributed,
         folder=folder,
@@ -265,7 +265,7 @@ def _facts(
         same={
             "version of gpurun": __version__,
             "version of torch": version("torch"),
-            "command": " ".join((target.kind.value, target.path, *target.args)),
+            "command": " ".join((target.kind.value, *target.shown)),
             "script": hashlib.sha256(text).hexdigest(),
             "plan (counts, rounds, steps, budget)": repr(plan),
             "exchange of gradients": repr(options.ddp_options),
@@ -312,5 +312,5 @@ def _show_failure(report: ScalingReport, measured: Measurements, folder: Path) -
         say(f"the script fails with {ranks}: {launch.error}")
         for line in launch.printed:
             say(f"output: {line}")
-        say(f"its whole output is in {os.path.relpath(launch.folder)}")
+        say(f"its whole output is in {shown_path(launch.folder)}")
     sys.stderr.flush()

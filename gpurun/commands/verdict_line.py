@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from gpurun.errors import write_line
 
 
 def print_verdict(verdict: str, exit_code: int, **facts: object) -> None:
     """Write `verdict=<verdict> exit=<code> key=value ...` to stderr; None facts are left out."""
     words = [f"verdict={verdict}", f"exit={exit_code}"]
     words += [f"{key}={_quoted(value)}" for key, value in facts.items() if value is not None]
-    try:
-        sys.stderr.write(" ".join(words) + "\n")
-        sys.stderr.flush()
-    except OSError:
-        pass  # nobody reads us any more: the exit code is all that is left to say
+    write_line(" ".join(words))
 
 
 def _quoted(value: object) -> str:

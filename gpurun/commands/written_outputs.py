@@ -58,9 +58,12 @@ def emit_text(place: str, text: str, flag: str, *, needed: bool = False) -> None
 
 
 def write_stdout(text: str) -> None:
-    """To stdout; a reader that has left (`| head`) had enough. `OSError` where there is no room."""
+    """To stdout, in UTF-8 as to a file; a reader that has left (`| head`) had enough.
+
+    `OSError` where there is no room.
+    """
     try:
-        sys.stdout.write(text)
+        sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
         sys.stdout.flush()
     except OSError as error:
         # what is left in the buffer would raise once more when python ends

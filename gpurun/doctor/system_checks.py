@@ -140,7 +140,7 @@ def records_check(cwd: Path, out: str | None) -> Check:
 
     try:
         home = find_home(cwd, out)
-    except (OSError, RuntimeError, GpurunError) as error:
+    except (OSError, GpurunError) as error:
         return Check("records", State.MISSING, str(error), "runs are not recorded or measured")
     if out is None and "GPURUN_HOME" not in os.environ and home != (cwd / FOLDER).resolve():
         cost = f"{cwd} is read-only: records of all projects share this folder"

@@ -29,7 +29,8 @@ class PseudoTerminal:
         self.master, self.slave = pty.openpty()
         _configure(self.slave)
         os.set_blocking(self.master, False)
-        self._log = log.open("w+b", buffering=0)
+        own = os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._log = open(own, "w+b", buffering=0)  # noqa: SIM115 - scripts print their arguments
         self._limit = limit
         self._stop, self._stopper = os.pipe()
         self._thread = threading.Thread(target=self._drain, name="gpurun-terminal", daemon=True)

@@ -104,7 +104,7 @@ class Sandbox:
             return
         assert self._supervisor.stdin is not None
         try:
-            self._supervisor.stdin.write(b"k")
+            self._supervisor.stdin.write(b"k\n")  # ends a line that it may still be reading
             self._supervisor.stdin.flush()
         except BrokenPipeError:  # it is ending by itself
             pass

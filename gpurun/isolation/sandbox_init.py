@@ -11,6 +11,7 @@ import signal
 import termios
 from collections.abc import Callable
 
+from gpurun.errors import visible
 from gpurun.isolation import kill_orphans, landlock, syscalls
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.overlay_root import OverlayRoot
@@ -49,9 +50,9 @@ def run(
 def describe(error: Exception) -> str:
     """One line with the failing call or path and the system's words for it."""
     if not isinstance(error, OSError) or error.strerror is None:
-        return f"{type(error).__name__}: {error}"
+        return visible(f"{type(error).__name__}: {error}")
     where = f"{error.filename}: " if error.filename else ""
-    return where + error.strerror
+    return visible(where + error.strerror)
 
 
 def _enter_overlay(
@@ -67,7 +68,7 @@ def _enter_overlay(
         flags = syscalls.MS_BIND | syscalls.MS_REC
         syscalls.mount("/proc", f"{root.root}/proc", flags=flags)
     for note in root.notes:
-        tell(f"note {note}\n".encode())
+        tell(f"note {visible(note)}\n".encode())
     root.enter()
 
 

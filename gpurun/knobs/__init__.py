@@ -18,7 +18,7 @@ from typing import Any, cast
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect, Knob
 from gpurun.knobs.script_argument import argument_called, script_argument
-from gpurun.records.tuned_argument import TunedArgument
+from gpurun.records.script_arguments import TunedArgument
 
 USER_PACKAGE = "gpurun_user_knobs"
 """Name of the package that users' knob files are imported into."""

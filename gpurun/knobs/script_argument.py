@@ -11,7 +11,7 @@ from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.knobs.command_line import with_flag
 from gpurun.records.facts import Facts
-from gpurun.records.tuned_argument import TunedArgument
+from gpurun.records.script_arguments import TunedArgument
 
 FLAG = re.compile(r"-\S+")
 KEY = re.compile(r"[^-=\s][^=]*=")

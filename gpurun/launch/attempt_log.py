@@ -10,12 +10,12 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpurun.errors import say
 from gpurun.formatting.number_text import count
 from gpurun.launch.rank_failures import failures_of
 from gpurun.records.codec import to_json
@@ -197,11 +197,3 @@ def _forget_store(handler: Any) -> None:
     for name in ("_bootstrap_store_info", "_shared_tcp_store_server"):
         if hasattr(handler, name):
             setattr(handler, name, None)
-
-
-def say(text: str) -> None:
-    """One line of ours on stderr, where there is still one."""
-    try:
-        sys.stderr.write(f"gpurun: {text}\n")
-    except OSError:
-        pass  # stderr is gone

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +22,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gpurun.arguments.options import Target, TargetKind
-from gpurun.errors import GpurunError
-from gpurun.launch.attempt_log import AttemptLog, NodeLost, say
+from gpurun.errors import GpurunError, say
+from gpurun.launch.attempt_log import AttemptLog, NodeLost
 from gpurun.launch.cluster_nodes import is_one_of_many, with_nodes
 from gpurun.launch.rank_resources import check_numa_binding
 from gpurun.records.ranks import Attempt
@@ -87,7 +86,8 @@ def main(argv: list[str]) -> int:
     try:
         return run_elastic(options.torchrun, options.target, os.environ)
     except GpurunError as error:
-        sys.stderr.write(f"gpurun: {error.what}\ngpurun: {error.todo}\n")
+        say(error.what)
+        say(error.todo)
         return int(error.code)
 
 

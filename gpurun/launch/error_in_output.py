@@ -6,6 +6,8 @@ import os
 import re
 from pathlib import Path
 
+from gpurun.records.script_arguments import masked_text
+
 OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|an't allocate memory|annot allocate memory|MemoryError"
     r"|_ALLOC_FAILED"
@@ -35,7 +37,7 @@ def last_error_line(log: Path) -> str:
     """Why a failed trial failed: the last line that names an exception, else the last line."""
     words = last_lines(log)
     named = [line for line in words if EXCEPTION.match(line)]
-    return (named or words or [""])[-1].strip()[:200]
+    return masked_text((named or words or [""])[-1].strip())[:200]
 
 
 def last_lines(log: Path, limit: int = 8192) -> list[str]:

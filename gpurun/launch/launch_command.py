@@ -30,7 +30,8 @@ def command_line(target: Target, python: str = sys.executable) -> tuple[str, ...
     """
     if target.kind is TargetKind.COMMAND:
         return (target.path, *target.args)
-    words = (*KIND_FLAGS[target.kind], target.path, *target.args)
+    end = ("--",) if target.kind is TargetKind.SCRIPT and target.path.startswith("-") else ()
+    words = (*KIND_FLAGS[target.kind], *end, target.path, *target.args)
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise GpurunError(
             "python runs gpurun with -I, -E or -S: no script can be observed under these flags",

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import NoReturn
 
-from gpurun.errors import GpurunError
+from gpurun.errors import GpurunError, visible
 from gpurun.launch.exit_code import exit_code_of
 
 FORWARDED = (
@@ -143,12 +143,15 @@ def _become(
         die_with_parent(parent)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # python ignores these for itself
             signal.signal(number, signal.SIG_DFL)
+        for number in FORWARDED:  # one that comes before the exec must end this process, not raise
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
         if ignored_children:
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.execvpe(command[0], list(command), dict(environment))
     except OSError as error:
-        os.write(2, f"gpurun: cannot run {command[0]}: {error.strerror}\n".encode())
+        os.write(2, f"gpurun: cannot run {visible(command[0])}: {error.strerror}\n".encode())
         os._exit(126 if error.errno == errno.EACCES else 127)
     finally:
         os._exit(126)

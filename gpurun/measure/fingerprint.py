@@ -17,6 +17,7 @@ from typing import Any
 from gpurun import __version__
 from gpurun.measure.machine import machine
 from gpurun.measure.nvml import driver_version
+from gpurun.records.script_arguments import masked, secrets_digest
 
 MOST_MODULES = 500
 """A script that imports more files beside it is fingerprinted by the first of them."""
@@ -39,7 +40,7 @@ def fingerprint(
     """
     path = None if script is None else (cwd / script).resolve()
     home = None if path is None else (root or path.parent)
-    here = machine()
+    here, secrets = machine(), secrets_digest(command)
     return {
         "script": None if path is None else _shown(path, cwd),
         "script_sha256": None if path is None else _sha256(path),
@@ -47,7 +48,8 @@ def fingerprint(
         if path is None or home is None
         else _sha256_of(modules_below(home, path)),
         "knobs_sha256": _sha256_of(_knob_files(knobs)),
-        "arguments": list(command),
+        "arguments": list(masked(command)),
+        **({} if secrets is None else {"secrets_sha256": secrets}),
         "cpu": _cpu_model(),
         "cores": here.cores,
         "gpus": list(here.gpus),
@@ -73,6 +75,7 @@ def _difference(key: str, now: Any, before: Any) -> str:
         "script_sha256": "the script's text has changed",
         "modules_sha256": "a module beside the script has changed",
         "knobs_sha256": "your own knobs have changed",
+        "secrets_sha256": "a secret among the arguments has changed",
     }
     if key in changed:
         return changed[key]
@@ -165,7 +168,7 @@ def _sha256_of(paths: Sequence[Path]) -> str | None:
     if not paths:
         return None
     digests = "".join(f"{path.name}:{_sha256(path)};" for path in paths)
-    return hashlib.sha256(digests.encode()).hexdigest()
+    return hashlib.sha256(digests.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _sha256(path: Path) -> str | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.arguments.options import Options
-from gpurun.errors import GpurunError, Refused, ScriptFailed
+from gpurun.errors import GpurunError, Refused, ScriptFailed, say
 from gpurun.isolation.available_modes import require
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.isolation.isolation_mode import Mode
@@ -84,7 +84,9 @@ def reduction_of(
     fingerprint = {
         **command_fingerprint(options),
         "ranks": ranks,
-        "environment_sha256": _digest(f"{k}={v}" for k, v in os.environ.items() if _matters(k)),
+        "environment_sha256": _digest(
+            f"{k}={os.environ[k]}" for k in sorted(os.environ) if _matters(k)
+        ),
     }
     found = _kept(place)
     if found is not None and found.holds(fingerprint):
@@ -127,14 +129,14 @@ def _matters(variable: str) -> bool:
 
 
 def _digest(words: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(sorted(words)).encode()).hexdigest()[:16]
+    text = "\0".join(words).encode("utf-8", "surrogatepass")
+    return hashlib.sha256(text).hexdigest()[:16]
 
 
 def _name(options: Options, ranks: int) -> str:
     said = "" if options.loss_reduction is None else options.loss_reduction.value
     script = str(Path(options.target.path).resolve())
-    words = "\0".join((script, *options.target.args, str(ranks), said))
-    return hashlib.sha256(words.encode()).hexdigest()[:16]
+    return _digest((script, *options.target.args, str(ranks), said))
 
 
 def _kept(path: Path) -> StoredReduction | None:
@@ -148,15 +150,10 @@ def _tell(options: Options, found: StoredReduction, when: str) -> None:
     if options.loss_reduction is not None:
         return  # nothing was measured
     for line in found.remark.splitlines():
-        _say(line)
+        say(line)
     if not options.quiet and found.reduction is not None:
         taken = "ranks take it as" if found.remark else "the loss is"
-        _say(f"{taken} a {found.reduction.value} over samples ({when})")
-
-
-def _say(line: str) -> None:
-    with suppress(OSError):
-        sys.stderr.write(f"gpurun: {line}\n")
+        say(f"{taken} a {found.reduction.value} over samples ({when})")
 
 
 # -- the launches ----------------------------------------------------------------------------------

@@ -297,17 +297,17 @@ CHANGING_SHAPES = "changing_shapes"
 """The trait of a model whose inputs had many shapes in few calls."""
 OUT_OF_MEMORY = "out_of_memory"
 """The trait of a script whose model ran out of memory. It may catch that and train with less."""
+CONNECTED = "connected"
+"""The trait of a trial that connected to another machine, once for each connection."""
 
 
 @record
 class TraitEvent:
-    """Something the script does by itself that knobs must respect.
+    """Something the script does by itself that knobs must respect; `detail` says where.
 
-    `trait`: "autocast", "compile", "grad_scaler", "ddp", "data_parallel", "process_group",
+    `trait`: one of those above, "autocast", "compile", "grad_scaler", "data_parallel",
     "cuda_batches", "scheduler_total_steps", "synchronize", "no_guard", "no_root",
-    "manual_attention", "double_backward", "keeps_tensors", "recomputes", "out_of_memory"; `detail`
-    says where. gpurun itself writes "hidden_ddp" (this rank exchanges the gradients of the module
-    in `detail`) and "parallel_refused" (it cannot).
+    "manual_attention"; "hidden_ddp": this rank exchanges the gradients of the module in `detail`.
     """
 
     kind: ClassVar[str] = "trait"

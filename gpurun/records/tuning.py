@@ -10,7 +10,7 @@ from gpurun.records.failure import FailureKind
 from gpurun.records.finding import Finding, FindingType
 from gpurun.records.record import record
 from gpurun.records.result import StepTime
-from gpurun.records.tuned_argument import TunedArgument
+from gpurun.records.script_arguments import TunedArgument
 
 TUNING_SCHEMA = "gpurun/tuning@1"
 SETTINGS_SCHEMA = "gpurun/settings@1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +14,7 @@ from gpurun.records.finding import EvidenceFigure, Finding, Location
 from gpurun.records.profile_figures import ProfileFigures
 from gpurun.report.counter_grid import TITLE, counter_grid
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, write_lines
+from gpurun.rundir import shown_path
 
 TOP = 5
 """Findings that are shown unless all are asked for."""
@@ -82,7 +82,7 @@ def place(location: Location) -> str:
     """A location as an editor takes it, from the current folder where it lies below it."""
     path = location.file
     if Path(path).is_absolute():
-        relative = os.path.relpath(path)
+        relative = shown_path(path)
         path = path if relative.startswith("..") else relative
     at = path if location.line is None else f"{path}:{location.line}"
     return at if location.function is None else f"{at} in {location.function}"

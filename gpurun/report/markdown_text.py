@@ -1,4 +1,8 @@
-"""Foreign text as Markdown: lines, code, lists and tables that it cannot break."""
+"""Foreign text as Markdown: lines, code, lists and tables that it cannot break.
+
+In a comment it notifies nobody and links to nothing. GitHub and GitLab look for `@name`, `#12` and
+addresses in what they have rendered, where a backslash is gone; a character without width stays.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,17 @@ from gpurun.report.terminal_table import Grid
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&!$])")
 """Characters that could begin markup anywhere in a line."""
+LINKED = re.compile(
+    r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=:)(?=//)|(?i:(?<=www)(?=\.)|(?<=mailto)(?=:)|(?<=xmpp)(?=:))"
+)
+"""Places inside of what would become a mention, a reference or a link."""
 BEGINS = re.compile(r"^([-+=]|\d+[.)](?=\s|$))")
 """What could begin a list or a heading at the beginning of a line."""
 
 
 def escaped(words: str) -> str:
     """Foreign text inside a line."""
-    return SPECIAL.sub(r"\\\1", one_line(words))
+    return SPECIAL.sub(r"\\\1", LINKED.sub("\N{ZERO WIDTH SPACE}", one_line(words)))
 
 
 def escaped_line(words: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from gpurun.formatting.one_line import one_line
 from gpurun.records.result import ENDED_WELL, RunResult, StepSplit
 from gpurun.records.tuning import SavedSettings
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, Span, write_lines
+from gpurun.rundir import shown_path
 
 _BAR_WIDTH = 30
 _NOTES_SHOWN = 3
@@ -259,7 +259,7 @@ def _joined(parts: Iterable[Line]) -> Line:
 
 def _short_path(path: Path) -> str:
     """The path from the current folder, where it lies below it."""
-    relative = os.path.relpath(path)
+    relative = shown_path(path)
     return str(path) if relative.startswith("..") else relative
 
 

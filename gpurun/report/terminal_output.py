@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+from gpurun.errors import visible
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
@@ -68,10 +70,10 @@ def stderr_console() -> Console:
 
 
 def rich_text(line: Line) -> Text:
-    """A line as rich draws it; brackets in foreign text are no markup."""
+    """A line as rich draws it; foreign text holds neither markup nor escape sequences."""
     from rich.text import Text
 
-    return Text.assemble(*line)
+    return Text.assemble(*((visible(text), style) for text, style in line))
 
 
 def gone_terminal_ignored() -> AbstractContextManager[None]:
@@ -107,7 +109,7 @@ def write_plain(lines: Sequence[str]) -> None:
     """Write plain lines in one piece."""
     if sys.stderr is None or not lines:
         return
-    text = "".join(f"{line.rstrip()}\n" for line in lines)
+    text = "".join(f"{visible(line).rstrip()}\n" for line in lines)
     try:
         text.encode(sys.stderr.encoding or "utf-8")
     except (UnicodeError, LookupError):

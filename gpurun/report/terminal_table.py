@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import TYPE_CHECKING
 
+from gpurun.errors import visible
 from gpurun.report.terminal_output import (
     gone_terminal_ignored,
     on_terminal,
@@ -103,6 +104,7 @@ def rich_table(grid: Grid, room: int | None = None) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    grid = replace(grid, rows=tuple(tuple(map(visible, row)) for row in grid.rows))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP - 1, 0, 0), show_edge=False)
     one_line = room is None
     widths = [None] * len(grid.columns) if room is None else _drawn_widths(grid, room)

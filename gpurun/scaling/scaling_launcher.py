@@ -47,7 +47,7 @@ class ScalingLauncher:
         """True if nothing but its source says so."""
         self._strong = options.scale.strong
         self._requests = RequestBuilder(options, folder, devices)
-        self._trials = TrialLauncher(folder, mode)
+        self._trials = TrialLauncher(folder, mode, tell=note)
         self._nodes = nodes
         self._note = note
         self._layer_holds = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -98,6 +99,17 @@ class PairOutcome(Generic[Side]):
         """The same pair with its second side first."""
         ratio = None if self.ratio is None else self.ratio.turned
         return replace(self, first=self.second, second=self.first, ratio=ratio)
+
+
+def connections(places: Counter[str]) -> str:
+    """One line about connections to other machines, counted by address."""
+    shown = ", ".join(place for place, _ in places.most_common(3))
+    more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+    times = "once" if places.total() == 1 else f"{places.total()} times"
+    return (
+        f"trials connected to other machines {times} ({shown}{more}): gpurun neither prevents nor "
+        "undoes what they do there"
+    )
 
 
 def conclude(

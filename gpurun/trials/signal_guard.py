@@ -9,7 +9,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SignalGuard:
-    """While it is entered, the first signal raises KeyboardInterrupt, and only outside of `hold`.
+    """While it is entered, the first signal raises KeyboardInterrupt, with its number and only
+    outside of `hold`.
 
     Further ones are noted: trials are being ended and records written, which must not be cut
     short. `signal` is the first signal's number, None if there was none. What was ignored when we
@@ -34,7 +35,7 @@ class SignalGuard:
         """Let signals interrupt again; one that was noted meanwhile does now."""
         self._held = False
         if self.signal is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(self.signal)
 
     def __enter__(self) -> SignalGuard:
         for number in SIGNALS:
@@ -58,4 +59,4 @@ class SignalGuard:
         if first:
             self.signal = number
         if first and not self._held:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)

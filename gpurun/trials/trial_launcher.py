@@ -17,13 +17,14 @@ import math
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gpurun.errors import GpurunError
+from gpurun.errors import GpurunError, say
 from gpurun.isolation.draft_removal import remove_drafts
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.isolation.isolation_mode import Mode
@@ -39,13 +40,14 @@ from gpurun.measure.other_programs import CROWDED, crowd_out
 from gpurun.measure.run_events import read_run
 from gpurun.measure.sampler import Sampler
 from gpurun.records.codec import to_json
+from gpurun.records.events import CONNECTED
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import RUN_SPEC, RunSpec
 from gpurun.rundir import other_runs, write_json
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.live_pair import fifo_obstacle, make_fifos
 from gpurun.trials.live_pair_launch import PairEnd, PairSide, run_live_pair
-from gpurun.trials.outcome import Outcome, PairOutcome, conclude
+from gpurun.trials.outcome import Outcome, PairOutcome, conclude, connections
 from gpurun.trials.prestart import Prestarted, has_several_slots, prestart_slots, what_to_import
 from gpurun.trials.progress import Progress
 from gpurun.trials.reference import BesideReference, Reference
@@ -63,6 +65,7 @@ CROWDED_ERROR = 0.2
 """Where other programs leave too few cores, one launch may have a core while the other shares one,
 for as long as the pair lasts: launches then differ far beyond what their turns show."""
 
+Tell = Callable[[str], None]
 OnSteps = Callable[[int, int], None]
 """Hears (steps so far, steps at least) while a launch runs."""
 SHARED = "shared"
@@ -78,14 +81,14 @@ class TrialLauncher:
     """
 
     def __init__(
-        self, folder: Path, mode: Mode, on_steps: OnSteps = lambda steps, of: None
+        self, folder: Path, mode: Mode, on_steps: OnSteps = lambda *_: None, tell: Tell = say
     ) -> None:
-        self.folder = folder
-        self.mode = mode
+        self.folder, self.mode = folder, mode
         self.longest = 0.0
         self.prestarted = Prestarted()
         self._launched = 0
-        self._on_steps = on_steps
+        self._on_steps, self._tell = on_steps, tell
+        self._connected: Counter[str] = Counter()
         self._layers: dict[str, Path] = {}
         self._reference: Reference | None = None
         (folder / SHARED).mkdir(parents=True, exist_ok=True)
@@ -223,7 +226,10 @@ class TrialLauncher:
         discard(self._shared(shared))
 
     def close(self) -> None:
-        """End waiting processes, and remove the files that only launches needed."""
+        """End waiting processes, remove what only launches needed, and tell of connections."""
+        if self._connected:
+            self._tell(connections(self._connected))
+            self._connected.clear()
         self.end_reference()
         self.prestarted.close()
         self._layers.clear()
@@ -362,7 +368,10 @@ class TrialLauncher:
     ) -> Outcome:
         self._launched += 1
         self.longest = max(self.longest, seconds)
-        return conclude(request, exit_code, seconds, given_up)
+        outcome = conclude(request, exit_code, seconds, given_up)
+        traits = [trait for log in outcome.logs for trait in log.traits]
+        self._connected.update(trait.detail for trait in traits if trait.trait == CONNECTED)
+        return outcome
 
 
 def _run_spec(request: LaunchRequest, *, hold: bool, live: bool) -> RunSpec:

@@ -16,6 +16,7 @@ from gpurun.errors import GpurunError
 from gpurun.launch.launch_command import typed_words
 from gpurun.measure.command_fingerprint import command_fingerprint, rank_words
 from gpurun.measure.fingerprint import differences
+from gpurun.records.script_arguments import masked
 from gpurun.records.tuning import APPLICABLE, SavedSettings, Unproven
 from gpurun.trials.applied_settings import applied_settings
 
@@ -24,7 +25,8 @@ def settings_path(home: Path, options: Options) -> Path:
     """The file that holds the settings of this command."""
     words = "\0".join((*rank_words(options), os.path.abspath(options.target.path)))
     words += "\0" + "\0".join(options.typed.args)
-    return home / "tuned" / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
+    digest = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
+    return home / "tuned" / f"{digest[:16]}.json"
 
 
 def tuned_command(options: Options) -> tuple[str, ...]:
@@ -39,7 +41,7 @@ def tuned_command(options: Options) -> tuple[str, ...]:
         words += ["--allow", ",".join(options.allowed)]
     if options.out is not None and options.out != configured.run.out:
         words += ["--out", options.out]
-    return (*words, *typed_words(rank_words(options), options.typed))
+    return masked((*words, *typed_words(rank_words(options), options.typed)))
 
 
 def save_unproven(path: Path, saved: SavedSettings) -> None:

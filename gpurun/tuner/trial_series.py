@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.arguments.options import Objective, Options
-from gpurun.errors import GpurunError
+from gpurun.errors import GpurunError, say
 from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import find
@@ -60,7 +60,8 @@ class TrialSeries:
         self.training_loaders: tuple[str, ...] = ()
         self._references = 0
         self._reference_samples = 1.0
-        self.launcher = TrialLauncher(folder, mode, on_progress)
+        tell = (lambda line: None) if options.quiet else say
+        self.launcher = TrialLauncher(folder, mode, on_progress, tell)
         self._hidden = hidden_ranks(options, mode)
         self._environment = dict(environment)
         if self._hidden is not None:

@@ -80,7 +80,7 @@ def tuning_document(
         isolation=isolation,
         decisions=tuple(findings.decisions),
         fingerprint=fingerprint,
-        command=(options.typed.path, *options.typed.args),
+        command=options.typed.shown,
         invocation=invocation,
         other_load=_other_load(trials),
         waits=_waits(findings.probe),

@@ -254,3 +254,9 @@ def test_a_range_that_is_none_is_refused(folder: Path, branched: tuple[str, str,
     repository = open_repository(folder)
     with pytest.raises(GpurunError, match="main is not an ancestor of faster"):
         repository.commits_between(*revisions(repository, "main", "faster"))
+
+
+def test_a_repository_may_have_a_line_break_in_its_name(tmp_path: Path) -> None:
+    folder = new_repository(tmp_path / "re\npo")
+    opened = open_repository(folder)
+    assert (opened.root, opened.common) == (folder, folder / ".git")

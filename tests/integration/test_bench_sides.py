@@ -304,6 +304,43 @@ def test_a_file_that_git_lfs_cannot_bring_is_told_with_the_cure(folder: Path) ->
     assert_nothing_left(folder)
 
 
+def test_a_filter_that_is_not_installed_is_named(folder: Path) -> None:
+    commit(folder, {".gitattributes": "*.bin filter=lfs\n", "weights.bin": "pointer"})
+    commit(folder, {"scripts/train.py": "newer"})
+    for key, value in (("smudge", "git-lfx smudge"), ("clean", "git-lfx clean")):
+        git(folder, "config", f"filter.lfs.{key}", value)
+    git(folder, "config", "filter.lfs.required", "true")
+    (folder / "weights.bin").touch()
+    for broken in (lambda: both(folder).__enter__(), lambda: open_repository(folder).changes()):
+        with pytest.raises(GpurunError, match="git needs git-lfx") as caught:
+            broken()
+        assert caught.value.todo.startswith("install git-lfx")
+    assert_nothing_left(folder)
+
+
+@pytest.mark.parametrize("name", ["re\npo", os.fsdecode(b"re\xffpo")])
+def test_a_repository_may_have_any_name(name: str, tmp_path: Path) -> None:
+    folder = new_repository(tmp_path / name)
+    commit(folder, {"scripts/train.py": "old"})
+    commit(folder, {"scripts/train.py": "new"})
+    with both(folder) as sides:
+        assert (sides.baseline.folder / "scripts/train.py").read_text() == "old"
+    assert places(folder) == []
+    assert not (folder / ".git" / "worktrees").exists()
+
+
+def test_submodules_that_git_would_fill_by_itself_are_filled(folder: Path) -> None:
+    library = new_repository(folder.parent / "library")
+    commit(library, {"lib.py": "library"})
+    git(folder, "submodule", "--quiet", "add", library, "lib")
+    git(folder, "commit", "-q", "-m", "library")
+    commit(folder, {"scripts/train.py": "newer"})
+    git(folder, "config", "submodule.recurse", "true")
+    with both(folder) as sides:
+        assert (sides.baseline.folder / "lib/lib.py").read_text() == "library"
+    assert_nothing_left(folder)
+
+
 def test_a_worktree_of_the_users_is_compared_like_any_checkout(folder: Path) -> None:
     linked = folder.parent / "linked"
     git(folder, "worktree", "add", "-q", "-b", "mine", linked)

@@ -15,6 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.sandbox import KILL_SECONDS, LaunchSpec, Sandbox
 from tests.integration.isolation_launcher import (
     LAUNCHER,
     ME,
@@ -253,3 +255,17 @@ def test_shared_memory_and_queues_of_a_trial_end_with_it(
     Path("/dev/shm", name).unlink(missing_ok=True)
     if empty:
         assert said["log"].split()[1] == str(os.statvfs("/dev/shm").f_blocks)
+
+
+def test_an_interrupt_while_a_trial_starts_ends_it_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sandbox, "_await_start", interrupt)
+    log = tmp_path / "log"
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        Sandbox(LaunchSpec(("true",), dict(os.environ), tmp_path, (), (), Mode.IN_PLACE, log))
+    assert time.monotonic() - begin < KILL_SECONDS

@@ -66,14 +66,15 @@ BEFORE_TORCH = tuple(
         "bootstrap.sitecustomize",
         "boot.activate", "boot.exit_record", "boot.gloo_threads",
         "boot.orphan_ranks", "boot.prestart_wait",
-        "core.device_clock", "core.hub_uploads", "core.patching",
+        "core.device_clock", "core.patching",
         "core.post_import", "core.recorder", "core.seeds",
         "ddp.prepare_ddp", "ddp.rank_files", "ddp.rank_info", "ddp.rank_layer",
         "observe.argparse_options", "observe.exit_metrics", "observe.import_log",
         "observe.loaded_modules", "observe.orphan_workers", "observe.step_clock",
         "probe.files_read", "probe.prepare_probe", "probe.refused_scripts",
         "profile.kineto_trace",
-        "trial.planted_delay", "trial.prepare_trial",
+        "trial.outside_connections", "trial.planted_delay", "trial.prepare_trial",
+        "trial.quiet_loggers",
     )
 )  # fmt: skip
 """Modules of the runtime that a process loads before its script imports torch. All others load

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from gpurun.bench.compare.comparison_document import worst_with_others
@@ -50,3 +51,12 @@ def test_several_benchmarks_are_one_comment_with_the_worst_first() -> None:
     assert [line for line in rest if line.startswith(("<!--", "###"))] == [
         "### gpurun bench: PASS other: throughput −0.1 %; peak memory ±0.0 % (4 pairs)"
     ]
+
+
+def test_a_comment_notifies_nobody_and_links_to_nothing() -> None:
+    findings = found([800.0, 801.0, 799.0, 800.5])
+    findings.notes.append("thanks @octocat and @org/team, a@b.org, #12, www.x.org, https://x.org/y")
+    written = comparison_markdown(document(findings))
+    assert not re.search(r"@\w|#\d|https?://|www\.|mailto:", written.replace(MARKER, ""))
+    assert "octocat" in written
+    assert "x.org/y" in written

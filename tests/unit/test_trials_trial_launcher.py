@@ -218,7 +218,7 @@ def test_the_ratio_of_a_pair_is_less_exact_where_others_left_too_few_cores(
     result = SimpleNamespace(host=HostUse(50.0, 2.0, 1, 1, others), core_wait_percent=waits)
 
     def concluded(request: LaunchRequest, *_: object) -> Any:
-        one = SimpleNamespace(result=result, failure=None, status="stopped")
+        one = SimpleNamespace(result=result, failure=None, status="stopped", logs=())
         one.as_side = lambda peak: one
         return one
 

@@ -12,6 +12,7 @@ from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import Unfinished
 from gpurun.errors import ExitCode
 from gpurun.records.bench.bisection import BisectionReport
+from gpurun.records.script_arguments import masked
 
 EXIT_CODES = {
     "found": ExitCode.OK,
@@ -48,7 +49,7 @@ def bisection_report(
     commits = () if line is None else line.commits
     return BisectionReport(
         benchmark=benchmark.name,
-        command=(benchmark.script, *benchmark.args),
+        command=masked((benchmark.script, *benchmark.args)),
         verdict=verdict,
         exit_code=int(EXIT_CODES[verdict] if unfinished is None else unfinished.exit_code),
         good=None if line is None else line.good,

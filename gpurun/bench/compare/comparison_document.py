@@ -22,6 +22,7 @@ from gpurun.records.bench.comparison import (
     TrainingComparison,
 )
 from gpurun.records.bench.metrics import Metric
+from gpurun.records.script_arguments import masked
 from gpurun.stats.gate import SPEED_PRIOR, MetricResult, Verdict
 
 EXIT_CODES = {
@@ -89,7 +90,7 @@ def comparison(
     culprit = _culprit(compared) if verdict == Verdict.REGRESSION.value else None
     return Comparison(
         benchmark=benchmark.name,
-        command=(benchmark.script, *benchmark.args),
+        command=masked((benchmark.script, *benchmark.args)),
         verdict=verdict,
         exit_code=int(EXIT_CODES[verdict] if unfinished is None else unfinished.exit_code),
         regression_detected=verdict == Verdict.REGRESSION.value,

@@ -36,6 +36,7 @@ from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.bench.selftest import Selftest, SelftestPart
+from gpurun.records.script_arguments import masked
 from gpurun.rundir import new_run
 from gpurun.trials.signal_guard import SignalGuard
 
@@ -92,7 +93,7 @@ def _document(
     todo = {"pass": TRUSTED, "wrong": UNTRUSTED}.get(verdict, (undecided or [""])[0])
     return Selftest(
         benchmark=benchmark.name,
-        command=(benchmark.script, *benchmark.args),
+        command=masked((benchmark.script, *benchmark.args)),
         verdict=verdict,
         exit_code=int(EXIT_CODES[verdict]) if unfinished is None else unfinished.exit_code,
         commit=progress.commit,

@@ -119,7 +119,7 @@ def _locked_file(lock: Path, text: str) -> Iterator[None]:
             if _is_at(file, lock):
                 break
             os.close(file)  # somebody took the empty file for a left one in that moment
-        os.write(file, text.encode())
+        os.write(file, os.fsencode(text))
         yield
     finally:
         os.close(file)

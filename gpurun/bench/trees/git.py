@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,14 @@ REDIRECTING = frozenset(
     )
 )  # fmt: skip
 """Variables under which git looks at another repository, index or set of objects."""
-SETTINGS = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "advice.detachedHead=false")
+SETTINGS = (
+    "core.fsmonitor=false",
+    f"core.hooksPath={os.devnull}",
+    "advice.detachedHead=false",
+    "submodule.recurse=false",  # a new worktree has none yet: `submodules` fills them
+)
+NOT_INSTALLED = re.compile(r"([\w./+-]+): (?:command )?not found$", re.MULTILINE)
+"""A shell's line about the program of a filter."""
 MOST_OF_A_LINE = 10_000
 """The most commits of a branch that are distinguished; older records do not belong to its
 history."""
@@ -202,11 +210,12 @@ class Repository:
 
 def open_repository(folder: Path) -> Repository:
     """The repository that `folder` lies in; `GpurunError` says what keeps git from answering."""
-    words = ("rev-parse", "--show-toplevel", "--git-common-dir")
+    words = ("rev-parse", "--show-toplevel")
     done = run_git(folder, *words)
     if done.returncode == 0:
-        root, common = done.stdout.splitlines()
-        return Repository(Path(root), Path(os.path.realpath(folder / common)))
+        common = run_git(folder, "rev-parse", "--git-common-dir").stdout.removesuffix("\n")
+        root = Path(done.stdout.removesuffix("\n"))
+        return Repository(root, Path(os.path.realpath(folder / common)))
     if "dubious ownership" in done.stderr:
         place = done.stderr.partition("repository at '")[2].partition("'")[0]
         raise GpurunError(
@@ -279,7 +288,13 @@ def short(commit: str) -> str:
 
 
 def failure(words: tuple[str, ...], stderr: str) -> GpurunError:
-    """The error for a failed git command, with git's message in one line."""
+    """The error for a failed git command, with its cause in one line."""
+    missing = NOT_INSTALLED.search(stderr)
+    if missing is not None:
+        return GpurunError(
+            f"git needs {missing[1]} for files of this repository, and it is not installed",
+            f"install {missing[1]}, or take its filter out of git's configuration",
+        )
     lines = [line for line in stderr.splitlines() if line.strip()]
     reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), None)
     told = reason or (lines[-1] if lines else "it gave no reason")

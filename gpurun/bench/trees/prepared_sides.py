@@ -17,6 +17,7 @@ from gpurun.bench.trees.setup_command import run_setup
 from gpurun.bench.trees.virtual_environment import activated, make_environment
 from gpurun.bench.trees.worktrees import checked_out
 from gpurun.errors import GpurunError
+from gpurun.records.script_arguments import masked_text
 from gpurun.records.spec import Trees
 from gpurun.trials.applied_settings import AppliedSettings
 
@@ -165,7 +166,7 @@ def set_up(
     """Run the setup command on a side, where there is one; `SetupFailed` where it fails."""
     if benchmark.setup is None:
         return
-    tell(f"setup of the {side.name} side: {benchmark.setup}")
+    tell(masked_text(f"setup of the {side.name} side: {benchmark.setup}"))
     folder = _same_folder(side.tree, users, _source(benchmark, users))
     variables = {**side.variables, "PWD": str(folder)}
     run_setup(benchmark.setup, side.name, folder, variables, logs)

@@ -12,6 +12,7 @@ from pathlib import Path
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.launch.exit_code import exit_code_of
 from gpurun.launch.process import die_with_parent
+from gpurun.records.script_arguments import masked_text
 
 LAST_LINES = 3
 
@@ -88,4 +89,4 @@ def _told(command: str, side: str, code: int, log: Path) -> str:
     with log.open(encoding="utf-8", errors="replace") as lines:
         last = deque((" ".join(line.split()) for line in lines if line.strip()), LAST_LINES)
     words = " | ".join(last) if last else "it wrote nothing"
-    return f"setup failed on the {side} side: {command!r} ended with {code}: {words}"
+    return masked_text(f"setup failed on the {side} side: {command!r} ended with {code}: {words}")

@@ -79,7 +79,7 @@ def _borrow(source: Path, target: Path, commit: str) -> None:
     _call(target.parent, "init", "--quiet", "--template=", os.fspath(target))
     own = target / ".git"
     (own / "objects" / "info").mkdir(exist_ok=True)
-    (own / "objects" / "info" / "alternates").write_text(f"{source / 'objects'}\n")
+    (own / "objects" / "info" / "alternates").write_bytes(os.fsencode(source / "objects") + b"\n")
     if (source / "shallow").exists():
         (own / "shallow").write_bytes((source / "shallow").read_bytes())
     _call(target, "checkout", "--quiet", "--detach", commit)

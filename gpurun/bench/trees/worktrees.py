@@ -14,7 +14,6 @@ the commit. Missing objects are then fetched, or git says that it cannot.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,8 +22,8 @@ from pathlib import Path
 
 from gpurun.bench.trees import submodules
 from gpurun.bench.trees.folder_locks import abandoned, alone_with, claimed
-from gpurun.bench.trees.git import Repository, failure, run_git
-from gpurun.errors import GpurunError
+from gpurun.bench.trees.git import NOT_INSTALLED, Repository, failure, run_git
+from gpurun.errors import GpurunError, say
 from gpurun.isolation.folder_removal import MARK, discard, is_marked, mark
 from gpurun.rundir import own_folder
 
@@ -87,7 +86,8 @@ def _add(repository: Repository, tree: Path, commit: str) -> None:
         done = run_git(tree, "reset", "--hard", "--quiet")
     if done.returncode == 0:
         return
-    if "smudge filter lfs" in done.stderr or "git-lfs" in done.stderr:
+    of_lfs = "smudge filter lfs" in done.stderr or "git-lfs" in done.stderr
+    if of_lfs and not NOT_INSTALLED.search(done.stderr):
         raise GpurunError(
             f"git LFS could not bring the files of {commit[:9]}",
             f"git lfs fetch origin {commit[:9]}, then compare again",
@@ -118,12 +118,15 @@ def _remove(place: Path, common: Path) -> None:
     if not listed:
         discard(place)
     if place.exists():
-        sys.stderr.write(f"gpurun: {place} could not be removed; the next comparison tries again\n")
+        say(f"{place} could not be removed; the next comparison tries again")
 
 
 def _known(common: Path) -> list[Path]:
-    """The worktrees that the repository lists; none where it is gone itself."""
-    if not common.is_dir():
-        return []
-    listed = run_git(common, "worktree", "list", "--porcelain").stdout.splitlines()
-    return [Path(line[len("worktree ") :]) for line in listed if line.startswith("worktree ")]
+    """The worktrees that the repository knows; none where it is gone itself.
+
+    `git worktree list` names one a line, and a name may hold a line break.
+    """
+    named = [
+        (one.parent, os.fsdecode(one.read_bytes())) for one in common.glob("worktrees/*/gitdir")
+    ]
+    return [Path(os.path.normpath(own / text.rstrip("\n"))).parent for own, text in named]

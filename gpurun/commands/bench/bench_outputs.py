@@ -38,7 +38,7 @@ def emit_exports(exports: Sequence[tuple[str, str]], runs: Sequence[Tracked]) ->
 
 
 def _append(path: Path, text: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(f"{text}\n")
 
 

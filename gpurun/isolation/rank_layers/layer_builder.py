@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
+from gpurun.errors import visible
 from gpurun.isolation import syscalls
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.namespaces import enter_mount_namespace
@@ -57,7 +58,7 @@ def enter_layer(
         syscalls.die_with_parent(death_signal)
     _hand_over(ours)
     if order["probe"]:
-        os.write(2, "".join(f"{note}\n" for note in root.notes).encode())
+        os.write(2, "".join(f"{visible(note)}\n" for note in root.notes).encode())
 
 
 def _spec(

@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
+from importlib._bootstrap import module_from_spec
+from importlib.machinery import PathFinder
 from types import ModuleType
+from typing import Any
 
 from gpurun.records.codec import from_json
+from gpurun.records.frames import drop_frame
 from gpurun.records.spec import RunSpec
 from gpurun.runtime.boot import exit_record, orphan_ranks, rank_output
+from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
 
 HELPERS = ("compile_worker", "resource_tracker", "gpurun.launch.elastic_agent")
 """Python processes that torch, multiprocessing and we start: the runtime stays inert there."""
+
+PACKAGE = os.path.realpath(f"{__file__}/../../..") + os.sep
 
 HEARTBEAT_SECONDS = str(24 * 3600)
 """A side of a live pair may be silent for this long: it is frozen in the other's turns."""
@@ -25,6 +33,7 @@ FORK_SERVER = "multiprocessing.forkserver"
 
 def activate(spec_path: str) -> None:
     """Arm the runtime of this process from the spec file at `spec_path`."""
+    _give_way()
     command = getattr(sys, "orig_argv", [])
     if any(helper in word for word in command for helper in HELPERS):
         return
@@ -45,6 +54,52 @@ def activate(spec_path: str) -> None:
     exit_record.write_at_exit(spec)
     _prepare(spec)
     when_imported("torch", lambda _: _install_hooks(spec, start))
+
+
+def _give_way() -> None:
+    """Let the script import a module of its own that is called `gpurun`, and do not come between
+    it and `-m coverage run`.
+
+    Ours find one another without that name, once the packages right below it are there.
+    """
+    main = sys.argv[0] if getattr(sys, "argv", None) else ""
+    folder = "" if main in ("", "-c", "-m") else os.path.dirname(os.path.realpath(main))
+    own = PathFinder.find_spec("gpurun", [folder])
+    if own is not None and own.loader is not None and own.origin != f"{PACKAGE}__init__.py":
+        import gpurun.errors
+        import gpurun.identity_map
+        import gpurun.knobs
+        import gpurun.numa  # noqa: F401
+
+        sys.modules["gpurun"] = module_from_spec(own)
+        sys.modules["gpurun"].__class__ = OwnModule
+    if "coverage" not in sys.modules and any("coverage" in word for word in sys.orig_argv):
+        when_imported("coverage.inorout", _keep_out)
+
+
+class OwnModule(ModuleType):
+    """A module of the user's that runs when the script first uses it, not before."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # `inspect` asks all modules for some
+            raise AttributeError(name)
+        self.__class__ = ModuleType  # type: ignore[assignment]
+        try:
+            self.__loader__.exec_module(self)  # type: ignore[union-attr]
+        except BaseException as error:
+            sys.modules.pop(self.__name__, None)
+            drop_frame(error)
+            raise
+        return getattr(self, name)
+
+
+def _keep_out(inorout: ModuleType) -> None:
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda self, file, frame: (
+            "is part of gpurun" if file.startswith(PACKAGE) else original(self, file, frame)
+        )
+
+    replace(inorout.InOrOut, "check_include_omit_etc", make)
 
 
 def _read_spec(path: str) -> RunSpec:

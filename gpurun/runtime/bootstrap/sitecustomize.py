@@ -4,10 +4,12 @@ It reaches `python script.py`, `-m module`, spawned ranks and inner launchers al
 frame in a traceback. It does three things and gets out of the way: takes this folder off
 `sys.path`, lets the user's own sitecustomize run, and activates the runtime if a spec is named.
 Nothing that fails here may reach the user's program.
+
+A child may be another python, as old as 2: this file is valid there, and does the first two.
 """
 
 
-def _leave_path(here: str) -> None:
+def _leave_path(here):  # type: (str) -> None
     import os
     import sys
 
@@ -15,7 +17,7 @@ def _leave_path(here: str) -> None:
     sys.path_importer_cache.pop(here, None)
 
 
-def _run_users_own() -> None:
+def _run_users_own():  # type: () -> None
     """Import the sitecustomize that python would have imported without us."""
     import sys
 
@@ -23,7 +25,7 @@ def _run_users_own() -> None:
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:
-        if error.name != "sitecustomize":
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":
             raise
     finally:
         # python's import machinery looks for the name again after this module has run
@@ -31,12 +33,12 @@ def _run_users_own() -> None:
             sys.modules.setdefault("sitecustomize", ours)
 
 
-def _activate(here: str) -> None:
+def _activate(here):  # type: (str) -> None
     import os
     import sys
 
     spec = os.environ.get("GPURUN_SPEC")
-    if not spec:
+    if not spec or sys.version_info < (3, 10):
         return
     root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
     sys.path.insert(0, root)
@@ -47,7 +49,7 @@ def _activate(here: str) -> None:
     activate.activate(spec)
 
 
-def _main() -> None:
+def _main():  # type: () -> None
     import os
 
     here = os.path.dirname(os.path.abspath(__file__))
@@ -57,7 +59,7 @@ def _main() -> None:
     except Exception as error:
         try:
             with open(os.environ["GPURUN_SPEC"] + ".error", "w") as file:
-                file.write(f"{type(error).__name__}: {error}\n")
+                file.write("{}: {}\n".format(type(error).__name__, error))  # noqa: UP032
         except OSError:
             pass  # an unwritable folder must not stop the script; the launcher notes the silence
     _run_users_own()

@@ -7,6 +7,7 @@ record itself takes no more. A forked child starts a file of its own.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import sys
@@ -17,8 +18,10 @@ from typing import Any, ClassVar, Protocol
 
 from gpurun.records.codec import to_json
 from gpurun.records.events import HookEvent, ProcessEvent
+from gpurun.records.script_arguments import masked, masked_text
 
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+LEAST_NUMBER = 200
 _ENCODER = json.JSONEncoder(default=repr, separators=(",", ":"))
 
 
@@ -104,9 +107,7 @@ class Recorder:
         name = f"rank{rank}-{os.getpid()}" if rank.isdigit() else str(os.getpid())
         self._path = os.path.join(self.run_dir, f"events-{name}.jsonl")
         try:
-            self._file = os.open(
-                self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
-            )
+            self._file = _opened(self._path, FLAGS | os.O_CREAT)
             self._identity = _identity(self._file)
         except OSError as error:
             self._end(error)
@@ -117,7 +118,7 @@ class Recorder:
                 rank=_number("RANK"),
                 local_rank=_number("LOCAL_RANK"),
                 world_size=_number("WORLD_SIZE"),
-                argv=_argv(),
+                argv=masked(_argv()),
                 python=sys.version.split()[0],
                 unix_time_ns=time.time_ns(),
                 clock_ns=time.perf_counter_ns(),
@@ -163,7 +164,7 @@ class Recorder:
                 return
         except OSError:
             pass
-        self._file = os.open(self._path, FLAGS)
+        self._file = _opened(self._path, FLAGS)
         self._identity = _identity(self._file)
 
     def _forked(self) -> None:
@@ -177,10 +178,21 @@ class Recorder:
             pass  # the script had closed it already
 
 
+def _opened(path: str, flags: int) -> int:
+    """The file under a number that no script counts on: the first that it opens is 3."""
+    low = os.open(path, flags, 0o644)
+    try:
+        high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, LEAST_NUMBER)
+    except OSError:  # fewer files are allowed
+        return low
+    os.close(low)
+    return high
+
+
 def error_text(error: BaseException) -> str:
     """An error in words, as a record holds it; raises nothing."""
     try:
-        return f"{type(error).__name__}: {error}"[:500]
+        return masked_text(f"{type(error).__name__}: {error}"[:500])
     except Exception:  # the text of an error may come from anybody's `__str__`
         return type(error).__name__
 

@@ -7,12 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Callable, MutableMapping
-from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
-from gpurun.errors import ExitCode
+from gpurun.errors import ExitCode, say
 from gpurun.knobs.callers import is_users
 from gpurun.records.events import PARALLEL_REFUSED, TraitEvent
 from gpurun.runtime.core.recorder import RECORDER
@@ -81,9 +80,7 @@ def line_of(frame: FrameType | None) -> str:
 def warn(what: str) -> None:
     """Write one line for the user, from rank 0, if stderr is open."""
     if current_rank().rank == 0:
-        with suppress(OSError, ValueError, AttributeError):
-            sys.stderr.write(f"gpurun: {what}\n")
-            sys.stderr.flush()
+        say(what)
 
 
 def stop_rank(what: str, todo: str, code: int = int(ExitCode.USAGE)) -> NoReturn:
@@ -93,6 +90,6 @@ def stop_rank(what: str, todo: str, code: int = int(ExitCode.USAGE)) -> NoReturn
     if current_rank().rank:
         time.sleep(AFTER_YOU_SECONDS)
     sys.stdout.flush()
-    sys.stderr.write(f"gpurun: {what}\ngpurun: {todo}\n")
-    sys.stderr.flush()
+    say(what)
+    say(todo)
     os._exit(code)

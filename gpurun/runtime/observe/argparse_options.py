@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpurun.records.events import ArgumentsEvent
 from gpurun.records.frames import transparent
+from gpurun.records.script_arguments import MASK, is_secret, masked_text
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
@@ -45,7 +46,7 @@ def _write(parser: ArgumentParser, namespace: Namespace) -> None:
         {
             "flags": list(action.option_strings),
             "dest": action.dest,
-            "value": _scalar(getattr(namespace, action.dest, None)),
+            "value": _shown(action.dest, getattr(namespace, action.dest, None)),
         }
         for action in parser._actions
         if action.option_strings and action.dest != "help"
@@ -53,5 +54,9 @@ def _write(parser: ArgumentParser, namespace: Namespace) -> None:
     RECORDER.event(ArgumentsEvent(options=options))
 
 
-def _scalar(value: object) -> Any:
-    return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)[:200]
+def _shown(name: str, value: object) -> Any:
+    """A scalar as it is, anything else in words, and neither if it is a secret."""
+    if isinstance(value, (bool, int, float, type(None))):
+        return value
+    text = value if isinstance(value, str) else repr(value)[:200]
+    return MASK if is_secret(name) else masked_text(text)

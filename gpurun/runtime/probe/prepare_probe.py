@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 from gpurun.records.spec import ProbeSpec
-from gpurun.runtime.core import hub_uploads, seeds
+from gpurun.runtime.core import seeds
 from gpurun.runtime.probe.files_read import FilesRead
 from gpurun.runtime.probe.refused_scripts import note_starts, refuse_libraries
+from gpurun.runtime.trial import quiet_loggers
 
 
 class ScriptProcess:
@@ -19,13 +20,13 @@ class ScriptProcess:
 
 
 def prepare(probe: ProbeSpec, run_dir: str) -> None:
-    """Seed the script, watch what it reads and starts, and block its uploads."""
+    """Seed the script, watch what it reads and starts, and quieten loggers."""
     ScriptProcess.is_main = _is_main(Path(run_dir))
     if ScriptProcess.is_main:
         ScriptProcess.files = FilesRead(run_dir)
         ScriptProcess.files.begin()
     seeds.seed_everything(probe.seed, 0)
-    hub_uploads.block_uploads()
+    quiet_loggers.quieten()
     refuse_libraries()
     note_starts()
 

@@ -27,13 +27,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from gpurun.errors import say
 from gpurun.records.safety import CHECKPOINT
 from gpurun.runtime.core.recorder import error_text
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
 from gpurun.runtime.observe.optimizers import unless_compiling
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
-from gpurun.runtime.safety.stderr_messages import say
 
 STEP_SECONDS = 5.0
 """The longest that a SIGTERM waits for the end of an optimizer's step."""

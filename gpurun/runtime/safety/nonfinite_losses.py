@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim import optimizer as optimizers
 
+from gpurun.errors import say
 from gpurun.records.events import CLOCKS, NonfiniteEvent, StepRow
 from gpurun.records.safety import NonfiniteAction, SafetySpec
 from gpurun.runtime.core.patching import guarded
@@ -28,7 +29,6 @@ from gpurun.runtime.observe.exit_metrics import BEFORE_END, write_exit_metrics
 from gpurun.runtime.observe.optimizers import unless_compiling
 from gpurun.runtime.observe.step_clock import CLOCK, PATIENCE
 from gpurun.runtime.safety.nonfinite_origin import NonfiniteOrigin
-from gpurun.runtime.safety.stderr_messages import say_once
 
 ENDED = 1
 """Exit code of a run that `stop` ends."""
@@ -112,9 +112,9 @@ class NonfiniteLosses:
             NonfiniteAction.SKIP: LEFT_OUT if self._skipped else by_script,
             NonfiniteAction.STOP: "; the run ends (--on-nonfinite stop)",
         }[self._action]
-        say_once(self._run_dir, "nonfinite", f"the loss is {loss} at step {step}{since}{then}")
+        _say_once(self._run_dir, "nonfinite", f"the loss is {loss} at step {step}{since}{then}")
         if self._where is not None:
-            say_once(self._run_dir, "nonfinite-origin", self._where)
+            _say_once(self._run_dir, "nonfinite-origin", self._where)
 
     def _record(self) -> None:
         if self._first is None:
@@ -208,3 +208,15 @@ class LeftOutSteps:
 def _is_finite(gradient: Tensor) -> bool:
     values = gradient.coalesce().values() if gradient.is_sparse else gradient
     return bool(values.isfinite().all())
+
+
+def _say_once(run_dir: Path, subject: str, text: str) -> None:
+    """Write the line unless another process of the run has spoken of the subject."""
+    try:
+        os.close(os.open(run_dir / f"said-{subject}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+    except FileExistsError:
+        return
+    except OSError:
+        pass  # no room for the mark: better twice than never
+    rank = os.environ.get("RANK", "")
+    say(f"rank {rank}: {text}" if rank.isdigit() else text)

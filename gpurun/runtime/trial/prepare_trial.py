@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from gpurun.records.spec import TrialSpec
-from gpurun.runtime.core import hub_uploads, seeds
+from gpurun.runtime.core import seeds
 from gpurun.runtime.observe import argparse_options, import_log
-from gpurun.runtime.trial import folder_renames
+from gpurun.runtime.trial import folder_renames, outside_connections, quiet_loggers
 
 
 def prepare(spec: TrialSpec) -> None:
-    """Seed the script, watch its command line and imports, block uploads, let folders move."""
+    """Seed the script, watch its command line, imports and connections, quieten loggers, let
+    folders move."""
     seeds.seed_everything(spec.seed, spec.seed_offset)
     argparse_options.install()
-    hub_uploads.block_uploads()
+    quiet_loggers.quieten()
+    outside_connections.count()
     folder_renames.install()
     import_log.begin()

@@ -1,0 +1,88 @@
+"""Files of the configuration, which anybody can leave in `/tmp` or in a shared folder: the nearest
+one upward holds.
+
+So one that is no file is not waited for. One that makes gpurun run code must be this user's or
+root's, and others must not be able to write it, as Git asks of a repository (`safe.directory`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from gpurun.errors import GpurunError
+
+MOST_BYTES = 1 << 24
+"""No configuration is as long; what has no end (a device) is not read."""
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file; `OSError` also for what is none, such as a pipe that nobody feeds."""
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(file, "rb") as opened:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        return opened.read(MOST_BYTES)
+
+
+def require_trusted(config: Path, *code: Path) -> None:
+    """`GpurunError` if others own or may write this file, the `code` that it names (files or
+    folders of them), or the folder of one of them.
+    """
+    files = [path for named in code for path in (named, *named.glob("*.py"))]
+    places = dict.fromkeys(place for path in (config, *files) for place in (path, path.parent))
+    for place in places:
+        if place.exists():
+            _require_own(config, place, place.stat())
+
+
+def _require_own(config: Path, place: Path, status: os.stat_result) -> None:
+    what = "it" if place == config else str(place)
+    if status.st_uid not in _trusted():
+        owner = _name(status.st_uid)
+        by_sudo = f"; if you trust {owner}: SUDO_UID={status.st_uid} gpurun ..."
+        raise GpurunError(
+            f"{config} makes gpurun run code, and {what} belongs to {owner}",
+            "write a gpurun.toml of your own, nearer to where you start gpurun: the nearest one "
+            f"holds{by_sudo if os.geteuid() == 0 else ''}",
+        )
+    if _others_may_write(status):
+        raise GpurunError(
+            f"{config} makes gpurun run code, and others may write {what}", f"chmod go-w {place}"
+        )
+
+
+def _trusted() -> set[int]:
+    """Root under sudo works in the files of the user who called it."""
+    sudo = os.environ.get("SUDO_UID", "")
+    return {0, os.geteuid()} | ({int(sudo)} if os.geteuid() == 0 and sudo.isdigit() else set())
+
+
+def _others_may_write(status: os.stat_result) -> bool:
+    """Nobody renames files of others in a sticky folder; a user's private group is the user."""
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
+        return False
+    by_group = status.st_mode & stat.S_IWGRP and not _is_private(status.st_uid, status.st_gid)
+    return bool(by_group or status.st_mode & stat.S_IWOTH)
+
+
+def _is_private(user: int, group: int) -> bool:
+    """True if the group is root's, or has the number or the name of the user, as most systems
+    make one for each."""
+    import grp
+
+    try:
+        return group in (0, user) or grp.getgrgid(group).gr_name == _name(user)
+    except KeyError:
+        return False
+
+
+def _name(user: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"uid {user}"
