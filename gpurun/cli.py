@@ -145,6 +145,14 @@ def _dispatch(argv: list[str]) -> int:
     return run_command("gpurun.cli:main_form", argv)
 
 
+def _working_folder() -> Path:
+    """Where the user is, or was: python runs a script in a folder that is gone, too."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return Path(os.environ.get("PWD") or os.sep)
+
+
 def main_form(argv: list[str]) -> int:
     """Run the script as the flags before it say."""
     if not argv:
@@ -154,7 +162,7 @@ def main_form(argv: list[str]) -> int:
 
         must_write("the version", lambda: write_stdout(f"gpurun {__version__}\n"))
         return int(ExitCode.OK)
-    options = with_configuration(parse(argv), Path.cwd())
+    options = with_configuration(parse(argv), _working_folder())
     if options.target.kind is TargetKind.SCRIPT:
         refuse_mistyped(options.target.path, COMMANDS)
     if options.scale is not None:

@@ -20,6 +20,7 @@ from gpurun.errors import GpurunError
 from gpurun.records.codec import JsonValue
 from gpurun.records.parse_json import parse_document
 from gpurun.records.safety import CHECKPOINT
+from gpurun.records.script_arguments import MASK
 
 FOLDER = ".gpurun"
 RUNS = "runs"
@@ -69,8 +70,8 @@ def _kept_in(here: Path) -> Path:
         elsewhere = _state_folder()
     except OSError:
         return here
-    ours = here.is_dir() and not _is_others(here)
-    return here if ours and (_writable(here) or not elsewhere.is_dir()) else elsewhere
+    ours = os.path.isdir(here) and not _is_others(here)
+    return here if ours and (_writable(here) or not os.path.isdir(elsewhere)) else elsewhere
 
 
 def newest_run(home: Path) -> Path | None:
@@ -233,10 +234,14 @@ def encoded(text: str) -> bytes:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or nothing of it. A link is replaced."""
+    """Write a file so that a reader sees all of it or nothing of it. A link is replaced.
+
+    One in which something was masked is for its owner alone: more may be secret there.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
+    mode = 0o600 if MASK in text else 0o666
     try:
-        with beside.open("xb") as file:
+        with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(encoded(text))
         os.replace(beside, path)
     except OSError:
@@ -271,13 +276,13 @@ def _prepared(home: Path) -> Path:
 def _check(home: Path) -> None:
     """`GpurunError` if one of the folders of records is a link, or came with a repository."""
     folders = (home, home / RUNS, *(home / name for name in OWN_FOLDERS))
-    link = next((folder for folder in folders if folder.is_symlink()), None)
+    link = next((folder for folder in folders if os.path.islink(folder)), None)
     if link is not None:
         raise GpurunError(
             f"{link} is a link, and gpurun keeps no records behind one",
             "remove it, or name another folder with --out",
         )
-    if home.is_dir() and _is_tracked(home):
+    if os.path.isdir(home) and _is_tracked(home):
         raise GpurunError(
             f"git tracks files in {home}: they came with the repository, and not from gpurun",
             f"git rm -r --cached {home}, or name another folder with --out",

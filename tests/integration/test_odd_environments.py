@@ -42,7 +42,7 @@ def test_a_byte_that_is_no_text_stops_nothing(where: str, tmp_path: Path, gpurun
     assert gpurun(*words, cwd=folder).returncode == 0
     tuned = gpurun("--optimize", "--tune-only", "--json", "t.json", *words, cwd=folder)
     assert tuned.returncode == 5  # nothing trains
-    for command in (["report", "--markdown", "run.md"], ["--tuned", *words]):
+    for command in (["report", "--markdown", "run.md"], ["--tuned", *words], ["bench", "history"]):
         done = gpurun(*command, cwd=folder)
         assert done.returncode in (0, 2)
         assert "internal error" not in done.stderr.decode()
@@ -93,13 +93,45 @@ def test_a_working_folder_that_is_gone_is_one_line(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     script(tmp_path)
-    for words in ("../train.py", "report", "monitor --once", "--optimize ../train.py"):
+    for words in ("report", "monitor --once", "--optimize ../train.py"):
         gone = tmp_path / "gone"
         gone.mkdir()
         line = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m gpurun {words}"
         done = subprocess.run(["sh", "-c", line], env=clean_environment, capture_output=True)
         assert done.returncode == 2
         assert told(done)[0] == "gpurun: the working folder is gone: somebody removed it"
+
+
+def test_a_script_runs_in_a_working_folder_that_is_gone_as_under_python(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    name = tmp_path / script(tmp_path, text="raise SystemExit(3)")
+    for words in (name, f"--out {tmp_path / 'records'} {name}"):
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        line = f"cd {gone} && rmdir {gone} && exec {sys.executable} -m gpurun {words}"
+        done = subprocess.run(["sh", "-c", line], env=clean_environment, capture_output=True)
+        assert done.returncode == 3
+        assert "this run is not recorded" in told(done)[0]
+
+
+def test_a_state_folder_that_cannot_be_entered_is_no_error_of_ours(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    script(tmp_path)
+    state = tmp_path / "state"
+    (state / "gpurun").mkdir(parents=True)
+    state.chmod(0)
+    done = subprocess.run(
+        [sys.executable, "-m", "gpurun", "report"],
+        cwd=tmp_path,
+        env={**clean_environment, "XDG_STATE_HOME": str(state)},
+        preexec_fn=obey_permissions,
+        capture_output=True,
+    )
+    state.chmod(0o755)
+    assert done.returncode == 2
+    assert "internal error" not in done.stderr.decode()
 
 
 def test_a_script_may_remove_its_working_folder(tmp_path: Path, gpurun: Gpurun) -> None:

@@ -168,7 +168,7 @@ class SqliteDatabase(Database):
 
 def _engine(path: Path, patience: float, mode: str) -> sa.Engine:
     """An engine for this very file; SQLite makes none unless the mode is "rwc"."""
-    place = f"file:{quote(os.fspath(path))}?mode={mode}"
+    place = f"file:{quote(os.fsencode(path))}?mode={mode}"
     timeout = min(patience, BUSY_SECONDS)
 
     def connect() -> sqlite3.Connection:
@@ -202,7 +202,7 @@ def _check(path: Path) -> int:
 
 def _has_our_tables(path: Path) -> bool:
     """True for an index from before it bore a number: it has gpurun's tables and nothing else."""
-    place = f"file:{quote(os.fspath(path))}?mode=ro&immutable=1"  # which leaves all as it is
+    place = f"file:{quote(os.fsencode(path))}?mode=ro&immutable=1"  # which leaves all as it is
     try:
         with closing(sqlite3.connect(place, uri=True)) as database:
             asked = "SELECT name FROM sqlite_master WHERE type <> 'index'"

@@ -107,7 +107,8 @@ class Recorder:
         name = f"rank{rank}-{os.getpid()}" if rank.isdigit() else str(os.getpid())
         self._path = os.path.join(self.run_dir, f"events-{name}.jsonl")
         try:
-            self._file = _opened(self._path, FLAGS | os.O_CREAT)
+            mode = 0o644 if masked(_argv()) == _argv() else 0o600
+            self._file = _opened(self._path, FLAGS | os.O_CREAT, mode)
             self._identity = _identity(self._file)
         except OSError as error:
             self._end(error)
@@ -178,9 +179,9 @@ class Recorder:
             pass  # the script had closed it already
 
 
-def _opened(path: str, flags: int) -> int:
+def _opened(path: str, flags: int, mode: int = 0o644) -> int:
     """The file under a number that no script counts on: the first that it opens is 3."""
-    low = os.open(path, flags, 0o644)
+    low = os.open(path, flags, mode)
     try:
         high = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, LEAST_NUMBER)
     except OSError:  # fewer files are allowed
