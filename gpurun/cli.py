@@ -99,9 +99,9 @@ def main(args: list[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # python wraps it, as in `__set_name__`
             return _interrupted(error.__cause__)
-        from gpurun.rundir import of_a_folder
+        from gpurun.rundir import of_surroundings
 
-        foreign = of_a_folder(error) if isinstance(error, OSError) else None
+        foreign = of_surroundings(error)
         return _internal(error) if foreign is None else _refused(foreign)
 
 

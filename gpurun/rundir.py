@@ -142,8 +142,17 @@ def run_folder(cwd: Path, out: str | None) -> Path:
         raise no_records(error) from None
 
 
-def of_a_folder(error: OSError) -> GpurunError | None:
-    """The error as one of a full disk or of a folder that somebody removed; None if it is ours."""
+def of_surroundings(error: Exception) -> GpurunError | None:
+    """The error as one of a full disk, of a folder that somebody removed, or of a locale without
+    the characters of a path; None if it is ours.
+    """
+    if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":
+        return GpurunError(
+            f"the locale's encoding ({error.encoding}) has no {error.object[error.start]!a}",
+            "set PYTHONUTF8=1",
+        )
+    if not isinstance(error, OSError):
+        return None
     try:
         gone = next((str(run) for run in MADE if not run.is_dir()), None)
         os.getcwd()

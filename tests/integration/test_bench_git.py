@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository
 from gpurun.errors import ExitCode, GpurunError
+from tests.conftest import REPOSITORY
 from tests.repositories import commit, git, new_repository
 
 
@@ -260,3 +264,19 @@ def test_a_repository_may_have_a_line_break_in_its_name(tmp_path: Path) -> None:
     folder = new_repository(tmp_path / "re\npo")
     opened = open_repository(folder)
     assert (opened.root, opened.common) == (folder, folder / ".git")
+
+
+def test_paths_are_pythons_own_whatever_the_locale(tmp_path: Path) -> None:
+    folder = new_repository(tmp_path / "größe")
+    commit(folder, {"a.py": "1"})
+    (folder / "ä.py").write_text("")
+    asked = (
+        "from pathlib import Path\n"
+        "from gpurun.bench.trees.git import open_repository\n"
+        "found = open_repository(Path.cwd())\n"
+        "assert found.root == Path.cwd() and found.common.is_dir()\n"
+        "assert (found.root / found.changes().untracked_python[0]).is_file()\n"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), **plain}
+    subprocess.run([sys.executable, "-c", asked], cwd=folder, env=environment, check=True)

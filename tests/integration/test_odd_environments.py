@@ -200,6 +200,19 @@ def test_documents_are_utf_8_whatever_the_terminal_takes(
     assert b"internal error" not in tuned.stderr
 
 
+def test_a_locale_without_the_characters_of_a_configured_path_is_one_line(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    (tmp_path / "gpurun.toml").write_text('[run]\nout = "größe"\n', encoding="utf-8")
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = gpurun(script(tmp_path), env=plain)
+    assert done.returncode == 2
+    assert told(done)[:2] == [
+        r"gpurun: the locale's encoding (ascii) has no '\xf6'",
+        "gpurun: set PYTHONUTF8=1",
+    ]
+
+
 # -- signals -------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ import functools
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -260,7 +261,7 @@ def run_git(
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            encoding="utf-8",
+            encoding=sys.getfilesystemencoding(),  # as the paths that python itself gives
             errors="surrogateescape",
             start_new_session=True,  # Ctrl-C is for us to act on, not for half a checkout
             preexec_fn=None if locks else functools.partial(die_with_parent, os.getpid()),

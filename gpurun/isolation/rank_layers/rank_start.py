@@ -63,4 +63,6 @@ def _become(command: list[str], environment: dict[bytes, bytes]) -> NoReturn:
 
 
 def _say(line: str) -> None:
-    os.write(2, f"gpurun: {line}\n".encode(errors="replace"))
+    from gpurun.errors import visible
+
+    os.write(2, f"gpurun: {visible(line)}\n".encode())
