@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -242,15 +243,17 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or nothing of it. A link is replaced.
+def mode_of(text: str) -> int:
+    """Of a new file: one in which something was masked is for its owner alone, more may be secret
+    there."""
+    return 0o600 if MASK in text else 0o666
 
-    One in which something was masked is for its owner alone: more may be secret there.
-    """
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or nothing of it. A link is replaced."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
-    mode = 0o600 if MASK in text else 0o666
     try:
-        with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        with open(beside, "xb", opener=partial(os.open, mode=mode_of(text))) as file:
             file.write(encoded(text))
         os.replace(beside, path)
     except OSError:

@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gpurun.formatting.number_text import count
 from gpurun.launch.rank_failures import failures_of
 from gpurun.records.codec import to_json
 from gpurun.records.ranks import ATTEMPTS_FILE, Attempt
+from gpurun.rundir import mode_of
 
 WRAPPED = ("_start_workers", "_monitor_workers", "_restart_workers")
 
@@ -168,9 +170,11 @@ class AttemptLog:
         attempt = Attempt(number, self._world_size, seconds, outcome, failures, detail)
         self.done.append(attempt)
         if self._run_dir is not None:
+            line = json.dumps(to_json(attempt)) + "\n"
+            opener = partial(os.open, mode=mode_of(line))
             try:
-                with open(self._run_dir / ATTEMPTS_FILE, "a") as file:
-                    file.write(json.dumps(to_json(attempt)) + "\n")
+                with open(self._run_dir / ATTEMPTS_FILE, "a", opener=opener) as file:
+                    file.write(line)
             except OSError:
                 pass  # the folder is gone or full: the ranks go on
 

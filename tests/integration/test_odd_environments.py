@@ -44,7 +44,7 @@ def test_a_byte_that_is_no_text_stops_nothing(where: str, tmp_path: Path, gpurun
     assert tuned.returncode == 5  # nothing trains
     for command in (["report", "--markdown", "run.md"], ["--tuned", *words], ["bench", "history"]):
         done = gpurun(*command, cwd=folder)
-        assert done.returncode in (0, 2)
+        assert done.returncode in (0, 2, 4)
         assert "internal error" not in done.stderr.decode()
     assert (folder / "run.md").read_text()
 
