@@ -194,6 +194,8 @@ import json, multiprocessing, os, signal, subprocess, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+
 answered = []
 def note(number, frame):
     answered.append(os.getpid())
