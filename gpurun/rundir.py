@@ -19,7 +19,7 @@ from typing import Any
 
 from gpurun.errors import GpurunError
 from gpurun.records.codec import JsonValue
-from gpurun.records.parse_json import parse_document
+from gpurun.records.parse_json import open_regular, parse_document
 from gpurun.records.safety import CHECKPOINT
 from gpurun.records.script_arguments import MASK
 
@@ -180,7 +180,8 @@ def lost_events(run: Path) -> str | None:
 
     The runtime leaves `events-*.jsonl.error` then; without a text, as the disk had no room for it.
     """
-    reasons = [path.read_text(errors="replace") for path in sorted(run.glob("events-*.error"))]
+    lost = sorted(run.glob("events-*.error"))
+    reasons = [_text_of(path).decode(errors="replace") for path in lost if path.is_file()]
     return next(filter(None, reasons), "no room was left for it") if reasons else None
 
 
@@ -216,7 +217,12 @@ def check_output(flag: str, path: Path) -> None:
 
 def read_json(path: Path) -> JsonValue:
     """The value of a JSON document; `OSError` or `ValueError` if it cannot be read or is none."""
-    return parse_document(path.read_text(encoding="utf-8"))
+    return parse_document(_text_of(path).decode("utf-8"))
+
+
+def _text_of(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
 
 
 def write_json(path: Path, document: Any) -> None:

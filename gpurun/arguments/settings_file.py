@@ -12,6 +12,7 @@ from typing import Any
 
 from gpurun.arguments.gpurun_toml import parse_toml
 from gpurun.arguments.gpurun_toml_keys import type_in_words
+from gpurun.arguments.trusted_files import read_regular
 from gpurun.errors import GpurunError
 from gpurun.records.codec import RecordError, from_json, to_json
 from gpurun.records.parse_json import parse_document
@@ -53,7 +54,7 @@ def read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedS
     """The settings in a file; `ValueError` completes a sentence that begins with its name."""
     toml = path.suffix == ".toml"
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
         toml = toml and not text.lstrip().startswith("{")  # --save-settings writes JSON
         document = _of_toml(text) if toml else parse_document(text)
     except OSError as error:

@@ -7,24 +7,21 @@ root's, and others must not be able to write it, as Git asks of a repository (`s
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from pathlib import Path
 
 from gpurun.errors import GpurunError
+from gpurun.records.parse_json import open_regular
 
 MOST_BYTES = 1 << 24
 """No configuration is as long; what has no end (a device) is not read."""
 
 
 def read_regular(path: Path) -> bytes:
-    """The content of a file; `OSError` also for what is none, such as a pipe that nobody feeds."""
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(file, "rb") as opened:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
-        return opened.read(MOST_BYTES)
+    """The content of a file; errors are those of `open_regular`."""
+    with open_regular(path) as file:
+        return file.read(MOST_BYTES)
 
 
 def require_trusted(config: Path, *code: Path) -> None:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import stat
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpurun.records.codec import JsonValue
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """A file to read; `OSError` also for what is none, such as a pipe that nobody feeds."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+    return os.fdopen(number, "rb")
 
 
 def parse_line(line: bytes) -> JsonValue:
@@ -48,7 +60,7 @@ class JsonLines:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 for line in filter(bytes.strip, file):
                     found = self._parsed(line)
                     if found is not None:

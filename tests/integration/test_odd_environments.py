@@ -134,6 +134,20 @@ def test_a_state_folder_that_cannot_be_entered_is_no_error_of_ours(
     assert "internal error" not in done.stderr.decode()
 
 
+def test_a_pipe_that_nobody_feeds_holds_nothing_up(tmp_path: Path, gpurun: Gpurun) -> None:
+    name = script(tmp_path)
+    assert gpurun(name, cwd=tmp_path).returncode == 0
+    (run,) = (tmp_path / ".gpurun" / "runs").iterdir()
+    pipes = run.with_name("29990101-000000-abcdef")
+    pipes.mkdir()
+    for record in (*(path.name for path in run.iterdir()), "events-1.jsonl.error"):
+        if not (pipes / record).exists():
+            os.mkfifo(pipes / record)
+    os.mkfifo(tmp_path / "set.json")
+    for words in (["report"], ["monitor", "--once"], [name], ["--settings", "set.json", name]):
+        assert "internal error" not in gpurun(*words, cwd=tmp_path, timeout=60).stderr.decode()
+
+
 def test_a_script_may_remove_its_working_folder(tmp_path: Path, gpurun: Gpurun) -> None:
     inner = tmp_path / "inner"
     name = script(inner, text="import os, shutil; shutil.rmtree(os.getcwd()); raise SystemExit(3)")
