@@ -96,7 +96,7 @@ def test_the_writer_ends_with_a_killed_launcher(
         listed = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
         return [int(word) for word in listed.read_text().split()]
 
-    assert wait_for(lambda: len(children()) == 2)
+    assert wait_for(lambda: len(children()) == 3)  # the script, its bystander, the writer
     processes = children()
     launcher.kill()
     launcher.wait()
