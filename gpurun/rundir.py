@@ -154,6 +154,8 @@ def of_surroundings(error: Exception) -> GpurunError | None:
         )
     if not isinstance(error, OSError):
         return None
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return no_records(error)
     try:
         gone = next((str(run) for run in MADE if not run.is_dir()), None)
         os.getcwd()
@@ -163,7 +165,7 @@ def of_surroundings(error: Exception) -> GpurunError | None:
         return GpurunError(
             f"{gone} is gone: somebody removed it", "start again, and keep it until gpurun ends"
         )
-    return no_records(error) if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+    return None
 
 
 def no_records(error: OSError) -> GpurunError:
