@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -223,9 +224,10 @@ def test_a_file_that_is_moved_away_while_it_is_used_is_made_again(tmp_path: Path
 
 
 def database(path: Path, *statements: str) -> None:
-    with sqlite3.connect(path) as connection:
+    with closing(sqlite3.connect(path)) as connection:
         for statement in statements:
             connection.execute(statement)
+        connection.commit()
 
 
 LOOKALIKE = ("CREATE TABLE gpurun_schema (version INTEGER)", "INSERT INTO gpurun_schema VALUES (1)")
