@@ -183,7 +183,7 @@ def lost_events(run: Path) -> str | None:
     The runtime leaves `events-*.jsonl.error` then; without a text, as the disk had no room for it.
     """
     lost = sorted(run.glob("events-*.error"))
-    reasons = [_text_of(path).decode(errors="replace") for path in lost if path.is_file()]
+    reasons = [path.read_text(errors="replace") for path in lost if path.is_file()]
     return next(filter(None, reasons), "no room was left for it") if reasons else None
 
 
@@ -219,12 +219,8 @@ def check_output(flag: str, path: Path) -> None:
 
 def read_json(path: Path) -> JsonValue:
     """The value of a JSON document; `OSError` or `ValueError` if it cannot be read or is none."""
-    return parse_document(_text_of(path).decode("utf-8"))
-
-
-def _text_of(path: Path) -> bytes:
     with open_regular(path) as file:
-        return file.read()
+        return parse_document(file.read().decode("utf-8"))
 
 
 def write_json(path: Path, document: Any) -> None:

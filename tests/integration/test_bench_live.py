@@ -9,6 +9,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -127,10 +129,9 @@ def test_a_script_that_needs_a_port_for_itself_is_launched_in_turn(tmp_path: Pat
     assert "launches one after the other, not live pairs: a live pair failed" in said
 
 
-@pytest.mark.slow  # quick twin: the one of test_bench_compare.py
-def test_an_interrupted_live_pair_leaves_no_process_and_no_worktree(tmp_path: Path) -> None:
-    folder = project(tmp_path / "project")
-    commit(folder, {"notes.txt": "1"})
+@contextmanager
+def compared_beyond_a_pair(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A comparison under way, whose first pair was told."""
     with subprocess.Popen(
         [sys.executable, "-m", "gpurun", "bench", "--compare", "main", "train.py"],
         cwd=folder,
@@ -141,6 +142,15 @@ def test_an_interrupted_live_pair_leaves_no_process_and_no_worktree(tmp_path: Pa
         assert running.stderr is not None
         while "pair 1:" not in running.stderr.readline():
             assert running.poll() is None
+        yield running
+
+
+@pytest.mark.slow  # quick twin: the one of test_bench_compare.py
+def test_an_interrupted_live_pair_leaves_no_process_and_no_worktree(tmp_path: Path) -> None:
+    folder = project(tmp_path / "project")
+    commit(folder, {"notes.txt": "1"})
+    with compared_beyond_a_pair(folder) as running:
+        assert running.stderr is not None
         while len(list(folder.glob(".gpurun/runs/*/launches/*/control/turn-orders"))) < 4:
             assert running.poll() is None
             time.sleep(0.05)
@@ -158,16 +168,8 @@ def test_editing_the_tree_during_a_comparison_ends_it_by_the_name_of_the_file(
 ) -> None:
     folder = project(tmp_path / "project")
     commit(folder, {"notes.txt": "1"})
-    with subprocess.Popen(
-        [sys.executable, "-m", "gpurun", "bench", "--compare", "main", "train.py"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": ""},
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as running:
+    with compared_beyond_a_pair(folder) as running:
         assert running.stderr is not None
-        while "pair 1:" not in running.stderr.readline():
-            assert running.poll() is None
         (folder / "work.py").write_text(WORK.format(sleep=0.02, scale=1.0))
         said = running.stderr.read()
     assert running.returncode == 5, said

@@ -106,8 +106,10 @@ class Recorder:
         rank = os.environ.get("RANK", "")
         name = f"rank{rank}-{os.getpid()}" if rank.isdigit() else str(os.getpid())
         self._path = os.path.join(self.run_dir, f"events-{name}.jsonl")
+        words = _argv()
+        shown = masked(words)
         try:
-            mode = 0o644 if masked(_argv()) == _argv() else 0o600
+            mode = 0o644 if shown == words else 0o600
             self._file = _opened(self._path, FLAGS | os.O_CREAT, mode)
             self._identity = _identity(self._file)
         except OSError as error:
@@ -119,7 +121,7 @@ class Recorder:
                 rank=_number("RANK"),
                 local_rank=_number("LOCAL_RANK"),
                 world_size=_number("WORLD_SIZE"),
-                argv=masked(_argv()),
+                argv=shown,
                 python=sys.version.split()[0],
                 unix_time_ns=time.time_ns(),
                 clock_ns=time.perf_counter_ns(),
