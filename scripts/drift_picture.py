@@ -23,6 +23,8 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gpurun.pairs.side import await_both
+from gpurun.pairs.turns import take_turns
 from gpurun.report.plots.plot_style import (
     BETTER,
     LARGE,
@@ -35,7 +37,6 @@ from gpurun.report.plots.plot_style import (
     plain,
     save_png,
 )
-from gpurun.trials.live_pair import await_both, take_turns
 from scripts.bench_overhead import LOOP, launched
 from scripts.disturbance import burning
 

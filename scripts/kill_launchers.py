@@ -48,7 +48,9 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
-from gpurun.trials.live_pair import Side, await_both, make_fifos, take_turns
+from gpurun.pairs.side import Side, await_both
+from gpurun.pairs.turns import take_turns
+from gpurun.trials.turn_fifos import make_fifos
 folder = Path(sys.argv[2])
 with ExitStack() as stack:
     sides = []

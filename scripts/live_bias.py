@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.launch.child_environment import child_environment
+from gpurun.pairs.live_pair import PairSide, run_live_pair
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json
-from gpurun.trials.live_pair import make_fifos
-from gpurun.trials.live_pair_launch import PairSide, run_live_pair
+from gpurun.trials.turn_fifos import make_fifos
 from scripts.bench_overhead import interval
 
 LOOP = """

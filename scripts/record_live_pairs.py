@@ -9,7 +9,7 @@ their figures are added to `scripts/recordings/live_pairs.json`. `--own-malloc` 
 comes, which `gpurun bench` does not. `--fit` prints what the recordings say: for each kind the
 standard deviation between launches beyond the error of the turns (maximum likelihood, with its 95 %
 upper limit by the likelihood ratio), and the scatter of the ratio in the uninterrupted stretches
-and of the memory. The gate's prior comes from these (`gpurun/stats/gate.py`).
+and of the memory. The gate's prior comes from these (`gpurun/pairs/gate.py`).
 """
 
 from __future__ import annotations

@@ -17,6 +17,9 @@ from gpurun.bench.trees.prepared_sides import Side
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
+from gpurun.pairs.expected_seconds import SideSeconds, live_pair_seconds
+from gpurun.pairs.live_launches import LiveLaunches
+from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure
@@ -26,8 +29,7 @@ from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import printed
 from gpurun.trials.launch_request import LaunchRequest
-from gpurun.trials.live_pair_seconds import SideSeconds, live_pair_seconds
-from gpurun.trials.outcome import Outcome, PairOutcome
+from gpurun.trials.outcome import Outcome
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 
@@ -62,6 +64,11 @@ class Launch:
     planted: tuple[PlantedEvent, ...] = ()
     loss_curve: LossCurve | None = None
     failure: Failure | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.start.name
 
     @property
     def steps_per_second(self) -> float | None:
@@ -102,6 +109,7 @@ class Launcher:
         self.mode = mode
         self.launched = 0
         self.trials = TrialLauncher(folder, mode, tell=note)
+        self._live = LiveLaunches(self.trials)
         self._longest_later = 0.0
         self._longest_pair = 0.0
         self._slowest_step = 0.0
@@ -153,7 +161,7 @@ class Launcher:
             )
             for start in starts
         )
-        both = self.trials.run_pair(one, other)
+        both = self._live.run_pair(one, other)
         self._longest_pair = max(self._longest_pair, both.seconds)
         first, second = (
             None if outcome is None else launch_of(start, outcome)

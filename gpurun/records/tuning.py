@@ -34,7 +34,7 @@ class Proof:
     """Outcome of the paired sequential test of a candidate against the baseline.
 
     `speedup` is a factor of throughput (of peak memory or energy saved under those objectives); the
-    interval and the p-value are those of the sequential design (see `gpurun.stats`). `pairs` holds
+    interval and the p-value are those of the latest look (`gpurun/pairs/gain.py`). `pairs` holds
     [baseline, candidate] samples/s (or bytes, or joules a sample) of each pair. In a live pair, the
     candidate's figure is the baseline's times the gain by turns. There is no interval where it is
     so wide that it says nothing: the pairs do.
@@ -52,6 +52,8 @@ class Proof:
     """So many of the pairs, the first ones, were measured by an earlier tuning of this command."""
     errors: tuple[float, ...] = ()
     """The standard error of ln(candidate / baseline) within each live pair, by its turns."""
+    fed: bool = False
+    """Loader workers fed one of the sides: such launches differ more."""
 
 
 @record
@@ -251,9 +253,9 @@ class WaitingLine:
 class Unproven:
     """A finalist whose proof the budget cut off; the next tuning of the command goes on with it.
 
-    `pairs`, `errors`: of its live pairs, as in `Proof`. `launch_seconds`: of one of its trials.
-    `rounded`: whether a trial that only rounds showed that its differences may be
-    rounding. `budget_seconds`: of the tuning that found it.
+    `pairs`, `errors`, `fed`: of its live pairs, as in `Proof`. `launch_seconds`: of one of its
+    trials. `rounded`: whether a trial that only rounds showed that its differences may be rounding.
+    `budget_seconds`: of the tuning that found it.
     """
 
     knobs: dict[str, Any]
@@ -264,6 +266,7 @@ class Unproven:
     objective: str = "throughput"
     budget_seconds: float = 0.0
     errors: tuple[float, ...] = ()
+    fed: bool = False
 
 
 @record

@@ -115,15 +115,17 @@ def method_lines(found: Comparison) -> list[str]:
     method = found.method
     if method is None or found.error is not None:
         return []
-    if not method.live:
-        why = method.why_in_turn
-        return [one_line(f"launches one after the other, not live pairs: {why}")] if why else []
+    lines = []
+    if not method.live and (why := method.why_in_turn):
+        lines.append(one_line(f"launches one after the other, not live pairs: {why}"))
     if method.prior_sd is None or method.pair_sd is None:
-        return []
+        return lines
+    what = "live pairs" if method.live else "pairs"
     return [
-        f"live pairs of one tree differ by {percent(method.prior_sd)} (standard deviation, "
+        *lines,
+        f"{what} of one tree differ by {percent(method.prior_sd)} (standard deviation, "
         f"assumed; counts as {count(method.prior_pairs or 0, 'pair')}), these by "
-        f"{percent(method.pair_sd)}"
+        f"{percent(method.pair_sd)}",
     ]
 
 

@@ -10,9 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpurun.stats.descriptive import geometric_mean, mean, standard_deviation
+from gpurun.stats.descriptive import SD_FLOOR, geometric_mean, mean, standard_deviation
 from gpurun.stats.student_t import t_quantile
-from gpurun.stats.variance_prior import SD_FLOOR
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+SD_FLOOR = 0.002
+"""Smallest standard deviation between launches (of a log ratio) that is believed: few may agree by
+chance."""
 MEDIAN_ERROR = 1.2533
 """The standard error of a median of normal values over that of their mean."""
 

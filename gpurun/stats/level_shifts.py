@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from gpurun.stats.variance_prior import SD_FLOOR
+from gpurun.stats.descriptive import SD_FLOOR
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from gpurun.measure import summarise_run
 from gpurun.measure.run_events import ProcessLog, read_run
@@ -16,7 +15,6 @@ from gpurun.records.result import RunResult
 from gpurun.rundir import write_json
 from gpurun.trials.failure_cause import failure_of, main_log, outcome_status, while_compiling
 from gpurun.trials.launch_request import LaunchRequest
-from gpurun.trials.turn_ratio import TurnRatio
 
 STATUSES = {
     FailureKind.OUT_OF_MEMORY: "oom",
@@ -31,9 +29,8 @@ class Outcome:
     """A finished launch. `failure`: why it is of no use; None where it was measured.
 
     `exit_code` is None where it had to be killed. `logs`: what its processes recorded. `seconds`:
-    from start to end; of a side of a live pair half of what the pair took. `ratio`: its step time
-    over the reference's, where it took turns with one. `in_turns`: whether it took turns at all,
-    with a reference or as a side of a live pair.
+    from start to end; of a side of a live pair half of what the pair took. `in_turns`: whether it
+    took turns, with a reference or as a side of a live pair.
     """
 
     request: LaunchRequest
@@ -42,7 +39,6 @@ class Outcome:
     exit_code: int | None
     seconds: float
     failure: Failure | None
-    ratio: TurnRatio | None = None
     in_turns: bool = False
 
     @property
@@ -71,34 +67,6 @@ class Outcome:
         """
         result = self.result if peak is None else replace(self.result, peak_memory_bytes=peak)
         return replace(self, result=result, in_turns=True)
-
-
-Side = TypeVar("Side")
-"""An outcome, or what a tuning or a benchmark makes of it."""
-
-
-@dataclass(frozen=True)
-class PairOutcome(Generic[Side]):
-    """Both sides of a live pair, and the ratio of their step times, second over first.
-
-    `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
-    launched. `seconds`: what the pair took; `spare_seconds` less would have given a ratio too.
-    `notes`: what disturbed the GPU meanwhile.
-    """
-
-    first: Side | None
-    second: Side | None
-    ratio: TurnRatio | None
-    failure: Failure | None
-    seconds: float = 0.0
-    notes: tuple[str, ...] = ()
-    spare_seconds: float = 0.0
-
-    @property
-    def turned(self) -> PairOutcome[Side]:
-        """The same pair with its second side first."""
-        ratio = None if self.ratio is None else self.ratio.turned
-        return replace(self, first=self.second, second=self.first, ratio=ratio)
 
 
 def connections(places: Counter[str]) -> str:

@@ -1,11 +1,11 @@
 """Launches scripts for measuring: the one place that makes their specs, sandboxes and supervision.
 
-`run` launches one request, `run_pair` two as a live pair; both give outcomes. Once a reference is
-started, `run` can have a launch take turns with it. A request with
-`ranks` runs on torch's elastic agent: the caller says its flags, number of nodes, rendezvous and
-log folder included, and divides the cores in `environment`. The launcher stacks the layers of
-hidden ranks, and ends ranks that outlive the first one's end by `GRACE_SECONDS`. With `to_finish`
-they have as long as the first one took, and the launch fails with `RANK_LEFT_BEHIND`.
+`run` launches one request and gives its outcome; what launches two beside each other
+(`pairs/live_launches.py`) uses the parts of it. A request with `ranks` runs on torch's elastic
+agent: the caller says its flags, number of nodes, rendezvous and log folder included, and divides
+the cores in `environment`. The launcher stacks the layers of hidden ranks, and ends ranks that
+outlive the first one's end by `GRACE_SECONDS`. With `to_finish` they have as long as the first one
+took, and the launch fails with `RANK_LEFT_BEHIND`.
 
 Launches that share a name share caches and, once one of them kept it, a layer: the files that the
 script wrote before its first step. `prestarted` holds processes of requests that are to follow.
@@ -15,16 +15,15 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Protocol
 
-from gpurun.errors import GpurunError, say
+from gpurun.errors import say
 from gpurun.isolation.draft_removal import remove_drafts
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.isolation.isolation_mode import Mode
@@ -36,7 +35,6 @@ from gpurun.launch.child_environment import child_environment
 from gpurun.launch.compile_caches import shared_cache_environment
 from gpurun.launch.launch_command import agent_command_line, command_line
 from gpurun.launch.spec_file import write_spec
-from gpurun.measure.other_programs import CROWDED, crowd_out
 from gpurun.measure.run_events import read_run
 from gpurun.measure.sampler import Sampler
 from gpurun.records.codec import to_json
@@ -45,14 +43,11 @@ from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import RUN_SPEC, RunSpec
 from gpurun.rundir import other_runs, write_json
 from gpurun.trials.launch_request import LaunchRequest
-from gpurun.trials.live_pair import fifo_obstacle, make_fifos
-from gpurun.trials.live_pair_launch import PairEnd, PairSide, run_live_pair
-from gpurun.trials.outcome import Outcome, PairOutcome, conclude, connections
+from gpurun.trials.outcome import Outcome, conclude, connections
 from gpurun.trials.prestart import Prestarted, has_several_slots, prestart_slots, what_to_import
 from gpurun.trials.progress import Progress
-from gpurun.trials.reference import BesideReference, Reference
-from gpurun.trials.shared_gpu import sharing_obstacle
 from gpurun.trials.supervision import Look, Supervision, supervise
+from gpurun.trials.turn_fifos import make_fifos
 
 LEAST_PATIENCE = 120.0
 """A launch may be silent for so many seconds at least; longer where earlier ones took long."""
@@ -61,10 +56,6 @@ FIRST_PATIENCE = 1800.0
 GRACE_SECONDS = 10.0
 """Once a process has seen enough and left, the others have so long: they may wait for it forever.
 """
-CROWDED_ERROR = 0.2
-"""Where other programs leave too few cores, one launch may have a core while the other shares one,
-for as long as the pair lasts: launches then differ far beyond what their turns show."""
-
 Tell = Callable[[str], None]
 OnSteps = Callable[[int, int], None]
 """Hears (steps so far, steps at least) while a launch runs."""
@@ -72,12 +63,38 @@ SHARED = "shared"
 """Folder of what launches share: caches, and the files that a first launch wrote at its start."""
 
 
+class Waiting(Protocol):
+    """A launch that stays alive beside others."""
+
+    sampler: Sampler
+
+    @property
+    def pid(self) -> int:
+        """The first process of its sandbox."""
+
+
+class TakesTurns(Protocol):
+    """Has a launch take turns with another one. `seconds`: what the turns took, no part of it."""
+
+    seconds: float
+
+    def begin(self, sandbox: Sandbox, sampler: Sampler) -> None:
+        """It was started."""
+
+    def look(self) -> Failure | None:
+        """Called a few times a second; why it must be given up, None if it need not."""
+
+    def close(self) -> None:
+        """It has ended, or is being ended."""
+
+
 class TrialLauncher:
     """Launches requests below one folder. `close` removes what launches shared. What launches of
     a killed launcher shared, in a run folder beside this one, is removed at the start; so are the
     files that it was writing.
 
-    `longest`: seconds of the longest launch so far.
+    `longest`: seconds of the longest launch so far; `launched`: how many there were. `waiting`: a
+    launch that is kept alive, frozen, beside the others.
     """
 
     def __init__(
@@ -86,11 +103,11 @@ class TrialLauncher:
         self.folder, self.mode = folder, mode
         self.longest = 0.0
         self.prestarted = Prestarted()
-        self._launched = 0
+        self.launched = 0
+        self.waiting: Waiting | None = None
         self._on_steps, self._tell = on_steps, tell
         self._connected: Counter[str] = Counter()
         self._layers: dict[str, Path] = {}
-        self._reference: Reference | None = None
         (folder / SHARED).mkdir(parents=True, exist_ok=True)
         mark(folder / SHARED)
         self._held: int | None = hold(folder)
@@ -103,114 +120,32 @@ class TrialLauncher:
         self,
         request: LaunchRequest,
         ended_elsewhere: Callable[[], bool] = lambda: False,
-        *,
-        in_turns: bool = False,
+        turns: TakesTurns | None = None,
     ) -> Outcome:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
 
         `ended_elsewhere`: whether ranks of it on other nodes have ended; what it raises kills ours.
-        `in_turns`: once warmed up it takes turns with the reference, if there is one. `GpurunError`
-        if it cannot be started.
+        `turns`: has it take turns with another launch. `GpurunError` if it cannot be started.
         """
         started = time.monotonic()
-        alive = self._reference
-        reference = alive if in_turns else None
-        turns: BesideReference | None = None
         with ExitStack() as stack:
             sampler = stack.enter_context(closing(Sampler(request.run_dir)))
-            sampler.look_around(None if alive is None else alive.sampler)
+            sampler.look_around(None if self.waiting is None else self.waiting.sampler)
             stack.callback(self.prestarted.go_on)
-            start = self._start(request, self._holds(request), live=reference is not None)
-            sandbox = stack.enter_context(start)
-            if reference is not None:
-                side, draws = self._side(request), random.Random(self._launched)
-                turns = BesideReference(reference, side, sandbox, sampler, draws)
+            holds = self._holds(request)
+            sandbox = stack.enter_context(self.start(request, holds, live=turns is not None))
+            if turns is not None:
                 stack.enter_context(closing(turns))
-            self._start_following(request)
-            beside = () if alive is None else (alive.pid,)
-            sampler.beside = (*self.prestarted.pids, *beside)
+                turns.begin(sandbox, sampler)
+            self.start_following(request)
+            waiting = () if self.waiting is None else (self.waiting.pid,)
+            sampler.beside = (*self.prestarted.pids, *waiting)
             supervision = self._supervision(request, ended_elsewhere, turns)
             given_up = supervise(sandbox, request.run_dir, sampler, supervision)
             if given_up is not None:
                 sandbox.kill()
             exit_code = None if given_up else sandbox.poll()
-        if reference is not None and reference.lost:
-            self.end_reference()
-        outcome = self._conclude(request, exit_code, time.monotonic() - started, given_up)
-        if turns is None:
-            return outcome
-        return replace(outcome, ratio=turns.ratio, in_turns=turns.begun)
-
-    def start_reference(self, request: LaunchRequest) -> str:
-        """Launch what later launches take turns with; why that cannot be, "" once it waits."""
-        deadline = time.monotonic() + request.limit_seconds
-        self.end_reference()
-        if in_turn := self.in_turn_reason(ranks=bool(request.ranks)):
-            return in_turn
-        try:
-            reference = Reference(self._side(request))
-        except GpurunError as error:
-            return error.what
-        self._reference = reference
-        reference.await_ready(deadline)
-        if reference.lost:
-            self.end_reference()
-        return reference.lost
-
-    @property
-    def has_reference(self) -> bool:
-        """True if one waits for a launch to take turns with."""
-        return self._reference is not None
-
-    def end_reference(self) -> None:
-        """End the reference, if there is one."""
-        if self._reference is not None:
-            self._reference.close()
-            self._reference = None
-
-    def run_pair(self, first: LaunchRequest, second: LaunchRequest) -> PairOutcome[Outcome]:
-        """Launch two requests as a live pair, and wait for its end.
-
-        It is over by the smaller limit of both; with few turns by then it is a failure.
-        """
-        if in_turn := self.in_turn_reason(ranks=bool(first.ranks or second.ranks)):
-            return PairOutcome(None, None, None, Failure(FailureKind.NOT_LIVE, in_turn))
-        requests = (first, second)
-        began = time.monotonic()
-        deadline = began + min(request.limit_seconds for request in requests)
-        hurry = began + min(request.hurry_seconds for request in requests)
-        draws = random.Random(self._launched)
-        try:
-            sides = (self._side(first), self._side(second))
-            started = partial(self._start_beside_pair, second)
-            end = run_live_pair(sides, started, self.prestarted.stop, draws, deadline, hurry)
-        except GpurunError as error:
-            failed = Failure(FailureKind.NOT_STARTED, error.what)
-            return PairOutcome(None, None, None, failed, time.monotonic() - began)
-        finally:
-            self.prestarted.go_on()
-        outcomes = [
-            self._conclude(request, code, end.seconds / 2, _given_up(end, side)).as_side(peak)
-            for side, (request, code, peak) in enumerate(
-                zip(requests, end.exit_codes, end.peaks, strict=True)
-            )
-        ]
-        pair_failure = _pair_failure(end, outcomes)
-        ratio, notes = end.ratio, end.notes
-        if ratio is not None and crowd_out([one.result for one in outcomes]):
-            ratio = replace(ratio, error=math.hypot(ratio.error, CROWDED_ERROR))
-            notes = (*notes, CROWDED)
-        return PairOutcome(
-            outcomes[0], outcomes[1], ratio, pair_failure, end.seconds, notes, end.spare_seconds
-        )
-
-    def in_turn_reason(self, *, ranks: bool) -> str:
-        """Reason why two launches cannot be a live pair, or "". `ranks`: they run in several."""
-        if ranks:
-            return "the script runs in several ranks"
-        if self.mode is Mode.IN_PLACE:
-            return "trials work on the real files"
-        return sharing_obstacle(os.environ) or fifo_obstacle(self.folder)
+        return self.conclude(request, exit_code, time.monotonic() - started, given_up)
 
     def has_layer(self, shared: str) -> bool:
         """True if launches of this name start on top of what one of them wrote."""
@@ -230,7 +165,6 @@ class TrialLauncher:
         if self._connected:
             self._tell(connections(self._connected))
             self._connected.clear()
-        self.end_reference()
         self.prestarted.close()
         self._layers.clear()
         discard(self.folder / SHARED)
@@ -243,7 +177,7 @@ class TrialLauncher:
     def _shared(self, name: str) -> Path:
         return self.folder / SHARED / name
 
-    def _start(self, request: LaunchRequest, hold: bool, *, live: bool) -> Sandbox:
+    def start(self, request: LaunchRequest, hold: bool, *, live: bool) -> Sandbox:
         """Start it, or give the prestarted process its spec.
 
         `live`: it takes turns. `hold`: it waits at its first step.
@@ -259,16 +193,7 @@ class TrialLauncher:
             write_json(control / RUN_SPEC, to_json(run_spec))
         return waiting or Sandbox(spec)
 
-    def _start_beside_pair(self, second: LaunchRequest) -> tuple[int, ...]:
-        """Have the sides of the next pair import while this one's start; the processes.
-
-        Where cores are few all of them would only wait for one another.
-        """
-        if has_several_slots():
-            self._start_following(second)
-        return self.prestarted.pids
-
-    def _start_following(self, request: LaunchRequest) -> None:
+    def start_following(self, request: LaunchRequest) -> None:
         """Have the processes of the next launches import what they need meanwhile."""
         if self.prestarted.modules:
             for later in request.following[: prestart_slots()]:
@@ -305,17 +230,10 @@ class TrialLauncher:
             target = layered_target(target, request.run_dir, (cache,))
         return agent_command_line(ranks.torchrun, target)
 
-    def _side(self, request: LaunchRequest) -> PairSide:
-        return PairSide(
-            name=request.name,
-            start=partial(self._start, request, live=True),
-            run_dir=request.run_dir,
-            patience_seconds=self._patience(request),
-        )
-
     # -- while it runs -------------------------------------------------------------------------
 
-    def _patience(self, request: LaunchRequest) -> float:
+    def patience(self, request: LaunchRequest) -> float:
+        """Seconds of silence after which a launch is given up."""
         if request.patience_seconds is not None:
             return request.patience_seconds
         return FIRST_PATIENCE if request.keep_layer else max(LEAST_PATIENCE, 4 * self.longest)
@@ -324,7 +242,7 @@ class TrialLauncher:
         self,
         request: LaunchRequest,
         ended_elsewhere: Callable[[], bool],
-        turns: BesideReference | None,
+        turns: TakesTurns | None,
     ) -> Supervision:
         def at_first_step(sandbox: Sandbox, go: Callable[[], None]) -> None:
             if request.keep_layer:
@@ -334,7 +252,7 @@ class TrialLauncher:
             if request.keep_layer and request.following and has_several_slots():
                 self._start_second(request)
 
-        patience = self._patience(request)
+        patience = self.patience(request)
         look = _look(request, self._on_steps, ended_elsewhere)
         if turns is not None:
             look = _with_turns(look, turns)
@@ -355,18 +273,19 @@ class TrialLauncher:
             modules = what_to_import(first.target, log, ranks=first.ranks is not None)
             if not isinstance(modules, Skip):
                 self.prestarted.modules = modules
-                self._start_following(first)
+                self.start_following(first)
 
     # -- afterwards ----------------------------------------------------------------------------
 
-    def _conclude(
+    def conclude(
         self,
         request: LaunchRequest,
         exit_code: int | None,
         seconds: float,
         given_up: Failure | None,
     ) -> Outcome:
-        self._launched += 1
+        """The outcome of a launch that is over; `given_up`: why it was ended from outside."""
+        self.launched += 1
         self.longest = max(self.longest, seconds)
         outcome = conclude(request, exit_code, seconds, given_up)
         traits = [trait for log in outcome.logs for trait in log.traits]
@@ -415,33 +334,10 @@ def _look(request: LaunchRequest, on_steps: OnSteps, ended_elsewhere: Callable[[
     return look
 
 
-def _with_turns(look: Look, turns: BesideReference) -> Look:
+def _with_turns(look: Look, turns: TakesTurns) -> Look:
     """The same, and turns as soon as the launch is ready for them; they count for no limit."""
 
     def both(sandbox: Sandbox, progress: Progress, seconds: float) -> Failure | None:
         return turns.look() or look(sandbox, progress, seconds - turns.seconds)
 
     return both
-
-
-def _given_up(end: PairEnd, side: int) -> Failure | None:
-    """Reason why a side of a failed pair was ended, None for one that ended by itself."""
-    if not end.failure or end.exit_codes[side] is not None:
-        return None
-    if end.late:
-        return Failure(FailureKind.OUT_OF_TIME, end.failure)
-    partner_ended = end.exit_codes[1 - side] is not None
-    return Failure(FailureKind.PARTNER_ENDED if partner_ended else FailureKind.HUNG, end.failure)
-
-
-def _pair_failure(end: PairEnd, outcomes: list[Outcome]) -> Failure | None:
-    """Reason why there is no ratio: what befell the side that failed first."""
-    if end.failure:
-        failures = [x.failure for x in outcomes if x.failure is not None]
-        own = [x for x in failures if x.kind is not FailureKind.PARTNER_ENDED]
-        kind = own[0].kind if own else FailureKind.TOO_FEW_STEPS
-        return Failure(kind, end.failure)
-    if end.ratio is None:
-        too_few = "the turns of both sides were too few, or batches that were ready lasted for them"
-        return Failure(FailureKind.TOO_FEW_STEPS, too_few)
-    return None

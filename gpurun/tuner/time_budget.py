@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from gpurun.knobs.loading.loader_need import NOTICEABLE
-from gpurun.trials.live_pair_seconds import CORES_FOR_TWO, SideSeconds, live_pair_seconds
+from gpurun.pairs.expected_seconds import CORES_FOR_TWO, SideSeconds, live_pair_seconds
 from gpurun.trials.prestart import CORES_EACH
 from gpurun.tuner.proof.time_for_proof import (
     LEAST_PROOF_ROUNDS,
@@ -253,7 +253,7 @@ def _side(trial: Trial, launch: float, epoch_steps: int, imports: float) -> Side
     step = _step(trial)
     start = max(0.0, launch - after)
     workers = _workers_waited_for(trial)
-    return SideSeconds(start, step, epoch_steps * step, 2 * workers, min(imports, start))
+    return SideSeconds(start, step, epoch_steps * step, workers > 0, min(imports, start))
 
 
 def _workers_waited_for(trial: Trial) -> int:

@@ -16,14 +16,17 @@ from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import find
 from gpurun.measure.optional_figures import known
+from gpurun.pairs.live_launches import LiveLaunches
+from gpurun.pairs.obstacle import peaks_of
+from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import SEED, Exchange, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
 from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest, Ranks
-from gpurun.trials.live_pair_obstacle import peaks_of
-from gpurun.trials.outcome import Outcome, PairOutcome
+from gpurun.trials.outcome import Outcome
 from gpurun.trials.prestart import prestart_slots
 from gpurun.trials.trial_launcher import TrialLauncher
 from gpurun.tuner import knob_calls
@@ -62,6 +65,7 @@ class TrialSeries:
         self._reference_samples = 1.0
         tell = (lambda line: None) if options.quiet else say
         self.launcher = TrialLauncher(folder, mode, on_progress, tell)
+        self._live = LiveLaunches(self.launcher)
         self._hidden = hidden_ranks(options, mode)
         self._environment = dict(environment)
         if self._hidden is not None:
@@ -75,8 +79,9 @@ class TrialSeries:
         except KnobRaised as raised:
             return self._skip(number, request, raised)
         wanted = replace(wanted, following=self._following(number + 1, request))
-        outcome = self.launcher.run(wanted, in_turns=request.in_turns)
-        return self._keep(number, request, outcome)
+        if request.in_turns:
+            return self._keep(number, request, *self._live.run_beside(wanted))
+        return self._keep(number, request, self.launcher.run(wanted))
 
     def folder_of(self, record: TrialRecord) -> Path:
         """Where a trial's records and output are."""
@@ -91,7 +96,7 @@ class TrialSeries:
         except KnobRaised as raised:
             failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
             return PairOutcome(None, None, None, failure)
-        pair = self.launcher.run_pair(first, replace(second, following=again))
+        pair = self._live.run_pair(first, replace(second, following=again))
         if pair.first is None or pair.second is None:
             return PairOutcome(None, None, None, pair.failure)
         trials = [
@@ -101,9 +106,7 @@ class TrialSeries:
             )
         ]
         one, other = trials
-        return PairOutcome(
-            one, other, pair.ratio, pair.failure, pair.seconds, pair.notes, pair.spare_seconds
-        )
+        return PairOutcome(one, other, pair.ratio, pair.failure, pair.seconds, pair.notes)
 
     def start_reference(self, request: TrialRequest, samples_a_step: float) -> str:
         """Launch what trials can take turns with; why that cannot be, "" once it waits.
@@ -114,21 +117,21 @@ class TrialSeries:
         self._reference_samples = samples_a_step
         wanted = self._request(len(self.trials) + 1, request)
         folder = self.folder / "references" / f"{self._references:02d}"
-        return self.launcher.start_reference(replace(wanted, run_dir=folder))
+        return self._live.start_reference(replace(wanted, run_dir=folder))
 
     @property
     def has_reference(self) -> bool:
         """True if one waits for trials to take turns with."""
-        return self.launcher.has_reference
+        return self._live.has_reference
 
     def end_reference(self) -> None:
         """End the reference, if there is one."""
-        self.launcher.end_reference()
+        self._live.end_reference()
 
     @property
     def in_turn_only(self) -> str:
         """Reason why trials of this tuning cannot be live pairs, "" if they can."""
-        return self.launcher.in_turn_reason(ranks=self._ranks(self.folder) is not None)
+        return self._live.in_turn_reason(ranks=self._ranks(self.folder) is not None)
 
     @property
     def prestart_modules(self) -> tuple[str, ...]:
@@ -150,6 +153,7 @@ class TrialSeries:
 
     def close(self) -> None:
         """End waiting processes, and remove the files that only trials needed."""
+        self._live.end_reference()
         self.launcher.close()
 
     # -- from settings to a request ------------------------------------------------------------
@@ -230,12 +234,19 @@ class TrialSeries:
 
     # -- from an outcome to a record -----------------------------------------------------------
 
-    def _keep(self, number: int, request: TrialRequest, outcome: Outcome) -> Trial:
+    def _keep(
+        self,
+        number: int,
+        request: TrialRequest,
+        outcome: Outcome,
+        ratio: TurnRatio | None = None,
+    ) -> Trial:
+        """Record a trial; `ratio`: its step time over the reference's."""
         trial = trial_of(number, self.folder, request, outcome, self.options.aim)
-        if outcome.ratio is not None:
+        if ratio is not None:
             samples = trial.samples_a_step() / self._reference_samples
-            gain = math.exp(-outcome.ratio.log) * samples
-            record = replace(trial.record, gain_over_reference=gain, gain_error=outcome.ratio.error)
+            gain = math.exp(-ratio.log) * samples
+            record = replace(trial.record, gain_over_reference=gain, gain_error=ratio.error)
             trial = replace(trial, record=record)
         self._write(outcome.run_dir, trial.record)
         return trial

@@ -9,9 +9,9 @@ from typing import Any
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import byte_size, count, duration, number
 from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.pairs.obstacle import CONTEXT_BYTES
 from gpurun.records.effects import ALLOW_ALL
 from gpurun.records.tuning import TrialRecord
-from gpurun.trials.live_pair_obstacle import CONTEXT_BYTES
 from gpurun.tuner import knob_calls
 from gpurun.tuner.proof.time_for_proof import LEAST_PROOF_ROUNDS, LIVE_PAIRS
 from gpurun.tuner.search.combined_trial import likely_changes

@@ -147,7 +147,7 @@ class TuningRun:
         self.findings.facts = facts
         state = SearchState(dict(base), probe, facts, self._judge([], base))
         self._time.baseline(probe, bool(self._trials.prestart_modules))
-        in_turn = self._proofs.pairs_against(state.settings).obstacle(facts, [])
+        in_turn = self._proofs.obstacle(state.settings, facts, [])
         self._time.live = not in_turn
         batches = other_batches(state.facts, self.options)
         ground = PreviewInputs(
@@ -268,7 +268,7 @@ class TuningRun:
             self._decide(line)
         self._rule = plan.rule
         self._time.baseline(trial, bool(self._trials.prestart_modules), probe, plan.aside)
-        self._time.live = not self._proofs.pairs_against(base).obstacle(facts, [])
+        self._time.live = not self._proofs.obstacle(base, facts, [])
         shown = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return SearchState(
             settings=dict(base),
@@ -331,8 +331,7 @@ class TuningRun:
     def _keep_reference(self, state: SearchState) -> None:
         room = not self._time.no_room_to_search(state.best, StartupSeconds())
         if room and self._objective is Objective.THROUGHPUT:
-            pairs = self._proofs.pairs_against(state.settings)
-            why = pairs.obstacle(state.facts, [state.settings])
+            why = self._proofs.obstacle(state.settings, state.facts, [state.settings])
             self._reference.start(state, self._rule, self._time.screen_limit(), why)
 
     def _larger_batch(self, state: SearchState, search: KnobSearch) -> SearchState | None:

@@ -36,6 +36,16 @@ class Trial:
     """True if it was ended because it took all the time that it might."""
 
     @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.record.purpose.value
+
+    @property
+    def whole(self) -> bool:
+        """True if the script ended by itself."""
+        return self.record.status == "completed"
+
+    @property
     def score(self) -> float | None:
         """The score for the tuning's objective, the higher the better; None if it failed."""
         if self.objective is Objective.THROUGHPUT or self.throughput is None:

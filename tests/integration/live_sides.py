@@ -10,10 +10,11 @@ from pathlib import Path
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.launch.child_environment import child_environment
+from gpurun.pairs.side import Side
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json
-from gpurun.trials.live_pair import Side, make_fifos
+from gpurun.trials.turn_fifos import make_fifos
 
 SCRIPT = """
 import sys, time, torch

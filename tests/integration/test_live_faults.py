@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.records.messages.turns import ANSWERS
-from gpurun.trials import live_pair
-from gpurun.trials.freezer import tree_below
-from gpurun.trials.live_pair import (
+from gpurun.pairs.freezer import tree_below
+from gpurun.pairs.side import (
     PairFailed,
     Side,
     SideBlocked,
@@ -25,6 +23,8 @@ from gpurun.trials.live_pair import (
     make_fifos,
     take_turns,
 )
+from gpurun.records.messages.turns import ANSWERS
+from gpurun.trials import live_pair
 from scripts.kill_launchers import LAUNCHER, SIDE, killed_after, left_behind
 from tests.conftest import REPOSITORY
 from tests.integration.launched import wait_for

@@ -42,6 +42,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("commands",),
     ("report",),
     ("bench", "scaling", "tuner"),
+    ("pairs",),
     ("trials", "probing", "diagnoses", "profilers", "doctor"),
     ("isolation",),
     ("launch",),

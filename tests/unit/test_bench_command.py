@@ -28,9 +28,9 @@ from gpurun.commands.bench import bisect_command as bisect_command
 from gpurun.commands.bench import selftest_command as selftest_command
 from gpurun.commands.bench.chosen_benchmarks import records_home
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
-from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 from tests.unit.bench_launches import BENCHMARK, launch
 from tests.unit.benchmark_records import record

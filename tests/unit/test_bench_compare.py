@@ -14,9 +14,9 @@ from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.pairs.gate import GatePlan, Verdict
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.spec import StopRule
-from gpurun.stats.gate import GatePlan, Verdict
 from tests.unit.bench_launches import BENCHMARK, device, launch
 
 PYTHON = Path("/usr/bin/python")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from gpurun.stats.gated_metric import Gated
 
 from gpurun.bench.compare.comparison_document import Compared, comparison, worst_with_others
 from gpurun.bench.compare.pair_runner import Findings, Pair
@@ -14,13 +15,12 @@ from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.unfinished import Unfinished
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.pairs.gate import judge
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json, to_json
 from gpurun.report.comparison_text import comparison_lines
-from gpurun.stats.gate import judge
-from gpurun.stats.gated_metric import Gated
 from gpurun.trials.stop_rules import WHOLE, later_rule
 from tests.unit.bench_launches import BENCHMARK, device, launch
 

@@ -8,10 +8,10 @@ import random
 import numpy as np
 import pytest
 
+from gpurun.bench.history.prediction_interval import MOST_RUNS, NewRun, judge_new_run
+from gpurun.pairs.gate import Verdict
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Point
-from gpurun.stats.gate import Verdict
-from gpurun.stats.prediction_interval import MOST_RUNS, NewRun, judge_new_run
 from scripts.launch_noise import paired_errors, run_errors
 from scripts.simulate_from_history import Cell, simulate
 

@@ -17,11 +17,11 @@ from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.compare.compare_with_history import compare_with_history
 from gpurun.bench.history.accepted_baselines import with_accepted
 from gpurun.bench.store import open_store
+from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import INTERRUPTED, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json, to_json
 from gpurun.report.comparison_text import comparison_lines
-from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import git, new_repository
 from tests.unit.bench_launches import BENCHMARK

@@ -12,22 +12,22 @@ import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
-from gpurun.bench.live_or_in_turn import PairLauncher, obstacle
+from gpurun.bench.bench_pairs import PairLauncher, obstacle
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.pairs.gate import GatePlan, Verdict
+from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.events import OriginsEvent
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import HostUse, StepTime
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison_text import comparison_lines
-from gpurun.stats.gate import GatePlan, Verdict
 from gpurun.stats.loss_curve_points import curve_of
-from gpurun.trials.outcome import PairOutcome
 from gpurun.trials.stop_rules import first_rule
-from gpurun.trials.turn_ratio import TurnRatio
 from tests.repositories import commit, new_repository
 from tests.unit.bench_launches import BENCHMARK, device, launch
 from tests.unit.test_bench_document import document

@@ -16,13 +16,13 @@ from gpurun.bench.compare.compare_settings import compare_settings, read_setting
 from gpurun.bench.trees.prepared_sides import Side
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import INTERRUPTED, BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.result import KnobOutcome
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown
-from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 from tests.unit.bench_launches import BENCHMARK, launch
 

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from gpurun.stats.gated_metric import Gated
 
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import worst_with_others
 from gpurun.bench.compare.pair_runner import Findings, Pair
 from gpurun.bench.unfinished import Unfinished
+from gpurun.pairs.gate import judge
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json, to_json
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown
-from gpurun.stats.gate import judge
-from gpurun.stats.gated_metric import Gated
 from gpurun.stats.loss_curve_points import blocks, curve_of
 from tests.unit.bench_launches import BENCHMARK, launch
 from tests.unit.test_bench_document import document

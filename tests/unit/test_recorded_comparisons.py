@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from gpurun.stats.gated_metric import Gated
 
+from gpurun.pairs.gate import judge
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json
-from gpurun.stats.gate import judge
-from gpurun.stats.gated_metric import Gated
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "tests" / "data" / "h200"

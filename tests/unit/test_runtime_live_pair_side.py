@@ -12,16 +12,16 @@ from typing import ClassVar, cast
 
 import pytest
 import torch
+from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, PrefetchLevel, send
 from torch.utils.data import DataLoader, TensorDataset
 
+from gpurun.pairs.side import make_fifos
 from gpurun.records.messages.loader_keys import place
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
-from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, PrefetchLevel, send
 from gpurun.runtime.observe.step_clock import LoaderState, StepClock
 from gpurun.runtime.observe.torch_loader_internals import LoaderIterator
 from gpurun.runtime.trial import live_pair_side as turns_module
 from gpurun.runtime.trial.live_pair_side import Turns
-from gpurun.trials.live_pair import make_fifos
 from tests.integration.launched import wait_for
 from tests.integration.live_sides import state
 

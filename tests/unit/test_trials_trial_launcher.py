@@ -13,17 +13,17 @@ import pytest
 
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.pairs.live_pair import PairEnd
+from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import HostUse
 from gpurun.records.spec import TrialSpec
 from gpurun.trials import prestart
 from gpurun.trials import trial_launcher as launcher_module
 from gpurun.trials.launch_request import LaunchRequest, Ranks
-from gpurun.trials.live_pair_launch import PairEnd
 from gpurun.trials.progress import Progress
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import GRACE_SECONDS, TrialLauncher
-from gpurun.trials.turn_ratio import TurnRatio
 
 
 def request(folder: Path, name: str = "one", **more: Any) -> LaunchRequest:

@@ -13,11 +13,11 @@ import pytest
 from gpurun.arguments.options import Objective
 from gpurun.measure.machine import available_memory
 from gpurun.measure.run_events import read_run
+from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import StepTime
 from gpurun.records.tuning import TrialPurpose
-from gpurun.trials.outcome import PairOutcome
-from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner.proof.live_proof import LiveProof
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest

@@ -12,6 +12,7 @@ from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.launch.error_in_output import OUT_OF_MEMORY, last_error_line
 from gpurun.measure.run_events import ProcessLog, read_run
+from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.records.failure import Failure, FailureKind
@@ -20,7 +21,7 @@ from gpurun.records.tuning import TrialPurpose
 from gpurun.trials import outcome
 from gpurun.trials.failure_cause import recompiled, while_compiling
 from gpurun.trials.launch_request import LaunchRequest
-from gpurun.trials.outcome import Outcome, PairOutcome, conclude
+from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.progress import Progress
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.trial_series import TrialSeries

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpurun.bench.bench_pairs import MeasuredPair
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_document import Findings, bisection_report
@@ -34,7 +35,6 @@ from gpurun.bench.bisect.commit_range import CommitRange, branch_of, commit_rang
 from gpurun.bench.bisect.culprit_search import next_action
 from gpurun.bench.compare.pair_runner import Tell
 from gpurun.bench.disturbed_pairs import MOST_AGAIN, disturbance
-from gpurun.bench.live_or_in_turn import MeasuredPair
 from gpurun.bench.record_of_launches import keep
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import Sides, single_side

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 
+from gpurun.bench.bench_pairs import MeasuredPair, PairLauncher
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_state import LaunchTerms
 from gpurun.bench.compare.pair_runner import Tell
-from gpurun.bench.live_or_in_turn import MeasuredPair, PairLauncher
 from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.trees.git import short
 from gpurun.bench.trees.module_origins import check_origins

@@ -19,10 +19,10 @@ from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.formatting.number_text import count
 from gpurun.isolation.available_modes import require
+from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.rundir import new_run
-from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 
 

@@ -18,6 +18,7 @@ from gpurun.bench.compare.compare_with_history import HistoryComparison
 from gpurun.bench.compare.comparison_document import Compared
 from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.past_records import no_baseline, usable
+from gpurun.bench.history.prediction_interval import LEAST_RUNS
 from gpurun.bench.record_of_launches import Version, keep
 from gpurun.bench.store.document_file import read_documents
 from gpurun.bench.trees.git import Repository, open_repository, short
@@ -25,7 +26,6 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment
 from gpurun.records.bench.comparison import Comparison
-from gpurun.stats.prediction_interval import LEAST_RUNS
 from gpurun.trials.signal_guard import SignalGuard
 
 if TYPE_CHECKING:

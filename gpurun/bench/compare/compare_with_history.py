@@ -1,7 +1,7 @@
 """Compares one benchmark with the records of a branch, without a launch of the baseline.
 
 This is weaker than launches in turn, because the machine may have drifted since the records.
-`gpurun.stats.prediction_interval` decides, and describes its limits.
+`gpurun.bench.history.prediction_interval` decides, and describes its limits.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from gpurun.bench.history.past_records import (
     since_accepted,
     usable,
 )
+from gpurun.bench.history.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
 from gpurun.bench.record_of_launches import Version, keep, version_of
 from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
 from gpurun.bench.trees.baseline_commit import choose_baseline
@@ -36,12 +37,11 @@ from gpurun.bench.unfinished import ended_by
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.isolation.available_modes import require
+from gpurun.pairs.gate import Verdict
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 from gpurun.records.bench.comparison import Comparison, TrainingComparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.rundir import new_run
-from gpurun.stats.gate import Verdict
-from gpurun.stats.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore

@@ -8,11 +8,12 @@ from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.pair_runner import BY_TURNS, Findings
-from gpurun.bench.compare.rare_costs import MISSED
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import Unfinished
 from gpurun.errors import ExitCode
+from gpurun.pairs.gate import MetricResult, Verdict
+from gpurun.pairs.priors import speed_prior
 from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.records.bench.comparison import (
     ComparedSide,
@@ -23,7 +24,6 @@ from gpurun.records.bench.comparison import (
 )
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.script_arguments import masked
-from gpurun.stats.gate import SPEED_PRIOR, MetricResult, Verdict
 
 EXIT_CODES = {
     "pass": ExitCode.OK,
@@ -120,10 +120,11 @@ def _method(findings: Findings, speed: MetricResult | None) -> PairMethod | None
     """The way pairs were launched; None without pairs."""
     if not findings.pairs:
         return None
-    if any(pair.ratio is None for pair in findings.pairs):
-        return PairMethod(live=False, why_in_turn=findings.in_turn or None)
+    live = all(pair.ratio is not None for pair in findings.pairs)
+    prior = speed_prior(live=live, fed=findings.fed)
     pair_sd = None if speed is None else speed.pair_sd
-    return PairMethod(True, None, SPEED_PRIOR.sd, SPEED_PRIOR.pairs, pair_sd)
+    why = None if live else findings.in_turn or None
+    return PairMethod(live, why, prior.sd, prior.worth, pair_sd)
 
 
 def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> str:
@@ -213,8 +214,8 @@ def _recommendation(
             return f"look at commit {short(culprit)}: {told}"
         ends = [side.commit for side in (compared.baseline, compared.current)]
         search = ""
-        # bisect compares steps by turns: it sees neither memory, nor energy, nor a rare cost
-        seen = any(metric in BY_TURNS for metric in worse) and findings.in_turn != MISSED
+        # bisect compares steps by turns: it sees neither memory nor energy
+        seen = any(metric in BY_TURNS for metric in worse)
         if seen and len(compared.commits) > 1 and None not in ends:
             search = f"; gpurun bench bisect {'..'.join(short(end or '') for end in ends)} searches"
         return f"look at the changes since the baseline: {told}{search}"

@@ -12,12 +12,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from gpurun.bench.bench_pairs import BenchEngine, bench_engine, expected_seconds, obstacle
 from gpurun.bench.benchmark_launcher import Launch, Launcher, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_training import Curves, compare_training, loses_its_loss
-from gpurun.bench.compare.rare_costs import MISSED, has_rare_cost
-from gpurun.bench.disturbed_pairs import MOST_AGAIN, disturbance, trouble_of_both
-from gpurun.bench.live_or_in_turn import PairLauncher
 from gpurun.bench.trees.edited_files import EditedFiles
 from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import Side, Sides
@@ -25,14 +23,12 @@ from gpurun.bench.workload import check_workload, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.pairs.engine import Pair
+from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
+from gpurun.pairs.priors import prior_of
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
-from gpurun.records.spec import StopRule
-from gpurun.stats.descriptive import mean
-from gpurun.stats.gate import GatePlan, GateResult, Verdict, judge
-from gpurun.stats.gated_metric import Gated
 from gpurun.trials.stop_rules import later_rule
-from gpurun.trials.turn_ratio import TurnRatio
 
 BY_TURNS = (Metric.THROUGHPUT, Metric.STEP_TIME)
 """The metrics that the turns of a live pair measure."""
@@ -41,28 +37,17 @@ Tell = Callable[[str], None]
 """Hears what happens, a line each."""
 
 
-@dataclass(frozen=True)
-class Pair:
-    """One launch of each side: a live pair, or one right after the other.
-
-    `ratio`: step time of the current over the baseline's, by turns; None for launches in turn.
-    """
-
-    baseline: Launch
-    current: Launch
-    ratio: TurnRatio | None = None
-
-
 @dataclass
 class Findings:
     """The findings so far; they stay here, whatever ends the comparison.
 
+    `pairs`: the baseline's launch first; a ratio is the current step time over the baseline's.
     `gated`: the metrics that are judged, with their thresholds. `by_samples`: the throughput is in
     samples/s, else in steps/s. `ended`: why it ended before the gate decided. `first`: the launches
     that warmed up, baseline first. `in_turn`: why pairs are not live, "" if they are.
     """
 
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[Pair[Launch]] = field(default_factory=list)
     first: list[Launch] = field(default_factory=list)
     in_turn: str = ""
     gated: dict[Metric, float] = field(default_factory=dict)
@@ -83,7 +68,8 @@ class Findings:
         """The launches of a side, "baseline" or "current": those of its pairs, and one that
         failed."""
         failed = [launch for launch in self.failed if launch.start.name == side]
-        return [getattr(pair, side) for pair in self.pairs] + failed
+        both = [launch for pair in self.pairs for launch in (pair.first, pair.second)]
+        return [launch for launch in both if launch.start.name == side] + failed
 
     def training(self) -> TrainingComparison:
         """Compare the losses of both sides."""
@@ -97,21 +83,37 @@ class Findings:
         live = self.pairs and all(pair.ratio is not None for pair in self.pairs)
         first = [[one.loss_curve] for one in self.first] if live and self.first else [[], []]
         return (
-            [*first[0], *(pair.baseline.loss_curve for pair in self.pairs)],
-            [*first[1], *(pair.current.loss_curve for pair in self.pairs)],
+            [*first[0], *(pair.first.loss_curve for pair in self.pairs)],
+            [*first[1], *(pair.second.loss_curve for pair in self.pairs)],
         )
 
     def judged(self, plan: GatePlan) -> GateResult:
         """The gate's answer to the pairs so far."""
-        ratios = [pair.ratio for pair in self.pairs]
-        turns = [ratio.error for ratio in ratios if ratio is not None]
+        ratios = [pair.ratio for pair in self.pairs if pair.ratio is not None]
+        turns = [ratio.error for ratio in ratios]
         return judge(
             [
-                Gated(m, self.figures(m), share, turns if m in BY_TURNS else ())
+                Gated(
+                    m,
+                    self.figures(m),
+                    share,
+                    turns if m in BY_TURNS else (),
+                    prior_of(m, live=self.live, fed=self.fed),
+                )
                 for m, share in self.gated.items()
             ],
             plan,
         )
+
+    @property
+    def live(self) -> bool:
+        """True if pairs are live."""
+        return not self.in_turn
+
+    @property
+    def fed(self) -> bool:
+        """True if loader workers feed a side of a live pair."""
+        return any(pair.ratio is not None and pair.ratio.fed for pair in self.pairs)
 
     def figures(self, metric: Metric) -> list[tuple[float, float]]:
         """(baseline, current) of each pair; NaN, which the gate refuses, where nothing was.
@@ -121,13 +123,13 @@ class Findings:
         """
         return [self._figures(metric, pair) for pair in self.pairs]
 
-    def _figures(self, metric: Metric, pair: Pair) -> tuple[float, float]:
-        before = self._figure(metric, pair.baseline)
+    def _figures(self, metric: Metric, pair: Pair[Launch]) -> tuple[float, float]:
+        before = self._figure(metric, pair.first)
         if pair.ratio is None or metric not in BY_TURNS:
-            return before, self._figure(metric, pair.current)
+            return before, self._figure(metric, pair.second)
         if metric is Metric.STEP_TIME:
             return before, before * math.exp(pair.ratio.log)
-        batches = [launch.result.batch_size for launch in (pair.baseline, pair.current)]
+        batches = [launch.result.batch_size for launch in (pair.first, pair.second)]
         more = batches[1] / batches[0] if self.by_samples and batches[0] and batches[1] else 1.0
         return before, before * more * math.exp(-pair.ratio.log)
 
@@ -151,10 +153,8 @@ class PairRunner:
     tell: Tell
     deadline: float = math.inf
     batch_may_differ: bool = False
-    _again: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self._pairing = PairLauncher(self.launcher)
         roots = (self.sides.baseline.tree.root, self.sides.current.tree.root)
         self._edited = EditedFiles(roots, self.launcher.mode is Mode.IN_PLACE)
 
@@ -165,61 +165,32 @@ class PairRunner:
         findings.first = list(first.values())
         rule = later_rule(self.benchmark.steps, [launch.result for launch in first.values()])
         self._settle(first)
-        self._pairing.consider(findings.first)
-        self._note_in_turn()
+        engine = bench_engine(
+            self.launcher, rule, self._remember, self._refuse_alone, lambda: self._late(engine)
+        )
+        engine.in_turn = obstacle(findings.first, self.launcher.mode)
+        self._note_in_turn(engine)
         while findings.result is None or findings.result.verdict is Verdict.MORE:
-            if self._late():
+            if self._late(engine):
                 findings.ended = f"the budget ended after {count(len(findings.pairs), 'pair')}"
                 return
-            self._pair(rule)
-            plan = self.plan if findings.in_turn else self.plan.of_live_pairs
-            findings.result = findings.judged(plan)
+            self._pair(engine)
+            findings.result = findings.judged(self.plan)
             if loses_its_loss(*findings.loss_curves()):
                 return  # a regression, however fast: further pairs change nothing
-            self._look_for_rare_costs()
 
-    def _look_for_rare_costs(self) -> None:
-        """Begin anew with launches in turn where live pairs pass a tree, or find it slower, only
-        because their turns are short: it has a rare cost, or has got rid of one.
-        """
-        findings = self.findings
-        shares = [share for metric, share in findings.gated.items() if metric in BY_TURNS]
-        if findings.in_turn or not shares:
-            return
-        both = [(pair.baseline, pair.current) for pair in findings.pairs]
-        turns = [pair.ratio.excess for pair in findings.pairs if pair.ratio is not None]
-        if findings.verdict is Verdict.REGRESSION:
-            if self._late() or not self._contradicted(min(shares)):
-                return
-            both = [(current, baseline) for baseline, current in both]
-            turns = [-excess for excess in turns]
-        elif findings.verdict is not Verdict.PASS:
-            return
-        if has_rare_cost(both, turns, min(shares)):
-            self._pairing.in_turn, findings.result = MISSED, None
-            self._note_in_turn()
-
-    def _contradicted(self, threshold: float) -> bool:
-        """True if only steps got slower, and all turns at once do not show that."""
-        findings = self.findings
-        assert findings.result is not None
-        ratios = [pair.ratio for pair in findings.pairs if pair.ratio is not None]
-        overall = mean([ratio.log + ratio.excess for ratio in ratios])
-        steps_alone = all(m.metric in BY_TURNS for m in findings.result.regressed)
-        return steps_alone and overall < threshold
-
-    def _note_in_turn(self) -> None:
+    def _note_in_turn(self, engine: BenchEngine) -> None:
         """Tell once that pairs are launched in turn, and begin anew: figures are not mixed."""
-        findings, reason = self.findings, self._pairing.in_turn
-        if not reason or findings.in_turn:
-            return
-        findings.in_turn = reason
-        findings.pairs.clear()
-        self.tell(self._pairing.why)
+        findings = self.findings
+        if engine.in_turn and not findings.in_turn:
+            findings.in_turn = engine.in_turn
+            findings.pairs.clear()
+            self.tell(f"launches one after the other, not live pairs: {engine.in_turn}")
 
-    def _late(self) -> bool:
+    def _late(self, engine: BenchEngine) -> bool:
         """True if a further pair would end after the deadline."""
-        return time.monotonic() + self._pairing.expected > self.deadline
+        expected = expected_seconds(self.launcher, engine.in_turn)
+        return time.monotonic() + expected > self.deadline
 
     def _warmed_up(self) -> dict[str, Launch]:
         """A first launch of each side; both are tried, so that an error can say which fails."""
@@ -284,41 +255,24 @@ class PairRunner:
             else:
                 findings.gated[metric] = benchmark.thresholds[metric]
 
-    def _pair(self, rule: StopRule) -> None:
-        """One more pair, launched again where a recorded cause befell one half of it."""
-        findings = self.findings
+    def _pair(self, engine: BenchEngine) -> None:
+        """One more pair."""
+        findings, sides = self.findings, (self.sides.baseline, self.sides.current)
         number = len(findings.pairs) + 1
-        sides = (self.sides.baseline, self.sides.current)
-        order = sides if number % 2 else sides[::-1]
-        taken = self._pairing.take(
-            (self._start(order[0]), self._start(order[1])),
-            rule,
-            lambda launch: self._refuse_failed({launch.start.name: launch}, f" in pair {number}"),
-        )
+        starts = (self._start(sides[0]), self._start(sides[1]))
+        pair = engine.take(*starts, number, turned=number % 2 == 0)
         self._edited.refuse()
-        self._note_in_turn()
-        launches = {launch.start.name: launch for launch in (taken.first, taken.second)}
+        self._note_in_turn(engine)
+        launches = {launch.start.name: launch for launch in (pair.first, pair.second)}
         for side in sides:
             self._check_origins(side, launches[side.name])
         self._check_workload(launches, lambda line: None)
-        if order[0] is not sides[0]:
-            taken = taken.turned
-        pair, number = Pair(taken.first, taken.second, taken.ratio), len(findings.pairs) + 1
-        cause = disturbance(pair.baseline, pair.current, live=pair.ratio is not None)
-        if cause is not None and self._again < MOST_AGAIN and not self._late():
-            self._again += 1
-            self._remember(f"pair {number} is launched again: {cause}")
-            return self._pair(rule)
-        if cause is not None:
-            self._remember(
-                f"pair {number} counts although {cause}: this happened too often, or the time is up"
-            )
-        trouble = trouble_of_both(pair.baseline, pair.current, live=pair.ratio is not None)
-        if trouble is not None and trouble not in findings.notes:
-            self._remember(trouble)
         findings.pairs.append(pair)
-        self.tell(self._shown(number, pair))
-        return None
+        self.tell(self._shown(len(findings.pairs), pair))
+
+    def _refuse_alone(self, launch: Launch) -> None:
+        when = f" in pair {len(self.findings.pairs) + 1}"
+        self._refuse_failed({launch.start.name: launch}, when)
 
     def _start(self, side: Side) -> Side:
         return replace(side, trees=self.sides.watched(side))
@@ -348,10 +302,11 @@ class PairRunner:
         return self.sides.baseline.folder != self.sides.current.folder
 
     def _remember(self, line: str) -> None:
-        self.findings.notes.append(line)
+        if line not in self.findings.notes:
+            self.findings.notes.append(line)
         self.tell(line)
 
-    def _shown(self, number: int, pair: Pair) -> str:
+    def _shown(self, number: int, pair: Pair[Launch]) -> str:
         before, now = self.findings.figures(Metric.THROUGHPUT)[-1]
         if not (before > 0 and now > 0):
             return f"pair {number}"

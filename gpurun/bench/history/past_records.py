@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.measured_records import Measured, changes_of, counts_samples, work_of
+from gpurun.bench.history.prediction_interval import LEAST_RUNS
 from gpurun.bench.trees.git import Repository, incomparable, short
 from gpurun.bench.workload import refuse_changed
 from gpurun.errors import GpurunError
@@ -20,7 +21,6 @@ from gpurun.records.bench.benchmark import (
     BenchmarkRecord,
 )
 from gpurun.records.bench.metrics import Metric
-from gpurun.stats.prediction_interval import LEAST_RUNS
 
 PAIRS = "or launch both sides: leave out --from-history"
 

@@ -30,13 +30,13 @@ from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.errors import ExitCode
 from gpurun.isolation.available_modes import require
+from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
 from gpurun.report.benchmark_text import record_lines
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.rundir import new_run
-from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 
 if TYPE_CHECKING:

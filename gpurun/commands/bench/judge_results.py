@@ -16,8 +16,8 @@ from gpurun.commands.bench.bench_outputs import conclude, shown
 from gpurun.commands.bench.chosen_benchmarks import gated
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.written_outputs import teller
+from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkRecord
-from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
+from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import to_json
 from gpurun.report.selftest_text import pairs_in_all, selftest_lines
-from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 
 HELP = f"""\

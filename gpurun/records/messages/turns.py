@@ -14,14 +14,10 @@ ANSWERS = "turn-answers"
 
 @record
 class TurnOrder:
-    """A turn lasts at least so long, and for so many counted steps. Zero steps: no turn more.
-
-    `whole_epochs`: it goes on to the same step of a later epoch.
-    """
+    """A turn lasts at least so long, and for so many counted steps. Zero steps: no turn more."""
 
     nanoseconds: int
     least_steps: int
-    whole_epochs: bool = False
 
     @property
     def ends(self) -> bool:
@@ -30,13 +26,13 @@ class TurnOrder:
 
     def line(self) -> bytes:
         """As it is sent."""
-        return b"%d %d %d\n" % (self.nanoseconds, self.least_steps, self.whole_epochs)
+        return b"%d %d\n" % (self.nanoseconds, self.least_steps)
 
     @classmethod
     def read(cls, line: bytes) -> TurnOrder:
         """From what was sent; `ValueError` if that is no order."""
-        nanoseconds, least_steps, whole_epochs = map(int, line.split())
-        return cls(nanoseconds, least_steps, bool(whole_epochs))
+        nanoseconds, least_steps = map(int, line.split())
+        return cls(nanoseconds, least_steps)
 
 
 @record
@@ -55,20 +51,15 @@ class TurnEvent:
 class Turn:
     """The counts of one side in one turn. The first answer of a side has no steps: it is ready.
 
-    `batches`: those that loaders with workers handed out. `stocked`: by how many their stock grew
-    meanwhile; negative: it was used up.
-    `whole_epochs`: it counts whole epochs. `at_epoch_end`: it does not, and holds an epoch start or
-    the end of an epoch. `epoch_starts`: so many. `epoch_steps`: steps of the last whole epoch, 0
-    where none was seen yet. `all_steps` and `peak_bytes`: steps of the process so far, and the peak
-    of its memory by then, on a GPU where one is in use.
+    `fed`: a loader with workers is alive. `epoch_starts`: so many epochs began in what was counted.
+    `epoch_steps`: steps of the last whole epoch, 0 where none was seen yet. `all_steps` and
+    `peak_bytes`: steps of the process so far, and the peak of its memory by then, on a GPU where
+    one is in use.
     """
 
     steps: int
     nanoseconds: int
-    batches: int = 0
-    stocked: int = 0
-    whole_epochs: bool = False
-    at_epoch_end: bool = False
+    fed: bool = False
     epoch_starts: int = 0
     epoch_steps: int = 0
     all_steps: int = 0
@@ -82,25 +73,14 @@ class Turn:
     def line(self) -> bytes:
         """As it is sent."""
         figures = (
-            self.steps,
-            self.nanoseconds,
-            self.batches,
-            self.stocked,
-            self.whole_epochs,
-            self.at_epoch_end,
-            self.epoch_starts,
-            self.epoch_steps,
-            self.all_steps,
-            self.peak_bytes,
-        )
+            self.steps, self.nanoseconds, self.fed, self.epoch_starts, self.epoch_steps,
+            self.all_steps, self.peak_bytes,
+        )  # fmt: skip
         return b" ".join(b"%d" % figure for figure in figures) + b"\n"
 
     @classmethod
     def read(cls, line: bytes) -> Turn:
         """From what was sent; `ValueError` if that is no answer."""
-        steps, nanoseconds, batches, stocked, whole, at_end, *more = map(int, line.split())
+        steps, nanoseconds, fed, *more = map(int, line.split())
         starts, epoch_steps, all_steps, peak_bytes = more
-        return cls(
-            steps, nanoseconds, batches, stocked, bool(whole), bool(at_end),
-            starts, epoch_steps, all_steps, peak_bytes,
-        )  # fmt: skip
+        return cls(steps, nanoseconds, bool(fed), starts, epoch_steps, all_steps, peak_bytes)

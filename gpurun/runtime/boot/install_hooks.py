@@ -158,11 +158,11 @@ def _install_safety(spec: RunSpec) -> None:
 
 
 def _take_turns(control: Path, after_steps: int) -> None:
-    from gpurun.runtime.observe.prefetched_batches import PREFETCHED
+    from gpurun.runtime.observe.loader_workers import WORKERS
     from gpurun.runtime.trial import trial_exit
     from gpurun.runtime.trial.live_pair_side import Turns
 
-    turns = Turns(control, after_steps, PREFETCHED)
+    turns = Turns(control, after_steps, WORKERS)
 
     def step(count: int) -> None:
         if turns.after_step(count):

@@ -30,7 +30,7 @@ from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.tensor_values import tensors
-from gpurun.runtime.observe.prefetched_batches import PREFETCHED
+from gpurun.runtime.observe.loader_workers import WORKERS
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
@@ -186,7 +186,7 @@ class Loaders:
         if state is not None:
             iterator._gpurun_state = state
             # a loop may build its loader anew for each epoch
-            PREFETCHED.opened(iterator, place(state.key) in CLOCK.trained_places)
+            WORKERS.opened(iterator, place(state.key) in CLOCK.trained_places)
             state.batches = state.training_batches = 0
             state.passes += 1
             state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)

@@ -23,7 +23,7 @@ from gpurun.runtime.observe import (
 )
 from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
-from gpurun.runtime.observe.prefetched_batches import PREFETCHED
+from gpurun.runtime.observe.loader_workers import WORKERS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.trial import trial_exit
 from gpurun.runtime.trial.audit_outputs import OutputsAudit
@@ -73,7 +73,7 @@ def _turns(spec: RunSpec, control: Path) -> Turns | None:
     """The turns of a side of a live pair; None of a trial that runs alone."""
     if spec.turns_after_steps is None:
         return None
-    return Turns(control, spec.turns_after_steps, PREFETCHED)
+    return Turns(control, spec.turns_after_steps, WORKERS)
 
 
 class _Trial:

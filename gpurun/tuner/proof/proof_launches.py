@@ -1,16 +1,21 @@
-"""Launches the rounds of a proof, live or in turn, and the pairs that show each change's share."""
+"""Launches the pairs of a proof, and those that show each change's share."""
 
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
+from gpurun.pairs.engine import Pair, PairEngine
+from gpurun.pairs.obstacle import MemoryPeaks, live_pair_obstacle
+from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import PAIR_SIDES, LadderRow, TrialPurpose
-from gpurun.tuner.proof.live_proof import LiveProof
 from gpurun.tuner.proof.paired_proof import Finalist, PairResult, prove
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.trial_length import patience
@@ -22,8 +27,13 @@ from gpurun.tuner.tuning_view import TuningView
 LATE_SHARE, LATE_SECONDS = 0.25, 60.0
 """A live pair may run longer than expected by this part of the budget, and by so much at most,
 whatever is left: nothing can be said of it before it has had its fewest rounds."""
+SHARES_OF_BUDGET = 0.15
+"""The shares may take this part of the budget: the training is waiting."""
 
+Settings = Mapping[str, Any]
 Companions = Callable[[LadderRow], Sequence[str]]
+TakeShare = Callable[[Settings, Settings], PairResult]
+"""(settings without the change, chosen settings) → their pair."""
 
 
 @dataclass
@@ -39,30 +49,37 @@ class ProofLaunches:
     timetable: TimeBudget
     objective: Objective
     launch: Callable[[TrialRequest], Trial]
-    rule: Callable[[Mapping[str, Any]], StopRule]
+    rule: Callable[[Settings], StopRule]
     _round_seconds: float = field(init=False, default=0.0)
     """Expected seconds of a round."""
 
     def prove(self, finalists: list[Finalist], best: Trial) -> Finalist:
         """Run the rounds; the baseline's side of them. `best`: a trial of the first finalist."""
-        baseline = self.findings.baseline = Finalist("baseline", self.findings.base)
+        base = self.findings.base
+        baseline = self.findings.baseline = Finalist("baseline", base)
         if not finalists:
             return baseline
-        live = self._live(finalists)
+        engine = self._engine(self._obstacle_of(finalists))
+        if engine.in_turn:
+            self._decide(f"the proof launches one side after the other: {engine.in_turn}")
+
+        def take(settings: Settings, number: int) -> PairResult:
+            live = not engine.in_turn
+            pair = self._pair(engine, (base, settings), number, PAIR_SIDES)
+            if live and pair.in_turn:
+                self._decide(f"launches one after the other from here on: {pair.in_turn}")
+            return pair
 
         def update(line: str) -> None:
             self.view.proof_update(line)
             if any(finalist.look().significant for finalist in finalists):
                 self.findings.proof_seconds = self.findings.proof_seconds or self.timetable.spent
 
-        self.timetable.live = live is not None
+        self.timetable.live = not engine.in_turn
         self._round_seconds = self.timetable.round_of(best)
-        seconds = self._round_seconds / 2
-        prove(baseline, finalists, self._launch_side, self._no_room, update, seconds, live)
-        for note in () if live is None else live.notes:
-            self._decide(note)
+        prove(baseline, finalists, take, self._no_room, update, self._round_seconds)
         if baseline.failure is not None:
-            if not any(finalist.look().settled for finalist in finalists):
+            if not any(finalist.settled for finalist in finalists):
                 raise TuningEnded(
                     "script_failed", f"the script as it is failed: {baseline.failure}"
                 )
@@ -84,73 +101,121 @@ class ProofLaunches:
         end = self.timetable.left - min(
             self.timetable.left, SHARES_OF_BUDGET * self.timetable.budget
         )
+        engine, numbers = self._engine(""), itertools.count()
 
-        numbers = itertools.count()
-
-        def pair(without: Mapping[str, Any], chosen: Mapping[str, Any]) -> PairResult:
+        def take(without: Settings, chosen: Settings) -> PairResult:
             self.view.note("a pair with and without one change measures its share of the gain")
-            return self.pairs_against(without, (TrialPurpose.SHARE, TrialPurpose.SHARE))(
-                chosen, next(numbers)
-            )
+            purposes = (TrialPurpose.SHARE, TrialPurpose.SHARE)
+            return self._pair(engine, (without, chosen), next(numbers), purposes)
 
         why = measure_shares(
             found.ladder,
             found.chosen.settings,
             companions,
-            pair,
+            take,
             lambda seconds: self.timetable.left - end > seconds,
             self.timetable.round_of(best),
         )
         if why:
             self._decide(f"shares of single changes: not all measured: {why}")
 
-    def _launch_side(
-        self,
-        purpose: TrialPurpose,
-        settings: Mapping[str, Any],
-        number: int,
-        following: Sequence[Mapping[str, Any]],
-    ) -> Trial:
-        rule = self.rule(settings)
-        request = TrialRequest(purpose, settings, rule, seed_offset=number, following=following)
-        return self.launch(request)
+    def obstacle(self, base: Settings, facts: Facts, finalists: Sequence[Settings]) -> str:
+        """Reason why these finalists cannot be measured live beside the baseline, or ""."""
+        if self.trials.in_turn_only:
+            return self.trials.in_turn_only
+        if self.objective is Objective.ENERGY:
+            return "turns are too short for a GPU's counter of joules"
+        alone = [trial for trial in self.trials.trials if not trial.in_turns]
+        if any(trial.status == "completed" for trial in alone):
+            return "the script is over before a live pair could be measured"
+        peaks = [self._peaks(settings) for settings in finalists]
+        largest = MemoryPeaks(
+            max((one.host for one in peaks), default=0),
+            max((one.reserved for one in peaks), default=0),
+        )
+        gpu = None if facts.device == "cpu" else facts.machine.gpu_memory_bytes
+        return live_pair_obstacle([facts.result], (self._peaks(base), largest), gpu)
 
-    def _live(self, finalists: Sequence[Finalist]) -> LiveProof | None:
-        """Measures live pairs; None, with the reason noted, where launches take turns."""
+    def _obstacle_of(self, finalists: Sequence[Finalist]) -> str:
         facts = self.findings.facts
         if facts is None:
-            return None
-        live = self.pairs_against(self.findings.base)
-        why = live.obstacle(facts, [finalist.settings for finalist in finalists])
-        if why:
-            self._decide(f"the proof launches one side after the other: {why}")
-            return None
-        return live
+            return "nothing is known of the script"
+        return self.obstacle(self.findings.base, facts, [one.settings for one in finalists])
 
-    def pairs_against(
+    def _peaks(self, settings: Settings) -> MemoryPeaks:
+        """The largest peaks that trials with these settings had; 0 if there was none."""
+        trials = [t for t in self.trials.trials if t.knobs == dict(settings)]
+        return MemoryPeaks(
+            max((t.peak_host_bytes or 0 for t in trials), default=0),
+            max((t.peak_reserved_bytes or 0 for t in trials), default=0),
+        )
+
+    # -- one pair ------------------------------------------------------------------------------
+
+    def _engine(self, in_turn: str) -> PairEngine[TrialRequest, Trial]:
+        return PairEngine(
+            self._beside,
+            self._alone,
+            self._decide,
+            lambda: self._no_room(self._round_seconds),
+            in_turn,
+        )
+
+    def _pair(
         self,
-        base: Mapping[str, Any],
-        purposes: tuple[TrialPurpose, TrialPurpose] = PAIR_SIDES,
-    ) -> LiveProof:
-        """Measures live pairs with these settings on the one side."""
-        finished, request = self.view.trial_finished, self._live_request
-        return LiveProof(self.trials, base, self.objective, request, finished, purposes)
+        engine: PairEngine[TrialRequest, Trial],
+        both: tuple[Settings, Settings],
+        number: int,
+        purposes: tuple[TrialPurpose, TrialPurpose],
+    ) -> PairResult:
+        """A pair; what was searched last is launched first in the first one, for a process may be
+        waiting with it."""
+        began, turned = time.monotonic(), number % 2 == 0
+        one, other = both[::-1] if turned else both
+        coming = [(other, other, one), (other, one, one)]  # the next pair has the reverse order
+        first, second = (
+            self._request(purpose, settings, number, after)
+            for purpose, settings, after in zip(
+                purposes, both, coming[::-1] if turned else coming, strict=True
+            )
+        )
+        pair = engine.take(first, second, number + 1, turned=turned)
+        seconds = time.monotonic() - began
+        gain, ratio = gain_of(pair, self.objective), pair.ratio
+        if ratio is None:
+            return PairResult(pair.first, pair.second, gain, seconds, in_turn=engine.in_turn)
+        error = ratio.error if self.objective is Objective.THROUGHPUT else 0.0
+        return PairResult(pair.first, pair.second, gain, seconds, error, "", ratio.fed)
 
-    def _live_request(
-        self, purpose: TrialPurpose, settings: Mapping[str, Any], number: int
+    def _request(
+        self, purpose: TrialPurpose, settings: Settings, number: int, coming: Sequence[Settings]
     ) -> TrialRequest:
         """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
         late = min(LATE_SECONDS, LATE_SHARE * self.timetable.budget)
-        limit = max(self.timetable.left, self._round_seconds + late)
         return TrialRequest(
             purpose,
             settings,
             self.rule(settings),
             seed_offset=number,
-            limit_seconds=limit,
+            limit_seconds=max(self.timetable.left, self._round_seconds + late),
             hurry_seconds=max(0.0, self.timetable.left),
             patience_seconds=patience(self.timetable.budget, self.timetable.longest),
+            following=coming,
         )
+
+    def _beside(self, first: TrialRequest, second: TrialRequest) -> PairOutcome[Trial]:
+        both = self.trials.run_pair((first, second))
+        for trial in (both.first, both.second):
+            if trial is not None:
+                self.view.trial_finished(trial.record)
+        return both
+
+    def _alone(self, request: TrialRequest) -> Trial:
+        """A launch of one side; the script as it is is launched once more if it fails by itself."""
+        trial = self.launch(request)
+        if trial.score is None and request.purpose is PAIR_SIDES[0]:
+            trial = self.launch(request)
+        return trial
 
     def _no_room(self, seconds: float) -> bool:
         return self.timetable.left < seconds
@@ -160,18 +225,23 @@ class ProofLaunches:
         self.view.note(line)
 
 
-SHARES_OF_BUDGET = 0.15
-"""The shares may take this part of the budget: the training is waiting."""
-
-Pair = Callable[[Mapping[str, Any], Mapping[str, Any]], PairResult]
-"""(settings without the change, chosen settings) → their live pair."""
+def gain_of(pair: Pair[Trial], objective: Objective) -> float | None:
+    """The factor by which the second side's score is better, by turns where they measure it; None
+    where a side has none."""
+    first, second = pair.first, pair.second
+    if not first.score or not second.score:
+        return None
+    if pair.ratio is None or objective is not Objective.THROUGHPUT:
+        return second.score / first.score
+    steps = min(first.counted_steps, second.counted_steps)
+    return math.exp(-pair.ratio.log) * second.samples_a_step(steps) / first.samples_a_step(steps)
 
 
 def measure_shares(
     rows: list[LadderRow],
-    chosen: Mapping[str, Any],
-    companions: Callable[[LadderRow], Sequence[str]],
-    pair: Pair,
+    chosen: Settings,
+    companions: Companions,
+    take: TakeShare,
     room: Callable[[float], bool],
     seconds: float,
 ) -> str:
@@ -187,9 +257,9 @@ def measure_shares(
         rest = {k: v for k, v in chosen.items() if k not in (row.knob, *companions(row))}
         if not room(seconds):
             return "the budget ended first"
-        outcome = pair(rest, chosen)
-        if outcome.gain is None:
-            return outcome.failure
-        seconds = outcome.seconds
-        rows[number] = replace(row, speedup=outcome.gain)
+        pair = take(rest, chosen)
+        if pair.in_turn or pair.gain is None:
+            return pair.in_turn or "a side's score was not measured"
+        seconds = pair.seconds
+        rows[number] = replace(row, speedup=pair.gain)
     return ""

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.pairs.gain import LEAST_GAIN
 from gpurun.records.failure import FailureKind
 from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import knob_calls
@@ -20,7 +21,6 @@ from gpurun.tuner.guard.guard_verdict import shows_other_samples
 from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.script_facts import facts_under
 from gpurun.tuner.search.screening import (
-    LEAST_GAIN,
     Screening,
     SearchState,
     companion_rows,

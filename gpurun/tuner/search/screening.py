@@ -13,6 +13,7 @@ from typing import Any
 from gpurun.arguments.options import Objective
 from gpurun.formatting.number_text import byte_size, count, duration, joules, number
 from gpurun.knobs.api import Effect, Knob
+from gpurun.pairs.gain import LEAST_GAIN
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TrialPurpose
@@ -31,8 +32,6 @@ from gpurun.tuner.trial_length import (
 )
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
-LEAST_GAIN = 1.02
-"""A change that gains less in screening is not kept: it would not survive the proof."""
 UNSURE = 0.03
 """A gain with a larger standard error is measured once more before it is believed: all later trials
 are compared with the best."""

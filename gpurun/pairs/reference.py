@@ -13,12 +13,11 @@ from dataclasses import replace
 
 from gpurun.isolation.sandbox import Sandbox
 from gpurun.measure.sampler import Sampler
+from gpurun.pairs.live_pair import PairSide, live_side
+from gpurun.pairs.side import PairFailed, SideEnded
+from gpurun.pairs.turn_ratio import Round, TurnRatio, turn_ratio
+from gpurun.pairs.turns import MOST_TURN_SECONDS, TurnLimits, take_turns
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.records.messages.turns import Turn
-from gpurun.trials.live_pair import PairFailed, Round, SideEnded, has_short_epochs
-from gpurun.trials.live_pair_launch import PairSide, live_side
-from gpurun.trials.turn_limits import MOST_TURN_SECONDS, TurnLimits, measured_rounds
-from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
 LIMITS = TurnLimits(seconds=4.0, most_seconds=4.0, epoch_seconds=8.0, error=0.01)
 """Turns of a candidate: it is screened, not proven."""
@@ -36,8 +35,8 @@ class Reference:
 
     def __init__(self, side: PairSide) -> None:
         self.lost = ""
-        self.last: Turn | None = None
-        """Its last turn, None before the first."""
+        self.settled = False
+        """True once it has used up what its loaders had ready when it warmed up."""
         self._stack = ExitStack()
         try:
             self.sampler = self._stack.enter_context(closing(Sampler(side.run_dir)))
@@ -80,20 +79,17 @@ class BesideReference:
     whether any were. `seconds`: what they took.
     """
 
-    def __init__(
-        self,
-        reference: Reference,
-        candidate: PairSide,
-        sandbox: Sandbox,
-        sampler: Sampler,
-        draws: random.Random,
-    ) -> None:
+    def __init__(self, reference: Reference, candidate: PairSide, draws: random.Random) -> None:
         self.ratio: TurnRatio | None = None
         self.seconds = 0.0
-        self._reference = reference
-        self._side = live_side(candidate, sandbox, sampler)
-        self._draws = draws
         self.begun = False
+        self._reference, self._candidate, self._draws = reference, candidate, draws
+        self._stack = ExitStack()
+
+    def begin(self, sandbox: Sandbox, sampler: Sampler) -> None:
+        """It was started."""
+        side = live_side(self._candidate, sandbox, sampler)
+        self._side = self._stack.enter_context(closing(side))
 
     def look(self) -> Failure | None:
         """Take the turns if it is ready for them; why it must be given up, None if it need not."""
@@ -113,7 +109,7 @@ class BesideReference:
 
     def close(self) -> None:
         """Leave it as it runs."""
-        self._side.close()
+        self._stack.close()
 
     def _turns(self) -> list[Round]:
         """Its rounds with the reference, after a stretch alone; none if the reference fails.
@@ -125,15 +121,14 @@ class BesideReference:
         side.freeze()
         try:
             nanoseconds = int(STRETCH_SECONDS * 1e9)
-            stretch = side.take(nanoseconds, partner)
-            known = self._reference.last or partner.take(nanoseconds, side)
-            deadline = time.monotonic() + MOST_TURN_SECONDS
-            short = has_short_epochs((known, stretch))
-            enough = LIMITS.enough(deadline)
-            rounds = measured_rounds((partner, side), self._draws, enough, short)
+            side.take(nanoseconds, partner)
+            if not self._reference.settled:
+                partner.take(nanoseconds, side)
+                self._reference.settled = True
+            enough = LIMITS.enough(time.monotonic() + MOST_TURN_SECONDS)
+            rounds = take_turns((partner, side), self._draws, enough)
             if self._reference.ended:
                 self._reference.lost = f"{NAME} came to its end"
-            self._reference.last = rounds[-1].first
             return rounds
         except PairFailed as failed:
             if isinstance(failed, SideEnded) and failed.name != NAME:

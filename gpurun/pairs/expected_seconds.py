@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpurun.trials.live_pair_launch import STRETCH_SECONDS, STRETCH_SECONDS_WITHOUT_GPU
-from gpurun.trials.turn_length import LEAST_STEPS
-from gpurun.trials.turn_limits import (
+from gpurun.pairs.live_pair import STRETCH_SECONDS, STRETCH_SECONDS_WITHOUT_GPU
+from gpurun.pairs.side import LEAST_STEPS
+from gpurun.pairs.turn_ratio import least_rounds
+from gpurun.pairs.turns import (
     EPOCH_SECONDS,
+    FED_NS,
     LARGE_ERROR,
     MOST_TURN_SECONDS,
     TURN_SECONDS,
     seconds_to_see_epochs,
 )
-from gpurun.trials.turn_ratio import least_rounds
 
 CORES_FOR_TWO = 4
 """On fewer cores two processes that start beside each other take as long as one after the other."""
@@ -26,14 +27,13 @@ class SideSeconds:
     """Seconds of a side's start, until it could take turns, of a step, and of an epoch.
 
     `imports`: the part of its start in which it uses one core. `epoch` is 0 where it is not known.
-    `uncounted`: the steps of a turn in which batches that are ready are used up, or as many made as
-    there were before.
+    `fed`: loader workers feed it.
     """
 
     start: float
     step: float = 0.0
     epoch: float = 0.0
-    uncounted: int = 0
+    fed: bool = False
     imports: float = 0.0
 
 
@@ -48,22 +48,19 @@ def live_pair_seconds(
     """Seconds of a live pair: both starts, an uninterrupted stretch of each side, and the turns.
 
     `together`: both warm up at the same time. Both import at the same time in any case. `on_gpu`:
-    the stretches are those of a GPU. Beside one, sides with loader workers scatter so much that
-    turns go on as long as they may: pairs of two such scripts took 32 and 49 s, 21 s expected.
-    `error`: that of an earlier ratio of both sides, None where there is none; where it is large,
-    turns go on as well.
+    the stretches are those of a GPU. `error`: that of an earlier ratio of both sides, None where
+    there is none; where it is large, turns go on as long as they may.
     """
     starts = max(one.start, other.start)
     if not together:
         starts = one.start + other.start - min(one.imports, other.imports)
     stretch = STRETCH_SECONDS if on_gpu else STRETCH_SECONDS_WITHOUT_GPU
     longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
-    uncounted = sum(side.step * (1 + side.uncounted) for side in (one, other))
-    turns = least_rounds(longest) * (2 * longest + uncounted)
+    if one.fed or other.fed:
+        longest = max(longest, FED_NS / 1e9)
+    turns = least_rounds(longest) * (2 * longest + one.step + other.step)
     epochs = seconds_to_see_epochs(max(one.epoch, other.epoch))
     if epochs > EPOCH_SECONDS:  # too long to be waited for
         epochs = 0.0
-    fed = on_gpu and (one.uncounted or other.uncounted)
-    scattered = fed or (error is not None and error > LARGE_ERROR)
-    least = MOST_TURN_SECONDS if scattered else TURN_SECONDS
+    least = MOST_TURN_SECONDS if error is not None and error > LARGE_ERROR else TURN_SECONDS
     return starts + 2 * stretch + END_SECONDS + max(least, turns, epochs)

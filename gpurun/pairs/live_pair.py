@@ -14,20 +14,13 @@ from pathlib import Path
 
 from gpurun.isolation.sandbox import Sandbox
 from gpurun.measure.sampler import Sampler
+from gpurun.pairs.peak_memory import peaks_at_same_step
+from gpurun.pairs.shared_gpu import shared_gpu_notes
+from gpurun.pairs.side import PairFailed, Side, SideLate, await_both
+from gpurun.pairs.turn_ratio import Round, TurnRatio, turn_ratio
+from gpurun.pairs.turns import TurnLimits, take_turns
 from gpurun.records.messages.turns import Turn
 from gpurun.records.spec import GO
-from gpurun.trials.live_pair import (
-    PairFailed,
-    Round,
-    Side,
-    SideLate,
-    await_both,
-    has_short_epochs,
-)
-from gpurun.trials.pair_memory import peaks_at_same_step
-from gpurun.trials.shared_gpu import shared_gpu_notes
-from gpurun.trials.turn_limits import TurnLimits, measured_rounds, spare_seconds
-from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
 STRETCH_SECONDS = 2.0
 """Each side first has the machine for so long without a break: GPU activity, power and memory
@@ -64,8 +57,7 @@ class PairSide:
 class PairEnd:
     """The end of a live pair. `ratio`: step time of the second over the first side's, by turns.
 
-    `exit_codes` and `seconds`: of both sides. `spare_seconds`: so much shorter would have been
-    enough for a ratio. `failure`: why there is no ratio, "" where there is.
+    `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
     `notes`: what disturbed the GPU meanwhile, a clause each. `peaks`: the peak memory
     (bytes) of each side in its turns, at the same number of steps, None where none was read.
     `late`: it failed because the time was over before both sides had warmed up.
@@ -78,7 +70,6 @@ class PairEnd:
     notes: tuple[str, ...] = ()
     peaks: tuple[int | None, int | None] = (None, None)
     late: bool = False
-    spare_seconds: float = 0.0
 
 
 def run_live_pair(
@@ -104,7 +95,7 @@ def run_live_pair(
     began = time.monotonic()
     rounds: list[Round] = []
     stretches: tuple[Turn, Turn] | None = None
-    failure, late, turning = "", False, 0.0
+    failure, late = "", False
     with ExitStack() as stack:
         sandboxes: list[Sandbox] = []
         live: list[Side] = []
@@ -125,9 +116,7 @@ def run_live_pair(
             ready()
             nanoseconds = int(1e9 * (STRETCH_SECONDS if gpus else STRETCH_SECONDS_WITHOUT_GPU))
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
-            enough, turned = TurnLimits().enough(deadline, hurry), time.monotonic()
-            rounds = measured_rounds(pair, draws, enough, has_short_epochs(stretches))
-            turning = time.monotonic() - turned
+            rounds = take_turns(pair, draws, TurnLimits().enough(deadline, hurry))
             for side_of_pair in pair:
                 side_of_pair.end()
             codes = [_exit_code(sandbox) for sandbox in sandboxes]
@@ -139,8 +128,7 @@ def run_live_pair(
     seconds = time.monotonic() - began
     both = [] if stretches is None else [stretches, *(r.turns for r in rounds)]
     peaks = peaks_at_same_step(([first for first, _ in both], [second for _, second in both]))
-    spare = spare_seconds(rounds, turning)
-    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, peaks, late, spare)
+    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, peaks, late)
 
 
 def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:

@@ -19,12 +19,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpurun.pairs.gate import GateResult, MetricResult, Verdict
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Point
-from gpurun.stats.descriptive import mean, standard_deviation
-from gpurun.stats.gate import GateResult, MetricResult, Verdict
+from gpurun.stats.descriptive import SD_FLOOR, mean, standard_deviation
 from gpurun.stats.student_t import t_quantile, t_upper_tail
-from gpurun.stats.variance_prior import SD_FLOOR
 
 MOST_RUNS, LEAST_RUNS = 10, 4
 """The number of runs that stand for the baseline."""
@@ -88,7 +87,6 @@ def _judged(held: NewRun, metrics: int) -> MetricResult:
         slowdown=metric.slowdown(worse),
         interval=(metric.slowdown(low), metric.slowdown(high)),
         p_value=min(1.0, metrics * tail),
-        widening=LOWER_WIDENING,
     )
 
 

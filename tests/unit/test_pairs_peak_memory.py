@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpurun.pairs.peak_memory import peaks_at_same_step
 from gpurun.records.messages.turns import Turn
-from gpurun.trials.pair_memory import peaks_at_same_step
 
 MEGABYTE = 1 << 20
 

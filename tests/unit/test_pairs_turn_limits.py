@@ -10,10 +10,10 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from gpurun.pairs.turn_limits import TurnLimits, measured_rounds, spare_seconds
 
-from gpurun.records.messages.turns import Turn
-from gpurun.trials import turn_limits
-from gpurun.trials.live_pair import (
+from gpurun.pairs.reference import BesideReference, Reference
+from gpurun.pairs.side import (
     FIRST_ROUNDS,
     Round,
     Side,
@@ -21,9 +21,9 @@ from gpurun.trials.live_pair import (
     has_short_epochs,
     take_turns,
 )
-from gpurun.trials.reference import BesideReference, Reference
-from gpurun.trials.turn_limits import TurnLimits, measured_rounds, spare_seconds
-from gpurun.trials.turn_ratio import turn_ratio
+from gpurun.pairs.turn_ratio import turn_ratio
+from gpurun.records.messages.turns import Turn
+from gpurun.trials import turn_limits
 
 MILLISECOND = 1_000_000
 

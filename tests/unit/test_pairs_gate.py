@@ -7,12 +7,12 @@ import random
 from dataclasses import replace
 
 import pytest
-
-from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.bench.metrics import Metric
-from gpurun.stats.gate import DEFAULT, SPEED_PRIOR, GatePlan, GateResult, Verdict, judge
 from gpurun.stats.gated_metric import Gated
 from scripts.simulate_gate import Cell, Outcome, simulate
+
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.pairs.gate import DEFAULT, SPEED_PRIOR, GatePlan, GateResult, Verdict, judge
+from gpurun.records.bench.metrics import Metric
 
 Pairs = list[tuple[float, float]]
 

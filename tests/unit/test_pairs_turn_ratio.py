@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpurun.pairs.side import Round
+from gpurun.pairs.turn_ratio import LEAST_ROUNDS, turn_ratio
 from gpurun.records.messages.turns import Turn
-from gpurun.trials.live_pair import Round
-from gpurun.trials.turn_ratio import LEAST_ROUNDS, turn_ratio
 
 
 def rounds(count: int, slower: float, seed: int, drift: float = 0.0) -> list[Round]:

@@ -1,37 +1,20 @@
-"""A live pair: two launches that take turns of a few steps, one frozen while the other trains.
-
-Disturbances that both sides share hit neighbouring turns alike and cancel in their
-ratio. Duet benchmarking: Bulej et al., ICPE 2020 (arXiv 2001.05811).
-"""
+"""One side of a live pair as the launcher sees it: frozen, but for the turns that it takes."""
 
 from __future__ import annotations
 
 import math
-import operator
 import os
-import random
 import select
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from gpurun.pairs.freezer import Freezer
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
-from gpurun.trials.freezer import Freezer
-from gpurun.trials.turn_length import LEAST_NS, LEAST_STEPS, turn_nanoseconds
 
-SHORT_EPOCH_SECONDS = 0.25
-SHORT_EPOCH_STEPS = 3 * LEAST_STEPS
-"""The turns of a side count whole epochs if these take no longer, or have no more steps: hardly a
-turn would lie inside one. In shorter turns the end of an epoch is measured apart (`turn_ratio`)."""
-LONG_EPOCH_SECONDS = 2.0
-"""Where one side counts whole epochs the other does so too, so that both are measured alike. But
-longer ones would make its turns too long."""
-FIRST_ROUNDS = 8
-MOST_ENDS = 0.75
-"""If this part of so many rounds holds an epoch's end, the further turns count whole epochs: with
-the others alone, a pair would take long."""
+LEAST_STEPS = 5
+"""Counted steps of a turn at least."""
 POLL_SECONDS = 0.2
 BLOCKED_SECONDS = 5.0
 """A side that is silent and computes nothing for so long may wait for its frozen partner."""
@@ -56,14 +39,10 @@ class PairFailed(Exception):
 
 
 class SideEnded(PairFailed):
-    """A side came to its end or answered no more. `exit_code` is None where it was silent.
-
-    `rounds`: those that were whole by then.
-    """
+    """A side came to its end or answered no more. `exit_code` is None where it was silent."""
 
     def __init__(self, name: str, exit_code: int | None) -> None:
         self.name, self.exit_code = name, exit_code
-        self.rounds: list[Round] = []
         how = "gave no sign of life" if exit_code is None else f"ended with exit code {exit_code}"
         super().__init__(f"{name} {how} before the pair was measured")
 
@@ -80,42 +59,6 @@ class SideBlocked(PairFailed):
 
     def __init__(self, name: str, partner: str) -> None:
         super().__init__(f"{name} waited for something that {partner} held while it was frozen")
-
-
-@dataclass(frozen=True)
-class Round:
-    """One turn of each side, in the order of the pair."""
-
-    first: Turn
-    second: Turn
-
-    @property
-    def turns(self) -> tuple[Turn, Turn]:
-        """Both, in the order of the pair."""
-        return (self.first, self.second)
-
-    @property
-    def at_epoch_end(self) -> bool:
-        """True if a turn holds the end of an epoch and does not count whole ones."""
-        return self.first.at_epoch_end or self.second.at_epoch_end
-
-
-def fifo_obstacle(folder: Path) -> str:
-    """Why there can be no FIFO in this folder, as on some network file systems; "" if it can."""
-    fifo = folder / "fifo"
-    try:
-        os.mkfifo(fifo)
-    except OSError:
-        return "the file system of the run folder has no FIFOs"
-    fifo.unlink()
-    return ""
-
-
-def make_fifos(control: Path) -> None:
-    """The two FIFOs of a side, made before it is launched."""
-    control.mkdir(parents=True, exist_ok=True)
-    for name in (ORDERS, ANSWERS):
-        os.mkfifo(control / name)
 
 
 class Side:
@@ -171,7 +114,7 @@ class Side:
         """Let what runs beside its training go on; that stays parked until its next turn."""
         self._freezer.thaw()
 
-    def take(self, nanoseconds: int, partner: Side, whole_epochs: bool = False) -> Turn:
+    def take(self, nanoseconds: int, partner: Side) -> Turn:
         """One turn of so much counted time at least; `SideEnded` if it ends or is silent.
 
         Where it is silent and computes nothing for long the partner is thawed, which stays parked
@@ -179,7 +122,7 @@ class Side:
         a long wait (for a device, a disk) ended by chance. So the turn is taken again once; the
         second time it is `SideBlocked`.
         """
-        self._order(TurnOrder(nanoseconds, LEAST_STEPS, whole_epochs))
+        self._order(TurnOrder(nanoseconds, LEAST_STEPS))
         self._freezer.thaw()
         since, thawed = time.monotonic(), math.inf
         computed: float | None = None
@@ -207,7 +150,7 @@ class Side:
         if self._held_up:
             raise SideBlocked(self.name, partner.name)
         self._held_up = True
-        return self.take(nanoseconds, partner, whole_epochs)
+        return self.take(nanoseconds, partner)
 
     def end(self) -> None:
         """Have it leave at its step; it ends by itself soon after."""
@@ -257,87 +200,3 @@ def await_both(
     sides[1].await_ready(deadline)
     for side in sides:
         side.freeze()
-
-
-def has_short_epochs(turns: tuple[Turn, Turn]) -> tuple[bool, bool]:
-    """Of each side, whether its turns should count whole epochs.
-
-    `turns`: a longer one of each side. A turn has room for some steps of the slower side, so that
-    the epochs of a much faster one may be short beside it.
-    """
-    longest = max(SHORT_EPOCH_SECONDS, *(LEAST_STEPS * turn.step_seconds for turn in turns))
-
-    def short(turn: Turn) -> bool:
-        if turn.epoch_steps == 0:
-            return False
-        return turn.epoch_steps <= SHORT_EPOCH_STEPS or _epoch_seconds(turn) <= longest
-
-    found = short(turns[0]), short(turns[1])
-    if not any(found):
-        return found
-    return found[0] or _is_countable(turns[0]), found[1] or _is_countable(turns[1])
-
-
-def _is_countable(turn: Turn) -> bool:
-    """True if its side has epochs of which a turn can count whole ones."""
-    return 0 < _epoch_seconds(turn) <= LONG_EPOCH_SECONDS
-
-
-def _epoch_seconds(turn: Turn) -> float:
-    return turn.epoch_steps * turn.step_seconds
-
-
-def take_turns(
-    sides: tuple[Side, Side],
-    draws: random.Random,
-    enough: Callable[[Sequence[Round]], bool],
-    whole_epochs: tuple[bool, bool] = (False, False),
-) -> list[Round]:
-    """Let two sides, frozen at their steps, take turns in random order until `enough` says so.
-
-    Both get equal time, not equal steps, unless they count whole epochs. Turns are as long as the
-    usual hand-over asks for. `whole_epochs`: of each side, whether it counts them from the first.
-    Errors are those of `Side.take`; `SideEnded` has the rounds so far.
-    """
-    rounds: list[Round] = []
-    handovers: list[int] = []
-    nanoseconds, whole = LEAST_NS, list(whole_epochs)
-    while not enough(rounds):
-        began = time.perf_counter_ns()
-        turns: dict[int, Turn] = {}
-        for number in draws.sample((0, 1), 2):
-            try:
-                turns[number] = sides[number].take(nanoseconds, sides[1 - number], whole[number])
-            except SideEnded as ended:
-                ended.rounds = rounds
-                raise
-        took = time.perf_counter_ns() - began
-        rounds.append(Round(turns[0], turns[1]))
-        # an epoch may be seen to end only now; a turn that holds its end has slower steps
-        usual = (_usual([r.first for r in rounds]), _usual([r.second for r in rounds]))
-        whole = [*map(operator.or_, whole, has_short_epochs(usual))]
-        if _share([r.at_epoch_end for r in rounds]) >= MOST_ENDS and len(rounds) >= FIRST_ROUNDS:
-            for number in (0, 1):
-                own = _share([r.turns[number].at_epoch_end for r in rounds])
-                whole[number] = whole[number] or own >= MOST_ENDS or _is_countable(turns[number])
-        handovers.append(_handover(took, rounds[-1]))
-        longest = max(turn.nanoseconds // turn.steps for turn in turns.values())
-        nanoseconds = turn_nanoseconds(longest, handovers)
-    return rounds
-
-
-def _usual(turns: Sequence[Turn]) -> Turn:
-    """A side's quickest turn, with the epoch that it has seen by now."""
-    quickest = min(turns, key=lambda turn: turn.step_seconds)
-    return replace(quickest, epoch_steps=turns[-1].epoch_steps)
-
-
-def _share(found: Sequence[bool]) -> float:
-    return sum(found) / len(found)
-
-
-def _handover(took: int, both: Round) -> int:
-    """The time of one hand-over; the first step of a turn is neither counted nor a part of it."""
-    counted = sum(turn.nanoseconds for turn in both.turns)
-    uncounted = sum(turn.nanoseconds // turn.steps for turn in both.turns)
-    return max(0, took - counted - uncounted) // 2

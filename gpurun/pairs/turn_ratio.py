@@ -1,0 +1,143 @@
+"""The ratio of two sides' step times from the turns of one live pair. Pure.
+
+A side is frozen whole between its turns, its workers too. So over a block of turns it trains as if
+it were never frozen: as many batches are made as are used, epochs end in their own proportion, and
+so do costs that come once in many steps. The ratio of a block is that of the mean step times. The
+blocks give the ratio of the pair and its error: neighbouring turns resemble each other.
+
+Epochs that are too long for that, of which fewer than half of the rounds hold an end, are counted
+apart: the time of a turn with an end above that of as many usual steps, shared out among the steps
+of an epoch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from gpurun.records.messages.turns import Turn
+from gpurun.stats.descriptive import median, median_error, standard_deviation
+
+MOST_BLOCKS = 16
+LEAST_ROUNDS = 6
+"""Where steps are quick there are many more."""
+LEAST_LONG_ROUNDS = 4
+LONG_SECONDS = 0.5
+"""Four are enough where a turn takes so long: six rounds take a minute where a step takes a
+second."""
+LEAST_EPOCHS = 2
+"""With fewer epoch starts of each side, nothing is said of them."""
+MANY_ENDS = 0.5
+"""Where so many rounds hold the end of an epoch, ends are in their own proportion in any block."""
+SIGNS = (-1, 1)
+"""Of the first and the second side's step time in the logarithm of their ratio."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """One turn of each side, in the order of the pair."""
+
+    first: Turn
+    second: Turn
+
+    @property
+    def turns(self) -> tuple[Turn, Turn]:
+        """Both, in the order of the pair."""
+        return (self.first, self.second)
+
+    @property
+    def holds_end(self) -> bool:
+        """True if an epoch ended in a turn."""
+        return bool(self.first.epoch_starts or self.second.epoch_starts)
+
+    @property
+    def fed(self) -> bool:
+        """True if loader workers feed one of the sides."""
+        return self.first.fed or self.second.fed
+
+
+@dataclass(frozen=True)
+class TurnRatio:
+    """`log`: ln(step time of the second side / step time of the first); `error`: its standard
+    error within this pair of launches. Launches differ beyond it.
+
+    `epoch_starts`: of the side that had fewer, 0 where ends of epochs are not in the ratio. `fed`:
+    loader workers feed one of the sides.
+    """
+
+    log: float
+    error: float
+    rounds: int
+    epoch_starts: int = 0
+    fed: bool = False
+
+    @property
+    def turned(self) -> TurnRatio:
+        """The same with the sides exchanged."""
+        return replace(self, log=-self.log)
+
+
+def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
+    """The ratio and its error; None for too few rounds."""
+    starts = min(
+        (sum(r.turns[number].epoch_starts for r in rounds) for number in (0, 1)), default=0
+    )
+    many = sum(r.holds_end for r in rounds) >= MANY_ENDS * len(rounds) and starts >= LEAST_EPOCHS
+    steady = list(rounds) if many else [r for r in rounds if not r.holds_end]
+    if not steady or len(steady) < least_rounds(_turn_seconds(steady)):
+        return None
+    logs = [_log_of(block) for block in _blocks(steady)]
+    log, error = _center(logs)
+    fed = any(r.fed for r in rounds)
+    if many or starts < LEAST_EPOCHS:
+        return TurnRatio(log, error, len(steady), starts if many else 0, fed)
+    for number in (0, 1):
+        share, of_share = _epoch_cost([r.turns[number] for r in rounds])
+        log += SIGNS[number] * math.log1p(share)
+        error = math.hypot(error, of_share / (1 + share))
+    return TurnRatio(log, error, len(steady), starts, fed)
+
+
+def least_rounds(turn_seconds: float) -> int:
+    """The fewest rounds that give a ratio; `turn_seconds`: of a usual turn."""
+    return LEAST_LONG_ROUNDS if turn_seconds >= LONG_SECONDS else LEAST_ROUNDS
+
+
+def _turn_seconds(rounds: Sequence[Round]) -> float:
+    return median([min(turn.nanoseconds for turn in r.turns) / 1e9 for r in rounds])
+
+
+def _center(logs: Sequence[float]) -> tuple[float, float]:
+    """The ratio of the blocks, and its error."""
+    return median(logs), median_error(logs)
+
+
+def _log_of(rounds: Sequence[Round]) -> float:
+    """The logarithm of the ratio of mean step times."""
+    first, second = (
+        sum(turn.nanoseconds for turn in turns) / sum(turn.steps for turn in turns)
+        for turns in ([r.first for r in rounds], [r.second for r in rounds])
+    )
+    return math.log(second / first)
+
+
+def _blocks(rounds: Sequence[Round]) -> list[Sequence[Round]]:
+    """Neighbours, in parts of about equal length."""
+    count = min(MOST_BLOCKS, max(LEAST_LONG_ROUNDS, len(rounds) // 2))
+    bounds = [round(i * len(rounds) / count) for i in range(count + 1)]
+    return [rounds[a:b] for a, b in pairwise(bounds)]
+
+
+def _epoch_cost(turns: Sequence[Turn]) -> tuple[float, float]:
+    """By which share the ends of epochs lengthen a step, and the error of that.
+
+    By the median of the ends: one disturbed end would pass for a cost.
+    """
+    usual = median([t.step_seconds for t in turns if not t.epoch_starts])
+    ends = [t for t in turns if t.epoch_starts]
+    longer = [t.steps * (t.step_seconds / usual - 1) / t.epoch_starts for t in ends]
+    steps = max(turn.epoch_steps for turn in turns)
+    error = standard_deviation(longer) / math.sqrt(len(longer)) if len(longer) > 1 else 0.0
+    return max(0.0, median(longer)) / steps, error / steps

@@ -1,0 +1,148 @@
+"""The turns of a live pair: two launches in turn, one frozen while the other trains, until their
+ratio is known.
+
+Disturbances that both sides share hit neighbouring turns alike and cancel in their ratio. Duet
+benchmarking: Bulej et al., ICPE 2020 (arXiv 2001.05811).
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gpurun.pairs.side import LEAST_STEPS, Side, SideEnded
+from gpurun.pairs.turn_ratio import LEAST_EPOCHS, LEAST_ROUNDS, Round, TurnRatio, turn_ratio
+from gpurun.stats.descriptive import median
+
+LEAST_NS = 15_000_000
+"""A turn's counted time at least: shorter ones measure the hand-over."""
+FED_NS = 300_000_000
+"""Where loader workers feed a side. A sample that a worker waits for (a disk, a sleep) goes on
+while it is frozen: that may shorten each turn by one sample's time."""
+MOST_NS = 500_000_000
+"""Longer turns see other disturbances than their neighbours."""
+RECENT = 8
+"""The usual hand-over is the median of so many."""
+HANDOVER_SHARE = 0.1
+"""Hand-overs may take this share of a turn; longer ones lengthen the turns."""
+
+TURN_SECONDS = 5.0
+MOST_TURN_SECONDS = 15.0
+EPOCH_SECONDS = 16.0
+MOST_ROUNDS = 4 * LEAST_ROUNDS
+"""If no ratio is known by then, it never will be."""
+SMALL_ERROR = 0.007
+"""Turns end once the error of their ratio is this small: launches differ by more."""
+LARGE_ERROR = 0.03
+"""Turns go on, for up to `MOST_TURN_SECONDS`, while the error of their ratio is larger. Launches
+differ by about as much, and longer turns cost less than the start of a further pair."""
+
+Enough = Callable[[Sequence[Round]], bool]
+
+
+@dataclass(frozen=True)
+class TurnLimits:
+    """The length of all turns, unless the fewest rounds take longer.
+
+    `seconds`: at most, `most_seconds` where the error is large until then. `epoch_seconds`: at
+    most, where enough epochs begin on both sides meanwhile. `error`: turns end sooner once the
+    standard error of the ratio's logarithm is below it.
+    """
+
+    seconds: float = TURN_SECONDS
+    most_seconds: float = MOST_TURN_SECONDS
+    epoch_seconds: float = EPOCH_SECONDS
+    error: float = SMALL_ERROR
+
+    def enough(self, deadline: float = math.inf, hurry: float = math.inf) -> Enough:
+        """True if these rounds are enough. By the monotonic clock, from `hurry` on they are once
+        they give a ratio, with the epochs in it that begin soon; from `deadline` on in any case.
+        """
+        begun: list[float] = []
+
+        def enough(rounds: Sequence[Round]) -> bool:
+            begun.append(time.monotonic())
+            taken = begun[-1] - begun[0]
+            if begun[-1] > deadline:
+                return True
+            ratio = turn_ratio(rounds)
+            if ratio is None:
+                return len(rounds) >= MOST_ROUNDS and taken > self.epoch_seconds
+            if _misses_epochs(rounds, ratio) and _epochs_seconds(rounds) < self.epoch_seconds:
+                return taken > self.epoch_seconds
+            if begun[-1] > hurry:
+                return True
+            most = self.most_seconds if ratio.error > LARGE_ERROR else self.seconds
+            return taken > most or ratio.error < self.error
+
+        return enough
+
+
+def take_turns(sides: tuple[Side, Side], draws: random.Random, enough: Enough) -> list[Round]:
+    """Let two sides, frozen at their steps, take turns in random order until `enough` says so.
+
+    Both get equal time, not equal steps. Turns are as long as the usual hand-over asks for. A
+    training that comes to its proper end ends them, if the rounds until then give a ratio. Errors
+    are those of `Side.take`.
+    """
+    rounds: list[Round] = []
+    handovers: list[int] = []
+    nanoseconds = LEAST_NS
+    while not enough(rounds):
+        began = time.perf_counter_ns()
+        turns = {}
+        try:
+            for number in draws.sample((0, 1), 2):
+                turns[number] = sides[number].take(nanoseconds, sides[1 - number])
+        except SideEnded as ended:
+            if ended.exit_code != 0 or turn_ratio(rounds) is None:
+                raise
+            break
+        rounds.append(Round(turns[0], turns[1]))
+        handovers.append(_handover(time.perf_counter_ns() - began, rounds[-1]))
+        nanoseconds = turn_nanoseconds(rounds[-1], handovers)
+    return rounds
+
+
+def turn_nanoseconds(last: Round, handovers: Sequence[int]) -> int:
+    """Counted time of the next turn of each side, by the last round and the hand-overs so far (ns).
+
+    It has room for the least steps of both, and hand-overs take their share at most.
+    """
+    recent = sorted(handovers[-RECENT:])
+    steps = LEAST_STEPS * max(turn.nanoseconds // turn.steps for turn in last.turns)
+    least = FED_NS if last.fed else LEAST_NS
+    wanted = max(least, steps, int(recent[len(recent) // 2] / HANDOVER_SHARE))
+    return min(wanted, max(MOST_NS, steps))
+
+
+def _handover(took: int, both: Round) -> int:
+    """The time of one hand-over; the first step of a turn is neither counted nor a part of it."""
+    counted = sum(turn.nanoseconds for turn in both.turns)
+    uncounted = sum(turn.nanoseconds // turn.steps for turn in both.turns)
+    return max(0, took - counted - uncounted) // 2
+
+
+def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:
+    """True if there are epochs of which too few were seen to begin."""
+    return any(turn.epoch_steps for turn in rounds[-1].turns) and not ratio.epoch_starts
+
+
+def _epochs_seconds(rounds: Sequence[Round]) -> float:
+    """The longest that it takes until enough epochs have begun on both sides, which get equal time.
+
+    A side whose epochs were not seen yet has epochs of as many steps as the other one.
+    """
+    last = rounds[-1].turns
+    steps = max(turn.epoch_steps for turn in last)
+    usual = [median([r.turns[number].step_seconds for r in rounds]) for number in (0, 1)]
+    sides = zip(last, usual, strict=True)
+    return seconds_to_see_epochs(max((turn.epoch_steps or steps) * s for turn, s in sides))
+
+
+def seconds_to_see_epochs(epoch: float) -> float:
+    """Seconds until enough epochs have begun on both sides; `epoch`: of the longer ones."""
+    return 2 * LEAST_EPOCHS * epoch
