@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from scripts.disturbance import burning
 from scripts.planted_slowdown import BODIES, git, make_repository
-from scripts.simulate_gate import wilson
+from scripts.simulate_pairs import wilson
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ENDLESS = "1000000000"

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from gpurun.arguments import settings_file
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.pairs.live_launches import LiveLaunches
 from gpurun.records.effects import Effect
 from gpurun.records.spec import SEED, StopRule, TrialSpec
 from gpurun.records.tuning import SavedSettings
@@ -71,7 +72,7 @@ class Workload:
 
     def live(self, tuned: Sequence[bool]) -> float:
         """The log ratio of step times, second over first side, of one live pair."""
-        pair = self.launcher.run_pair(self.request(tuned[0]), self.request(tuned[1]))
+        pair = LiveLaunches(self.launcher).run_pair(self.request(tuned[0]), self.request(tuned[1]))
         if pair.ratio is None:
             raise SystemExit(f"no ratio: {pair.failure}")
         return pair.ratio.log

@@ -6,10 +6,11 @@
 
 Each kind of workload is launched once a side to warm up, then as many live pairs as asked follow;
 their figures are added to `scripts/recordings/live_pairs.json`. `--own-malloc` leaves glibc as it
-comes, which `gpurun bench` does not. `--fit` prints what the recordings say: for each kind the
-standard deviation between launches beyond the error of the turns (maximum likelihood, with its 95 %
-upper limit by the likelihood ratio), and the scatter of the ratio in the uninterrupted stretches
-and of the memory. The gate's prior comes from these (`gpurun/pairs/gate.py`).
+comes, which `gpurun bench` does not. `--fit` prints what the recordings say: for each kind the mean
+ratio, which must be 0, the standard deviation between launches beyond the error of the turns
+(maximum likelihood, with its 95 % upper limit by the likelihood ratio), and the scatter of the
+memory. The priors come from these (`gpurun/pairs/priors.py`). Those of GPU workloads and of
+`live_bias.py`'s loops were recorded by their scripts.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import json
 import math
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -91,25 +92,22 @@ def batches():
 @dataclass(frozen=True)
 class RecordedPair:
     """One live pair of equal launches. `log`: of the ratio by turns, `error`: its standard error
-    within the pair. `stretch_log`: of the ratio by the uninterrupted stretches, `memory_log`: of
-    the peaks. `load`: the machine's average of the last minute. `own_malloc`: glibc was left as it
-    comes.
+    within the pair. `machine`: where. `memory_log`: of the ratio of the peaks, None where it was
+    not read. `own_malloc`: glibc was left as it comes.
     """
 
     kind: str
     log: float
     error: float
     rounds: int
-    stretch_log: float | None
-    memory_log: float | None
-    seconds: float
-    load: float
+    machine: str
+    memory_log: float | None = None
     own_malloc: bool = False
 
 
 def record(kind: str, pairs: int, work: Path, own_malloc: bool) -> list[RecordedPair]:
     """So many live pairs of one kind of workload."""
-    folder = work / f"{kind}-{time.time_ns()}"
+    folder = work / f"{kind}-{os.urandom(4).hex()}"
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(HEAD + KINDS[kind] + TRAIN)
     thresholds = {metric: metric.default_threshold for metric in GATED}
@@ -128,7 +126,6 @@ def record(kind: str, pairs: int, work: Path, own_malloc: bool) -> list[Recorded
         for start in starts:
             launcher.run(start, rule, first=True)
         for _ in range(pairs):
-            began = time.monotonic()
             both = launcher.run_pair((starts[0], starts[1]), rule)
             if both.ratio is None or both.first is None or both.second is None:
                 print(f"{kind}: {both.failure}", file=sys.stderr)
@@ -136,10 +133,8 @@ def record(kind: str, pairs: int, work: Path, own_malloc: bool) -> list[Recorded
             ratio, sides = both.ratio, (both.first, both.second)
             one = RecordedPair(
                 kind, round(ratio.log, 6), round(ratio.error, 6), ratio.rounds,
-                _log([x.steps_per_second for x in sides]),
-                _log([x.result.peak_memory_bytes for x in sides]),
-                round(time.monotonic() - began, 2), round(os.getloadavg()[0], 2),
-                own_malloc,
+                f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+                _log([x.result.peak_memory_bytes for x in sides]), own_malloc,
             )  # fmt: skip
             print(one, flush=True)
             found.append(one)
@@ -148,7 +143,7 @@ def record(kind: str, pairs: int, work: Path, own_malloc: bool) -> list[Recorded
     return found
 
 
-def _log(figures: list[float | None] | list[int | None]) -> float | None:
+def _log(figures: list[int | None]) -> float | None:
     first, second = figures
     return None if not first or not second else round(math.log(first / second), 6)
 
@@ -172,21 +167,17 @@ def fitted(pairs: list[RecordedPair]) -> tuple[float, float]:
 
 
 def print_fit(pairs: list[RecordedPair]) -> None:
-    """A row for each kind, with glibc steady and as it comes."""
-    print("| workload | glibc | pairs | between launches | at most | turns | stretches | memory |")
-    print("|---|---|---|---|---|---|---|---|")
-    groups = {(one.own_malloc, one.kind) for one in pairs}
-    steady = {(own, "all") for own, _ in groups}
-    for own, kind in (*sorted(groups), *sorted(steady)):
-        rows = [one for one in pairs if one.own_malloc == own and kind in (one.kind, "all")]
-        sd, most = fitted(rows)
-        figures = (
-            sd, most, _rms([x.error for x in rows]), _rms([x.stretch_log for x in rows]),
-            _rms([x.memory_log for x in rows]),
-        )  # fmt: skip
-        cells = [f"{100 * figure:.1f} %" for figure in figures[:4]] + [f"{100 * figures[4]:.2f} %"]
-        name = "as it comes" if own else "steady"
-        print(f"| {kind} | {name} | {len(rows)} | {' | '.join(cells)} |")
+    """A row for each kind: its bias with the standard error of that, and the scatter."""
+    print("| workload | pairs | mean | between launches | at most | turns | memory |")
+    print("|---|---|---|---|---|---|---|")
+    for kind in (*sorted({one.kind for one in pairs}), "all"):
+        rows = [one for one in pairs if kind in (one.kind, "all")]
+        logs = [one.log for one in rows]
+        error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
+        figures = (*fitted(rows), _rms([x.error for x in rows]), _rms([x.memory_log for x in rows]))
+        cells = [f"{100 * figure:.1f} %" for figure in figures[:3]] + [f"{100 * figures[3]:.2f} %"]
+        print(f"| {kind} | {len(rows)} | {100 * fmean(logs):+.1f} ± {100 * error:.1f} % | "
+              f"{' | '.join(cells)} |")  # fmt: skip
 
 
 def _rms(values: Sequence[float | None]) -> float:

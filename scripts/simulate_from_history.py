@@ -43,7 +43,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.simulate_gate import FALSE_PASSES, FALSE_REGRESSIONS, THRESHOLD, wilson
+from scripts.simulate_pairs import FALSE_PASSES, FALSE_REGRESSIONS, THRESHOLD, wilson
 
 from gpurun.bench.history.measured_records import Measured
 from gpurun.bench.history.past_records import last_change, newest

@@ -1,6 +1,6 @@
 """Simulate the two plans that decide pairs: the tuner's gain test and the gate of `gpurun bench`.
 
-    python scripts/simulate_pairs.py [--runs 2000] [--plan gain|gate] [--quick]
+    python scripts/simulate_pairs.py [--runs 2000] [--plan gain|gate] [--quick] [--recorded]
 
 Every run goes through `gpurun.pairs.gain.look` or `gpurun.pairs.gate.judge`, pair by pair, until
 the plan stops. A case says how pairs of equal launches truly differ: by 0.5, 1, 2.5 or 4 times the
@@ -8,6 +8,9 @@ prior; normally, with heavy tails (`t3`), with a correlation of 0.3 between neig
 and one pair in ten displaced by five deviations while its turns claim a third of the usual error
 (`biased`). The errors within pairs are half the prior on average, and vary by a factor of e either
 way. Launches in turn have none, and drift as well (`drift`, `walk`: see `launch_noise.py`).
+
+`--recorded` takes the pairs out of `scripts/recordings/live_pairs.json` instead: those of one
+workload, with either sign, in random order; the gate may take twelve.
 
 The bars: no gain claimed in more than 5 %, intervals that hold the truth in at least 93 %; of equal
 trees at most 1 % regress, of trees that lose the threshold at most 5 % pass. A bar is missed where
@@ -17,7 +20,9 @@ the whole 95 % interval of a rate (Wilson) lies on its wrong side.
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import random
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -31,12 +36,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.pairs import gain, gate
 from gpurun.pairs.estimate import Prior, Reading
-from gpurun.pairs.gate import Gated, Verdict, judge
-from gpurun.pairs.priors import FED, IN_TURN, LIVE
+from gpurun.pairs.gate import Gated, GatePlan, Verdict, judge
+from gpurun.pairs.priors import IN_TURN, LIVE
 from gpurun.records.bench.metrics import Metric
 from scripts.launch_noise import paired_errors
 
-PRIORS = {"live": LIVE, "fed": FED, "in turn": IN_TURN}
+RECORDINGS = Path(__file__).resolve().parent / "recordings" / "live_pairs.json"
+PRIORS = {"live": LIVE, "in turn": IN_TURN}
 MULTIPLES = (0.5, 1.0, 2.5, 4.0)
 LAWS = ("gauss", "t3", "ar", "biased")
 IN_TURN_LAWS = ("gauss", "t3", "ar", "drift", "walk")
@@ -143,6 +149,30 @@ def simulate_gate(case: Case, slowdown: float, runs: int, seed: int = 1) -> Verd
     return Verdicts(runs, counts, pairs)
 
 
+def recorded(runs: int, seed: int = 1) -> tuple[Counter[Verdict], Counter[Verdict], float]:
+    """The verdicts on equal trees and on ones that lose 8 %, by recorded pairs; mean pairs.
+
+    A workload is drawn in proportion to its pairs, of which there must be four.
+    """
+    rows = json.loads(RECORDINGS.read_text())
+    kinds = Counter(row["kind"] for row in rows)
+    by_kind = {k: [r for r in rows if r["kind"] == k] for k, n in kinds.items() if n >= 4}
+    draws, plan = random.Random(seed), GatePlan.up_to(12)
+    found: tuple[Counter[Verdict], Counter[Verdict]] = (Counter(), Counter())
+    pairs = 0
+    for number in range(2 * runs):
+        pool = draws.choices(list(by_kind.values()), [len(v) for v in by_kind.values()])[0]
+        taken = draws.choices(pool, k=12)
+        logs = [draws.choice((-1, 1)) * row["log"] for row in taken]
+        lost = 0.08 * (number % 2)
+        figures = [(1.0, (1 - lost) * math.exp(-log)) for log in logs]
+        errors = [row["error"] for row in taken]
+        result = judge([Gated(Metric.THROUGHPUT, figures, THRESHOLD, errors, LIVE)], plan)
+        found[number % 2][result.verdict] += 1
+        pairs += result.pairs_used
+    return *found, pairs / (2 * runs)
+
+
 def cases(quick: bool) -> Iterator[Case]:
     """All of them, or those that bars are hardest for."""
     for kind in PRIORS:
@@ -200,7 +230,15 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=2000)
     parser.add_argument("--plan", choices=("gain", "gate"))
     parser.add_argument("--quick", action="store_true", help="only what bars are hardest for")
+    parser.add_argument("--recorded", action="store_true")
     options = parser.parse_args()
+    if options.recorded:
+        equal, slower, pairs = recorded(options.runs)
+        for what, counts in (("equal", equal), ("8 % lost", slower)):
+            shown = ", ".join(f"{v.value} {counts[v] / options.runs:.2%}" for v in counts)
+            print(f"{what}: {shown}")
+        print(f"pairs: {pairs:.1f}")
+        return 0
     missed = 0
     if options.plan != "gate":
         missed += gain_table(options.runs, options.quick)

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.stats.loss_curve_points import curve_of
-from scripts.simulate_gate import wilson
+from scripts.simulate_pairs import wilson
 
 STEPS = 100
 Noise = Callable[[random.Random], list[float]]

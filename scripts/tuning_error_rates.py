@@ -32,7 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.disturbance import burning
-from scripts.simulate_gate import wilson
+from scripts.simulate_pairs import wilson
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STEP_SECONDS = 0.008

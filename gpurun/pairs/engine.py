@@ -94,8 +94,8 @@ class PairEngine(Generic[Request, Side]):
             cause = disturbance(results, names, live=live)
             again = cause is not None and self._again < MOST_AGAIN and not self.late()
             if cause is not None:
-                why = "is measured again" if again else "counts, for there is no time to repeat it"
-                self._tell(f"pair {number} {why}: {cause}")
+                what = "is measured again" if again else "counts all the same"
+                self._tell(f"pair {number} {what}: {cause}")
             if again:
                 self._again += 1
                 continue

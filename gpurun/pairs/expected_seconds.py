@@ -11,6 +11,7 @@ from gpurun.pairs.turns import (
     EPOCH_SECONDS,
     FED_NS,
     LARGE_ERROR,
+    LONGER,
     MOST_TURN_SECONDS,
     TURN_SECONDS,
     seconds_to_see_epochs,
@@ -58,7 +59,7 @@ def live_pair_seconds(
     longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
     if one.fed or other.fed:
         longest = max(longest, FED_NS / 1e9)
-    turns = least_rounds(longest) * (2 * longest + one.step + other.step)
+    turns = least_rounds(longest) * ((1 + LONGER) * longest + one.step + other.step)
     epochs = seconds_to_see_epochs(max(one.epoch, other.epoch))
     if epochs > EPOCH_SECONDS:  # too long to be waited for
         epochs = 0.0

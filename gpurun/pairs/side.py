@@ -114,15 +114,16 @@ class Side:
         """Let what runs beside its training go on; that stays parked until its next turn."""
         self._freezer.thaw()
 
-    def take(self, nanoseconds: int, partner: Side) -> Turn:
-        """One turn of so much counted time at least; `SideEnded` if it ends or is silent.
+    def take(self, nanoseconds: int, partner: Side, least_steps: int = LEAST_STEPS) -> Turn:
+        """One turn of so much counted time and so many steps at least; `SideEnded` if it ends or is
+        silent.
 
         Where it is silent and computes nothing for long the partner is thawed, which stays parked
         in its step hook. An answer that comes then may have waited for a lock of the partner's, or
         a long wait (for a device, a disk) ended by chance. So the turn is taken again once; the
         second time it is `SideBlocked`.
         """
-        self._order(TurnOrder(nanoseconds, LEAST_STEPS))
+        self._order(TurnOrder(nanoseconds, least_steps))
         self._freezer.thaw()
         since, thawed = time.monotonic(), math.inf
         computed: float | None = None
@@ -150,7 +151,7 @@ class Side:
         if self._held_up:
             raise SideBlocked(self.name, partner.name)
         self._held_up = True
-        return self.take(nanoseconds, partner)
+        return self.take(nanoseconds, partner, least_steps)
 
     def end(self) -> None:
         """Have it leave at its step; it ends by itself soon after."""

@@ -1,13 +1,13 @@
 """The ratio of two sides' step times from the turns of one live pair. Pure.
 
-A side is frozen whole between its turns, its workers too. So over a block of turns it trains as if
-it were never frozen: as many batches are made as are used, epochs end in their own proportion, and
-so do costs that come once in many steps. The ratio of a block is that of the mean step times. The
-blocks give the ratio of the pair and its error: neighbouring turns resemble each other.
+A side is frozen whole between its turns, its workers too. So over many turns it trains as if it
+were never frozen: as many batches are made as are used, epochs end in their own proportion, and so
+do costs that come once in many steps. The ratio is that of the mean step times over all turns; its
+error is that of blocks of them, for neighbouring turns resemble each other.
 
-Epochs that are too long for that, of which fewer than half of the rounds hold an end, are counted
-apart: the time of a turn with an end above that of as many usual steps, shared out among the steps
-of an epoch.
+Epochs that are too long for that, of which fewer than a quarter of a side's turns hold an end, are
+counted apart: the time of a turn with an end above that of as many usual steps, shared out among
+the steps of an epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gpurun.records.messages.turns import Turn
-from gpurun.stats.descriptive import median, median_error, standard_deviation
+from gpurun.stats.descriptive import median, standard_deviation
 
 MOST_BLOCKS = 16
 LEAST_ROUNDS = 6
@@ -29,8 +29,9 @@ LONG_SECONDS = 0.5
 second."""
 LEAST_EPOCHS = 2
 """With fewer epoch starts of each side, nothing is said of them."""
-MANY_ENDS = 0.5
-"""Where so many rounds hold the end of an epoch, ends are in their own proportion in any block."""
+MANY_ENDS = 0.25
+"""Where so many turns of a side hold the end of an epoch, its ends are in their own proportion in
+any block. With fewer on both sides, half of the rounds hold none."""
 SIGNS = (-1, 1)
 """Of the first and the second side's step time in the logarithm of their ratio."""
 
@@ -48,11 +49,6 @@ class Round:
         return (self.first, self.second)
 
     @property
-    def holds_end(self) -> bool:
-        """True if an epoch ended in a turn."""
-        return bool(self.first.epoch_starts or self.second.epoch_starts)
-
-    @property
     def fed(self) -> bool:
         """True if loader workers feed one of the sides."""
         return self.first.fed or self.second.fed
@@ -63,15 +59,13 @@ class TurnRatio:
     """`log`: ln(step time of the second side / step time of the first); `error`: its standard
     error within this pair of launches. Launches differ beyond it.
 
-    `epoch_starts`: of the side that had fewer, 0 where ends of epochs are not in the ratio. `fed`:
-    loader workers feed one of the sides.
+    `epoch_starts`: of the side that had fewer, 0 where ends of epochs are not in the ratio.
     """
 
     log: float
     error: float
     rounds: int
     epoch_starts: int = 0
-    fed: bool = False
 
     @property
     def turned(self) -> TurnRatio:
@@ -81,23 +75,30 @@ class TurnRatio:
 
 def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     """The ratio and its error; None for too few rounds."""
-    starts = min(
-        (sum(r.turns[number].epoch_starts for r in rounds) for number in (0, 1)), default=0
-    )
-    many = sum(r.holds_end for r in rounds) >= MANY_ENDS * len(rounds) and starts >= LEAST_EPOCHS
-    steady = list(rounds) if many else [r for r in rounds if not r.holds_end]
+    sides = [[r.turns[number] for r in rounds] for number in (0, 1)]
+    few = [number for number in (0, 1) if not _holds_many_ends(sides[number])]
+    steady = [r for r in rounds if not any(r.turns[number].epoch_starts for number in few)]
     if not steady or len(steady) < least_rounds(_turn_seconds(steady)):
         return None
-    logs = [_log_of(block) for block in _blocks(steady)]
-    log, error = _center(logs)
-    fed = any(r.fed for r in rounds)
-    if many or starts < LEAST_EPOCHS:
-        return TurnRatio(log, error, len(steady), starts if many else 0, fed)
-    for number in (0, 1):
-        share, of_share = _epoch_cost([r.turns[number] for r in rounds])
+    log, logs = _log_of(steady), [_log_of(block) for block in _blocks(steady)]
+    error = standard_deviation(logs) / math.sqrt(len(logs))
+    starts = min(_starts(turns) for turns in sides)
+    if starts < LEAST_EPOCHS:
+        return TurnRatio(log, error, len(steady))
+    for number in few:
+        share, of_share = _epoch_cost(sides[number])
         log += SIGNS[number] * math.log1p(share)
         error = math.hypot(error, of_share / (1 + share))
-    return TurnRatio(log, error, len(steady), starts, fed)
+    return TurnRatio(log, error, len(steady), starts)
+
+
+def _starts(turns: Sequence[Turn]) -> int:
+    return sum(turn.epoch_starts for turn in turns)
+
+
+def _holds_many_ends(turns: Sequence[Turn]) -> bool:
+    ends = sum(turn.epoch_starts > 0 for turn in turns)
+    return ends >= MANY_ENDS * len(turns) and _starts(turns) >= LEAST_EPOCHS
 
 
 def least_rounds(turn_seconds: float) -> int:
@@ -107,11 +108,6 @@ def least_rounds(turn_seconds: float) -> int:
 
 def _turn_seconds(rounds: Sequence[Round]) -> float:
     return median([min(turn.nanoseconds for turn in r.turns) / 1e9 for r in rounds])
-
-
-def _center(logs: Sequence[float]) -> tuple[float, float]:
-    """The ratio of the blocks, and its error."""
-    return median(logs), median_error(logs)
 
 
 def _log_of(rounds: Sequence[Round]) -> float:

@@ -26,6 +26,8 @@ MOST_NS = 500_000_000
 """Longer turns see other disturbances than their neighbours."""
 RECENT = 8
 """The usual hand-over is the median of so many."""
+LONGER = 1.5
+"""Turns are drawn between their length and so many times it."""
 HANDOVER_SHARE = 0.1
 """Hand-overs may take this share of a turn; longer ones lengthen the turns."""
 
@@ -96,27 +98,52 @@ def take_turns(sides: tuple[Side, Side], draws: random.Random, enough: Enough) -
         turns = {}
         try:
             for number in draws.sample((0, 1), 2):
-                turns[number] = sides[number].take(nanoseconds, sides[1 - number])
+                least_ns, least_steps = _length(rounds, number, nanoseconds, draws)
+                turns[number] = sides[number].take(least_ns, sides[1 - number], least_steps)
         except SideEnded as ended:
             if ended.exit_code != 0 or turn_ratio(rounds) is None:
                 raise
             break
         rounds.append(Round(turns[0], turns[1]))
         handovers.append(_handover(time.perf_counter_ns() - began, rounds[-1]))
-        nanoseconds = turn_nanoseconds(rounds[-1], handovers)
+        nanoseconds = turn_nanoseconds(rounds, handovers)
     return rounds
 
 
-def turn_nanoseconds(last: Round, handovers: Sequence[int]) -> int:
-    """Counted time of the next turn of each side, by the last round and the hand-overs so far (ns).
+def turn_nanoseconds(rounds: Sequence[Round], handovers: Sequence[int]) -> int:
+    """Counted time of the next turn of each side, by the rounds and the hand-overs so far (ns).
 
     It has room for the least steps of both, and hand-overs take their share at most.
     """
     recent = sorted(handovers[-RECENT:])
-    steps = LEAST_STEPS * max(turn.nanoseconds // turn.steps for turn in last.turns)
-    least = FED_NS if last.fed else LEAST_NS
-    wanted = max(least, steps, int(recent[len(recent) // 2] / HANDOVER_SHARE))
-    return min(wanted, max(MOST_NS, steps))
+    steps = LEAST_STEPS * max(_pace(rounds, 0), _pace(rounds, 1))
+    least = FED_NS if rounds[-1].fed else LEAST_NS
+    wanted = max(least, steps, recent[len(recent) // 2] / HANDOVER_SHARE)
+    return int(min(wanted, max(MOST_NS, steps)))
+
+
+def _length(
+    rounds: Sequence[Round], number: int, nanoseconds: int, draws: random.Random
+) -> tuple[int, int]:
+    """Counted time and steps of a side's next turn at least; equal time for both sides.
+
+    Once its pace is known steps alone end a turn: where time does, a long step ends more turns than
+    a short one. Their number is drawn: of equal turns the first step, which is not counted, might
+    always be the one that pays a regular cost, or never. A pace of few steps says little: there
+    are at most twice as many as in the last turn.
+    """
+    if not rounds:
+        return nanoseconds, LEAST_STEPS
+    wanted = max(LEAST_STEPS, nanoseconds / _pace(rounds, number))
+    steps = min(wanted, 2 * rounds[-1].turns[number].steps)
+    return 0, round(steps * draws.uniform(1, LONGER))
+
+
+def _pace(rounds: Sequence[Round], number: int) -> float:
+    """The mean time of a side's steps so far (ns). By its last turn alone, turns after a regular
+    cost would be longer than others, and would hold fewer uncounted steps."""
+    turns = [both.turns[number] for both in rounds]
+    return sum(turn.nanoseconds for turn in turns) / sum(turn.steps for turn in turns)
 
 
 def _handover(took: int, both: Round) -> int:

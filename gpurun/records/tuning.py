@@ -52,8 +52,6 @@ class Proof:
     """So many of the pairs, the first ones, were measured by an earlier tuning of this command."""
     errors: tuple[float, ...] = ()
     """The standard error of ln(candidate / baseline) within each live pair, by its turns."""
-    fed: bool = False
-    """Loader workers fed one of the sides: such launches differ more."""
 
 
 @record
@@ -253,7 +251,7 @@ class WaitingLine:
 class Unproven:
     """A finalist whose proof the budget cut off; the next tuning of the command goes on with it.
 
-    `pairs`, `errors`, `fed`: of its live pairs, as in `Proof`. `launch_seconds`: of one of its
+    `pairs`, `errors`: of its live pairs, as in `Proof`. `launch_seconds`: of one of its
     trials. `rounded`: whether a trial that only rounds showed that its differences may be rounding.
     `budget_seconds`: of the tuning that found it.
     """
@@ -266,7 +264,6 @@ class Unproven:
     objective: str = "throughput"
     budget_seconds: float = 0.0
     errors: tuple[float, ...] = ()
-    fed: bool = False
 
 
 @record

@@ -49,18 +49,6 @@ def median_deviation(values: Sequence[float]) -> float:
     return 1.4826 * median([abs(value - center) for value in values])
 
 
-def median_error(values: Sequence[float]) -> float:
-    """The standard error of the median of independent values, whatever their distribution.
-
-    Half the distance of the order statistics one binomial standard deviation beside the median
-    (McKean and Schrader 1984, with z = 1). A few values far away do not matter.
-    """
-    ordered = sorted(values)
-    beside = min(50.0, 50 * math.sqrt(len(ordered)) / max(1, len(ordered) - 1))
-    high, low = (percentile_of_sorted(ordered, 50 + side) for side in (beside, -beside))
-    return (high - low) / 2
-
-
 def geometric_mean(values: Sequence[float]) -> float:
     """The mean of ratios."""
     return math.exp(math.fsum(map(math.log, values)) / len(values))

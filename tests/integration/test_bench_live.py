@@ -93,7 +93,7 @@ def test_a_slowed_tree_is_a_regression_by_live_pairs(tmp_path: Path) -> None:
     assert len(git(folder, "worktree", "list").splitlines()) == 1
 
 
-@pytest.mark.slow  # quick twin: unit/test_trials_turn_ratio.py
+@pytest.mark.slow  # quick twin: unit/test_pairs_turn_ratio.py
 def test_a_cost_at_every_fortieth_step_is_a_regression(tmp_path: Path) -> None:
     """Most turns of a few steps do not see it."""
     folder = project(tmp_path / "project")

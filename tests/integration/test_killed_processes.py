@@ -17,7 +17,9 @@ from gpurun.isolation.kill_orphans import parent_of
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.launch.child_environment import child_environment
 from gpurun.pairs.freezer import tree_below
-from gpurun.pairs.side import Round, SideEnded, await_both, take_turns
+from gpurun.pairs.side import SideEnded, await_both
+from gpurun.pairs.turn_ratio import Round
+from gpurun.pairs.turns import take_turns
 from gpurun.trials.prestart import Prestarted
 from tests.integration.isolation_launcher import gone_within, processes_with
 from tests.integration.launched import DEADLINE_SECONDS, ORPHAN_SECONDS, alive, start, wait_for

@@ -13,18 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.pairs import side as side_module
 from gpurun.pairs.freezer import tree_below
-from gpurun.pairs.side import (
-    PairFailed,
-    Side,
-    SideBlocked,
-    SideEnded,
-    await_both,
-    make_fifos,
-    take_turns,
-)
-from gpurun.records.messages.turns import ANSWERS
-from gpurun.trials import live_pair
+from gpurun.pairs.side import PairFailed, Side, SideBlocked, SideEnded, await_both
+from gpurun.pairs.turns import take_turns
+from gpurun.records.messages.turns import ANSWERS, Turn
+from gpurun.trials.turn_fifos import make_fifos
 from scripts.kill_launchers import LAUNCHER, SIDE, killed_after, left_behind
 from tests.conftest import REPOSITORY
 from tests.integration.launched import wait_for
@@ -115,7 +109,7 @@ lock = open("lock", "w")
 def test_a_side_that_waits_for_what_its_frozen_partner_holds_is_reported(
     sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_pair, "BLOCKED_SECONDS", 1.0)
+    monkeypatch.setattr(side_module, "BLOCKED_SECONDS", 1.0)
     (tmp_path / "helper.py").write_text(HELPER)
     with_helper = "subprocess.Popen([sys.executable, 'helper.py'], start_new_session=True)"
     holder = sides.run("holder", script(tmp_path, "holder", before=with_helper))
@@ -131,7 +125,7 @@ def test_one_long_step_is_not_taken_for_a_wait(
     sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A compilation or an evaluation may end just after the partner was thawed."""
-    monkeypatch.setattr(live_pair, "BLOCKED_SECONDS", 1.0)
+    monkeypatch.setattr(side_module, "BLOCKED_SECONDS", 1.0)
     slow = sides.run("slow", script(tmp_path, "slow", "if done == 30: time.sleep(1.5)"))
     quick = sides.run("quick", script(tmp_path, "quick"))
     await_both((slow, quick))
@@ -144,7 +138,7 @@ def test_a_side_that_computes_is_not_taken_for_one_that_waits(
     sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen on a busy machine: slow turns ended just after the partner was thawed, twice."""
-    monkeypatch.setattr(live_pair, "BLOCKED_SECONDS", 0.3)
+    monkeypatch.setattr(side_module, "BLOCKED_SECONDS", 0.3)
     busy = "until = time.process_time() + 0.2\nwhile time.process_time() < until: pass"
     slow = sides.run("slow", script(tmp_path, "slow", f"if done % 5 == 0: exec({busy!r})"))
     quick = sides.run("quick", script(tmp_path, "quick"))
@@ -265,7 +259,7 @@ def test_several_processes_that_answer_are_no_side(tmp_path: Path) -> None:
     make_fifos(tmp_path)
     with closing(Side("first", Here(), tmp_path, 10.0)) as one:
         answers = os.open(tmp_path / ANSWERS, os.O_RDWR)
-        os.write(answers, b"0 0 0 0 0 0 0 0 0 0 0\n")
+        os.write(answers, Turn(0, 0).line() * 2)
         os.close(answers)
         with pytest.raises(PairFailed, match="several processes of first train"):
             one.await_ready()

@@ -15,6 +15,8 @@ import pytest
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.available_modes import require
 from gpurun.measure.resource_use import read_samples
+from gpurun.pairs.live_launches import LiveLaunches
+from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import TrialSpec
 from gpurun.trials.launch_request import LaunchRequest
@@ -50,6 +52,7 @@ class Launches:
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         mode, _ = require(folder, in_place=False)
         self.launcher = TrialLauncher(folder / "launches", mode)
+        self.live = LiveLaunches(self.launcher)
         self._folder, self._environment, self._count = folder, environment, 0
         (folder / "train.py").write_text(TRAINS)
 
@@ -65,47 +68,54 @@ class Launches:
             trial=TrialSpec(stop=first_rule(20)),
         )
 
-    def beside(self, seconds: float, steps: int = 10**6, *words: str) -> Outcome:
-        return self.launcher.run(self.request(seconds, steps, *words), in_turns=True)
+    def beside(
+        self, seconds: float, steps: int = 10**6, *words: str
+    ) -> tuple[Outcome, TurnRatio | None]:
+        return self.live.run_beside(self.request(seconds, steps, *words))
+
+    def close(self) -> None:
+        self.live.end_reference()
+        self.launcher.close()
 
 
 @pytest.fixture
 def launches(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Launches]:
     made = Launches(tmp_path, clean_environment)
     yield made
-    made.launcher.close()
+    made.close()
 
 
-def times_as_long(outcome: Outcome) -> float:
+def times_as_long(outcome: Outcome, ratio: TurnRatio | None) -> float:
     """Its step time over the reference's."""
     assert outcome.failure is None, outcome.failure
-    assert outcome.ratio is not None
-    return math.exp(outcome.ratio.log)
+    assert ratio is not None
+    return math.exp(ratio.log)
 
 
 @pytest.mark.slow  # quick twin: the other tests of this file
 def test_launches_one_after_another_are_compared_with_the_same_live_one(
     launches: Launches,
 ) -> None:
-    assert launches.launcher.start_reference(launches.request(0.004)) == ""
-    slower, as_fast = launches.beside(0.012), launches.beside(0.004)
-    assert times_as_long(slower) > 1.5 * times_as_long(as_fast)
-    assert slower.status == as_fast.status == "stopped"
-    assert slower.result.measured_steps > 0, "it has figures of its own as well"
-    assert launches.launcher.has_reference
-    launches.launcher.end_reference()
+    assert launches.live.start_reference(launches.request(0.004)) == ""
+    slower, as_fast = launches.beside(0.04), launches.beside(0.004)
+    assert times_as_long(*slower) > 1.5 * times_as_long(*as_fast)
+    assert slower[0].status == as_fast[0].status == "stopped"
+    assert slower[0].result.measured_steps > 0, "it has figures of its own as well"
+    assert launches.live.has_reference
+    launches.live.end_reference()
     alone = launches.beside(0.004)
-    assert alone.ratio is None, "it runs alone now"
-    assert [one.in_turns for one in (slower, as_fast, alone)] == [True, True, False]
+    assert alone[1] is None, "it runs alone now"
+    assert [one.in_turns for one, _ in (slower, as_fast, alone)] == [True, True, False]
 
 
 @pytest.mark.slow  # quick twin: the reference that ends, below
 def test_a_launch_that_fails_leaves_the_reference_for_the_next(launches: Launches) -> None:
-    assert launches.launcher.start_reference(launches.request(0.004)) == ""
-    failed = launches.beside(0.001, 3, "no such class")
+    assert launches.live.start_reference(launches.request(0.004)) == ""
+    failed, _ = launches.beside(0.001, 3, "no such class")
     assert failed.failure is not None
     assert "no such class" in failed.failure.text
-    assert launches.beside(0.004).ratio is not None
+    _, ratio = launches.beside(0.004)
+    assert ratio is not None
 
 
 def test_a_launch_without_turns_takes_the_reference_for_no_stranger_on_its_gpu(
@@ -115,7 +125,7 @@ def test_a_launch_without_turns_takes_the_reference_for_no_stranger_on_its_gpu(
     gpu.pids = []
     monkeypatch.setitem(sys.modules, "pynvml", gpu)  # type: ignore[arg-type]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert launches.launcher.start_reference(launches.request(0.004)) == ""
+    assert launches.live.start_reference(launches.request(0.004)) == ""
     gpu.pids = [4711]  # the reference, with its process id on the host of the container
     request = launches.request(0.004)
     launches.launcher.run(request)
@@ -125,17 +135,17 @@ def test_a_launch_without_turns_takes_the_reference_for_no_stranger_on_its_gpu(
 def test_a_reference_that_ends_costs_a_launch_its_ratio_and_nothing_else(
     launches: Launches,
 ) -> None:
-    assert launches.launcher.start_reference(launches.request(0.004, 30)) == ""
-    outcome = launches.beside(0.004)
+    assert launches.live.start_reference(launches.request(0.004, 30)) == ""
+    outcome, ratio = launches.beside(0.004)
     assert outcome.failure is None
-    assert (outcome.status, outcome.ratio) == ("stopped", None)
-    assert not launches.launcher.has_reference
+    assert (outcome.status, ratio) == ("stopped", None)
+    assert not launches.live.has_reference
 
 
 def test_a_script_that_fails_is_no_reference(launches: Launches) -> None:
-    why = launches.launcher.start_reference(launches.request(0.001, 2, "no such class"))
+    why = launches.live.start_reference(launches.request(0.001, 2, "no such class"))
     assert "ended with exit code 1" in why
-    assert not launches.launcher.has_reference
+    assert not launches.live.has_reference
 
 
 def test_neither_a_reference_nor_a_pair_is_waited_for_beyond_its_limit(launches: Launches) -> None:
@@ -143,20 +153,20 @@ def test_neither_a_reference_nor_a_pair_is_waited_for_beyond_its_limit(launches:
         return replace(launches.request(60.0), limit_seconds=1.0)
 
     began = time.monotonic()
-    why = launches.launcher.start_reference(never_warm())
+    why = launches.live.start_reference(never_warm())
     assert why == "the reference had not warmed up when the time for it was over"
-    assert not launches.launcher.has_reference
-    pair = launches.launcher.run_pair(never_warm(), never_warm())
+    assert not launches.live.has_reference
+    pair = launches.live.run_pair(never_warm(), never_warm())
     assert time.monotonic() - began < 20.0, "its patience is 120 s"
     assert pair.failure is not None
     assert pair.failure.kind is FailureKind.OUT_OF_TIME
 
 
-def test_nothing_of_a_reference_is_left_when_the_launcher_closes(launches: Launches) -> None:
+def test_nothing_of_a_reference_is_left_when_it_is_ended(launches: Launches) -> None:
     before = set(psutil.Process().children(recursive=True))
-    launches.launcher.start_reference(launches.request(0.004))
+    launches.live.start_reference(launches.request(0.004))
     of_reference = set(psutil.Process().children(recursive=True)) - before
-    launches.launcher.close()
+    launches.live.end_reference()
     _, alive = psutil.wait_procs(of_reference, timeout=30)
     assert of_reference
     assert not alive

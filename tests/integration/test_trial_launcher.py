@@ -214,7 +214,7 @@ def test_sides_start_together_and_warm_up_one_after_the_other_without_a_gpu(
     assert float(times[0][ready]) < float(times[1]["2"])
 
 
-@pytest.mark.slow  # quick twin: unit/test_trials_turn_ratio.py
+@pytest.mark.slow  # quick twin: unit/test_pairs_turn_ratio.py
 def test_a_training_that_ends_in_its_turns_is_still_compared(
     make: Make, isolated: TrialLauncher
 ) -> None:

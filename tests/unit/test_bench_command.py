@@ -19,7 +19,7 @@ from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_runner import BisectRequest, not_searched
 from gpurun.bench.compare.compare_commits import CompareRequest, compare_sides, not_compared
-from gpurun.bench.compare.pair_runner import Findings, Pair
+from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.selftest.selftest_runner import not_tried
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT
 from gpurun.bench.unfinished import Unfinished
@@ -28,6 +28,7 @@ from gpurun.commands.bench import bisect_command as bisect_command
 from gpurun.commands.bench import selftest_command as selftest_command
 from gpurun.commands.bench.chosen_benchmarks import records_home
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.pairs.engine import Pair
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison

@@ -6,30 +6,33 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from gpurun.stats.gated_metric import Gated
 
 from gpurun.bench.compare.comparison_document import Compared, comparison, worst_with_others
-from gpurun.bench.compare.pair_runner import Findings, Pair
-from gpurun.bench.disturbed_pairs import disturbance
+from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.unfinished import Unfinished
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.pairs.gate import judge
+from gpurun.pairs.engine import Pair
+from gpurun.pairs.estimate import Prior
+from gpurun.pairs.gate import Gated, judge
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json, to_json
 from gpurun.report.comparison_text import comparison_lines
 from gpurun.trials.stop_rules import WHOLE, later_rule
-from tests.unit.bench_launches import BENCHMARK, device, launch
+from tests.unit.bench_launches import BENCHMARK, launch
+
+QUIET = Prior(0.003)
+"""Of a machine on which equal launches hardly differ: texts hold no assumption of `gpurun`."""
 
 
 def found(currents: list[float]) -> Findings:
     pairs = [Pair(launch("baseline", 1000.0), launch("current", rate)) for rate in currents]
     findings = Findings(pairs=pairs, gated=dict(BENCHMARK.thresholds))
-    gated = [Gated(m, findings.figures(m), share) for m, share in findings.gated.items()]
-    findings.result = judge(gated)
+    gated = findings.gated.items()
+    findings.result = judge([Gated(m, findings.figures(m), x, prior=QUIET) for m, x in gated])
     return findings
 
 
@@ -74,14 +77,24 @@ def test_a_gain_has_a_positive_delta_and_passes() -> None:
 
 
 def test_time_that_ends_early_is_inconclusive() -> None:
-    findings = found([1000.0, 1001.0])
-    findings.ended = "the budget ended after 2 pairs"
+    findings = found([1000.0])
+    findings.ended = "the budget ended after 1 pair"
     one = document(findings)
-    assert (one.verdict, one.exit_code, one.pairs) == ("inconclusive", 3, 2)
+    assert (one.verdict, one.exit_code, one.pairs) == ("inconclusive", 3, 1)
     assert one.slowdown is None
     assert {metric.verdict for metric in one.metrics} == {"inconclusive"}
     assert "--budget" in one.recommendation
-    assert comparison_lines(one)[-2] == "INCONCLUSIVE train|er: undecided (2 pairs)"
+    assert comparison_lines(one)[-2] == "INCONCLUSIVE train|er: undecided (1 pair)"
+
+
+def test_pairs_that_leave_it_undecided_say_what_they_know_so_far() -> None:
+    findings = found([1000.0, 930.0])
+    findings.ended = "the budget ended after 2 pairs"
+    one = document(findings)
+    assert (one.verdict, one.exit_code, one.pairs) == ("inconclusive", 3, 2)
+    assert one.slowdown == pytest.approx(0.036, abs=0.001)
+    assert one.slowdown_confidence_interval is not None
+    assert one.slowdown_confidence_interval[0] < 0 < 0.05 < one.slowdown_confidence_interval[1]
 
 
 def test_a_crash_is_no_regression_whatever_was_measured_before() -> None:
@@ -119,26 +132,6 @@ def test_steps_of_launches_that_were_stopped_may_differ() -> None:
     check_workload(launch("baseline", 1000.0), launch("current", 1000.0, steps=70))
 
 
-def test_only_what_befell_one_half_is_a_ground_to_launch_again() -> None:
-    calm, hot = launch("baseline", 1000.0), launch("current", 500.0, devices=(device("thermal"),))
-    assert disturbance(calm, launch("current", 500.0)) is None
-    assert disturbance(hot, hot) is None
-    assert disturbance(calm, hot) == "the GPU was throttled in the current half only (thermal)"
-    sides = enumerate(("baseline", "current"))
-    one, two = (launch(side, 1.0, devices=(device(foreign=n),)) for n, side in sides)
-    assert disturbance(one, two) == "another process computed on the GPU in the current half only"
-    one, two = (
-        launch(side, 1.0, cores_lost_percent=lost)
-        for side, lost in (("baseline", 14.0), ("current", 1.0))
-    )
-    assert disturbance(one, two) == (
-        "the baseline half waited for cores for 14 % of its time, and the other for 1 %"
-    )
-    assert disturbance(two, one) is not None
-    assert disturbance(one, one) is None, "what befell both is in both figures"
-    assert disturbance(one, launch("current", 1.0)) is None, "not known is not none"
-
-
 def test_all_later_launches_take_the_steps_of_the_faster_side() -> None:
     rule = later_rule(None, [launch("baseline", 800.0).result, launch("current", 1600.0).result])
     assert rule.min_steps == rule.max_steps == 10 + 800
@@ -152,10 +145,3 @@ def test_step_time_alone_gives_the_slowdown() -> None:
     pairs = findings.figures(Metric.STEP_TIME)
     findings.result = judge([Gated(Metric.STEP_TIME, pairs, 0.05)])
     assert document(findings).slowdown == pytest.approx(0.2, abs=0.002)
-
-
-def test_a_side_of_a_live_pair_reaches_the_power_cap_by_its_own_work() -> None:
-    calm = launch("baseline", 1000.0)
-    capped = launch("current", 1000.0, devices=(device("software power cap"),))
-    assert disturbance(calm, capped) is not None
-    assert disturbance(calm, capped, live=True) is None

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from gpurun.stats.gated_metric import Gated
 
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import worst_with_others
-from gpurun.bench.compare.pair_runner import Findings, Pair
+from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.unfinished import Unfinished
-from gpurun.pairs.gate import judge
+from gpurun.pairs.engine import Pair
+from gpurun.pairs.gate import DEFAULT
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json, to_json
@@ -203,8 +203,7 @@ def found(rates: list[float], speed: float, broken: bool = False) -> Findings:
         for rate in rates
     ]
     findings = Findings(pairs=pairs, gated=dict(BENCHMARK.thresholds))
-    gated = [Gated(m, findings.figures(m), share) for m, share in findings.gated.items()]
-    findings.result = judge(gated)
+    findings.result = findings.judged(DEFAULT)
     return findings
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpurun.measure.resource_use import SAMPLES_FILE
+from gpurun.pairs import shared_gpu
 from gpurun.pairs.shared_gpu import shared_gpu_notes, sharing_obstacle
 from gpurun.records.codec import to_json
 from gpurun.records.messages.turns import Turn
 from gpurun.records.samples import DeviceSample
-from gpurun.trials import shared_gpu
 
 SECOND = 1_000_000_000
 STRETCHES = (Turn(200, 2 * SECOND), Turn(100, 2 * SECOND))

@@ -11,9 +11,9 @@ import pytest
 from gpurun.knobs.api import Effect
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import PAIR_SIDES, Proof, TrialPurpose
-from gpurun.stats.sequential_test import sequential_look
 from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
 from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.proof.paired_proof import Finalist
 from gpurun.tuner.tuning_trial import Trial
 from tests.recordings import assert_close, unpacked
 from tests.unit.recorded_tunings import concluded, report_of
@@ -50,13 +50,15 @@ def proven_again(knobs: dict[str, Any], trials: list[Trial], proof: Proof) -> fl
     """The speedup of these settings, from the launches of the proof alone."""
     paired = [t for t in trials if t.record.purpose in PAIR_SIDES]
     sides = [[t.throughput for t in paired if t.record.knobs == side] for side in ({}, knobs)]
-    pairs = list(zip(*sides, strict=True))
+    pairs = [(ours, theirs) for ours, theirs in zip(*sides, strict=True) if ours and theirs]
     assert pairs == [tuple(pair) for pair in proof.pairs]
-    look = sequential_look([(a, b) for a, b in pairs if a and b])
-    assert look.settled
-    assert_close(look.speedup, proof.speedup)
-    assert look.speedup is not None
-    return look.speedup
+    again = Finalist("again", knobs, pairs=pairs).look()
+    assert again.significant
+    assert again.speedup is not None
+    assert_close(again.speedup, proof.speedup)
+    assert again.interval is not None
+    assert again.interval[0] > 0.8 * again.speedup, "two pairs say it within about 20 %"
+    return again.speedup
 
 
 def test_by_consent_a_larger_batch_was_proven_beside_the_same_training(

@@ -15,11 +15,13 @@ import pytest
 
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.arguments.main_flags import parse
+from gpurun.arguments.options import Objective
 from gpurun.knobs import find
 from gpurun.knobs.api import Effect
 from gpurun.measure.run_events import read_run
+from gpurun.pairs.engine import Pair
 from gpurun.records.codec import to_json
-from gpurun.records.tuning import LadderRow, TrialPurpose, TuningReport
+from gpurun.records.tuning import PAIR_SIDES, LadderRow, Proof, TrialPurpose, TuningReport
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.page.run_contents import RunContents
 from gpurun.report.page.run_page import run_page
@@ -27,7 +29,8 @@ from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner import tuning_document as document_of
 from gpurun.tuner.guard.guard_verdict import judge_training
 from gpurun.tuner.proof.final_selection import FinalSelection
-from gpurun.tuner.proof.paired_proof import Finalist, prove
+from gpurun.tuner.proof.paired_proof import Finalist, PairResult, prove
+from gpurun.tuner.proof.proof_launches import gain_of
 from gpurun.tuner.search.screening import SearchState, ladder_row, startup_difference
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
@@ -63,18 +66,24 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
         probe=trials[0], ladder=list(told.ladder), decisions=list(told.decisions)
     )
 
-    def launch(purpose: TrialPurpose, settings: Mapping[str, Any], number: int, _: object) -> Any:
+    def launch(purpose: TrialPurpose, settings: Mapping[str, Any], number: int) -> Trial:
         trial = next(t for t in waiting if t.record.purpose is purpose)
         waiting.remove(trial)
         assert trial.record.knobs == dict(settings)
         assert trial.evidence is not None
-        assert trial.evidence.seed == number, "both of a round share a seed"
+        assert trial.evidence.seed == number, "both of a pair share a seed"
         return trial
+
+    def take(settings: Mapping[str, Any], number: int) -> PairResult:
+        sides = zip(PAIR_SIDES, ({}, settings), strict=True)
+        ours, theirs = (launch(purpose, side, number) for purpose, side in sides)
+        gain = gain_of(Pair(ours, theirs), Objective.THROUGHPUT)
+        return PairResult(ours, theirs, gain, 1.0, in_turn="it was recorded so")
 
     def proven(finalists: list[Finalist], best: Trial) -> Finalist:
         findings.baseline = Finalist("baseline", {})
         seconds = best.record.seconds
-        prove(findings.baseline, finalists, launch, lambda _: not waiting, lambda _: None, seconds)
+        prove(findings.baseline, finalists, take, lambda _: not waiting, lambda _: None, seconds)
         return findings.baseline
 
     assert told.chosen is not None
@@ -87,6 +96,14 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
     selection.settle(state, None)
     assert not waiting, "every recorded launch was asked for"
     return findings
+
+
+def judged_again(told: TuningReport) -> Proof:
+    """What today's test says of the recorded pairs."""
+    assert told.proof is not None
+    proof = document_of.proof_of(Finalist("again", {}, pairs=list(told.proof.pairs)))
+    assert proof is not None
+    return proof
 
 
 def test_every_trial_is_summed_up_to_what_was_recorded_of_it(
@@ -105,9 +122,16 @@ def test_the_recorded_pairs_prove_the_same_speedup(told: TuningReport, trials: l
     findings = settled(told, trials)
     assert findings.verdict == told.verdict == "faster"
     assert findings.chosen is not None
-    assert told.proof is not None
-    assert len(told.proof.pairs) == 4
-    assert_close(to_json(document_of.proof_of(findings.chosen)), to_json(told.proof))
+    found = document_of.proof_of(findings.chosen)
+    assert found is not None
+    assert found == judged_again(told)
+    assert len(found.pairs) == 4
+    assert_close(found.speedup, told.speedup)
+    assert found.statistically_significant
+    # (3.23, 8.24), p = 0.0013, and settled when it was recorded
+    assert found.speedup_confidence_interval == pytest.approx((3.33, 7.99), abs=0.01)
+    assert found.p_value == pytest.approx(0.00033, abs=0.00001)
+    assert not found.settled, "launches on that machine differed by 15 %: further pairs are wanted"
 
 
 def test_the_loss_guard_judges_the_recorded_training_as_it_did(
@@ -181,10 +205,14 @@ def test_the_document_is_the_recorded_one(
     )
     written = document(recorded / "tuning.json")
     del written["guard"]["curves"]  # were kept of rejected changes alone
-    base = geometric_mean([base for base, _ in told.proof.pairs]) if told.proof else None
+    again = judged_again(told)
+    written["proof"] = to_json(again)
+    written["speedup_confidence_interval"] = list(again.speedup_confidence_interval or ())
+    written["p_value"] = again.p_value
+    base = geometric_mean([base for base, _ in again.pairs])
     # these were means over launches when it was recorded; now they are what the pairs compared
     written["baseline"]["samples_per_second"] = base
-    written["chosen"]["samples_per_second"] = base * told.speedup if base and told.speedup else None
+    written["chosen"]["samples_per_second"] = base * (told.speedup or 0.0)
     assert_close(to_json(report), written)
     assert [(line.where, line.calls) for line in report.waits] == [
         ("simplenet.py:76", {".item()": 1.0})

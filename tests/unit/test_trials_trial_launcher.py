@@ -13,6 +13,8 @@ import pytest
 
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.pairs import live_launches
+from gpurun.pairs.live_launches import LiveLaunches
 from gpurun.pairs.live_pair import PairEnd
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
@@ -154,13 +156,13 @@ def test_a_pair_says_what_befell_it_and_is_measured_while_others_stand_still(
         ready()
         return end
 
-    monkeypatch.setattr(launcher_module, "run_live_pair", run_live)
+    monkeypatch.setattr(live_launches, "run_live_pair", run_live)
     launcher = TrialLauncher(tmp_path, Mode.OVERLAY)
     waiting: Any = Waiting()
     launcher.prestarted = waiting
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    found = launcher.run_pair(request(tmp_path, "one"), request(tmp_path, "two"))
+    found = LiveLaunches(launcher).run_pair(request(tmp_path, "one"), request(tmp_path, "two"))
     assert waiting.told == ["stop", "go on"]
     assert _kind(found.failure) is pair
     assert found.first is not None
@@ -182,7 +184,7 @@ def test_the_sides_of_the_next_pair_start_beside_those_of_this_one_where_cores_a
         ready()
         return PairEnd(RATIO, (0, 0), 9.0, "")
 
-    monkeypatch.setattr(launcher_module, "run_live_pair", run_live)
+    monkeypatch.setattr(live_launches, "run_live_pair", run_live)
     monkeypatch.setattr(prestart, "available_cores", lambda: float(cores))
     monkeypatch.setattr(prestart, "available_memory", lambda: 64 << 30)
     launcher = TrialLauncher(tmp_path, Mode.OVERLAY)
@@ -192,7 +194,7 @@ def test_the_sides_of_the_next_pair_start_beside_those_of_this_one_where_cores_a
         (tmp_path / name).mkdir()
     coming = (request(tmp_path, "three"), request(tmp_path, "four"))
     second = replace(request(tmp_path, "two"), following=coming)
-    launcher.run_pair(request(tmp_path, "one"), second)
+    LiveLaunches(launcher).run_pair(request(tmp_path, "one"), second)
     assert waiting.told == told
 
 
@@ -224,9 +226,9 @@ def test_the_ratio_of_a_pair_is_less_exact_where_others_left_too_few_cores(
 
     monkeypatch.setattr(launcher_module, "conclude", concluded)
     end = PairEnd(RATIO, (0, 0), 9.0, "")
-    monkeypatch.setattr(launcher_module, "run_live_pair", lambda *_: end)
+    monkeypatch.setattr(live_launches, "run_live_pair", lambda *_: end)
     launcher = TrialLauncher(tmp_path, Mode.OVERLAY)
-    found = launcher.run_pair(request(tmp_path, "one"), request(tmp_path, "two"))
+    found = LiveLaunches(launcher).run_pair(request(tmp_path, "one"), request(tmp_path, "two"))
     assert found.ratio is not None
     assert found.ratio.error == pytest.approx(error, rel=0.01)
     assert bool(found.notes) is (error > 0.1)

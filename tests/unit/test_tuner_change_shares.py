@@ -10,6 +10,7 @@ import pytest
 from gpurun.records.tuning import LadderRow
 from gpurun.tuner.proof.paired_proof import PairResult
 from gpurun.tuner.proof.proof_launches import measure_shares
+from tests.unit.tuner_trials import trial
 
 
 def row(knob: str, effect: str = "pipeline", kept: bool = True) -> LadderRow:
@@ -27,8 +28,8 @@ def measured(
     def pair(rest: Mapping[str, Any], chosen: Mapping[str, Any]) -> PairResult:
         assert chosen == CHOSEN
         asked.append(dict(rest))
-        gain = None if failure else 1.0 + 0.1 * len(asked)
-        return PairResult(None, None, gain, 20.0, failure)
+        gain = 1.0 + 0.1 * len(asked)
+        return PairResult(trial(100.0), trial(100.0 * gain), gain, 20.0, in_turn=failure)
 
     why = measure_shares(
         rows,
@@ -60,7 +61,7 @@ def test_what_there_is_no_time_for_stays_unmeasured() -> None:
     assert shares == {"autocast": pytest.approx(1.1), "loader_workers": None}
 
 
-def test_a_pair_that_fails_ends_it() -> None:
+def test_a_pair_that_could_not_be_live_ends_it() -> None:
     why, asked, shares = measured([row("loader_workers"), row("autocast")], failure="it hung")
     assert (why, len(asked)) == ("it hung", 1)
     assert set(shares.values()) == {None}

@@ -121,7 +121,7 @@ def _method(findings: Findings, speed: MetricResult | None) -> PairMethod | None
     if not findings.pairs:
         return None
     live = all(pair.ratio is not None for pair in findings.pairs)
-    prior = speed_prior(live=live, fed=findings.fed)
+    prior = speed_prior(live=live)
     pair_sd = None if speed is None else speed.pair_sd
     why = None if live else findings.in_turn or None
     return PairMethod(live, why, prior.sd, prior.worth, pair_sd)

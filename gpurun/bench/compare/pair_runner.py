@@ -98,7 +98,7 @@ class Findings:
                     self.figures(m),
                     share,
                     turns if m in BY_TURNS else (),
-                    prior_of(m, live=self.live, fed=self.fed),
+                    prior_of(m, live=self.live),
                 )
                 for m, share in self.gated.items()
             ],
@@ -109,11 +109,6 @@ class Findings:
     def live(self) -> bool:
         """True if pairs are live."""
         return not self.in_turn
-
-    @property
-    def fed(self) -> bool:
-        """True if loader workers feed a side of a live pair."""
-        return any(pair.ratio is not None and pair.ratio.fed for pair in self.pairs)
 
     def figures(self, metric: Metric) -> list[tuple[float, float]]:
         """(baseline, current) of each pair; NaN, which the gate refuses, where nothing was.

@@ -31,10 +31,5 @@ class LoaderIterator(Protocol):
 class WorkersIterator(LoaderIterator, Protocol):
     """`torch.utils.data.dataloader._MultiProcessingDataLoaderIter`."""
 
-    _data_queue: Any
     _num_workers: int
-    _prefetch_factor: int
-    _rcvd_idx: int
-    _task_info: dict[int, tuple[Any, ...]]
-    _worker_result_queue: Any
     _workers: list[Any]

@@ -42,7 +42,7 @@ class FinalSelection:
         if chosen is not None and before is not None:
             chosen.pairs += before.pairs
             chosen.errors += before.errors or [0.0] * len(before.pairs)
-            chosen.earlier_pairs, chosen.fed = len(before.pairs), before.fed
+            chosen.earlier_pairs = len(before.pairs)
         larger = Finalist("larger batch", batch.settings) if batch is not None else None
         found.chosen, found.larger = chosen, larger
         finalists = [finalist for finalist in (chosen, larger) if finalist is not None]
@@ -71,7 +71,6 @@ class FinalSelection:
             knobs=dict(finalist.settings),
             pairs=tuple(finalist.pairs) if finalist.live else (),
             errors=tuple(finalist.errors) if finalist.live else (),
-            fed=finalist.fed,
             ladder=tuple(self.findings.ladder),
             launch_seconds=state.best.record.seconds,
             rounded=any(shown.rounded for shown in self.judge.baselines),

@@ -27,7 +27,7 @@ from gpurun.tuner.tuning_trial import Trial
 class PairResult:
     """One pair. `gain`: how many times better the finalist's score is, None where a side has none;
     `error`: the standard error of its logarithm within the pair. `seconds`: what the pair took.
-    `in_turn`: why it was not live, "" where it was. `fed`: loader workers feed one of the sides.
+    `in_turn`: why it was not live, "" where it was.
     """
 
     baseline: Trial
@@ -36,7 +36,6 @@ class PairResult:
     seconds: float
     error: float = 0.0
     in_turn: str = ""
-    fed: bool = False
 
 
 TakePair = Callable[[Mapping[str, Any], int], PairResult]
@@ -49,7 +48,6 @@ class Finalist:
 
     `failure` says why it is out. `errors`: the standard error of ln of the gain within each pair
     that was live. `earlier_pairs`: so many of them, the first ones, an earlier tuning measured.
-    `fed`: loader workers fed one of the sides in a pair.
     """
 
     name: str
@@ -61,7 +59,6 @@ class Finalist:
     failure: str | None = None
     errors: list[float] = field(default_factory=list)
     earlier_pairs: int = 0
-    fed: bool = False
 
     @property
     def live(self) -> bool:
@@ -73,7 +70,7 @@ class Finalist:
         logs = [math.log(theirs / ours) for ours, theirs in self.pairs]
         errors = self.errors if self.live else [0.0] * len(logs)
         readings = [Reading(*pair) for pair in zip(logs, errors, strict=True)]
-        return look(readings, speed_prior(live=self.live, fed=self.fed))
+        return look(readings, speed_prior(live=self.live))
 
     @property
     def done(self) -> bool:
@@ -114,7 +111,6 @@ class Finalist:
         self.pairs.append((baseline, pair.gain * baseline))
         if not pair.in_turn:
             self.errors.append(pair.error)
-            self.fed = self.fed or pair.fed
 
 
 def prove(
@@ -192,5 +188,4 @@ def proof_of(finalist: Finalist) -> Proof | None:
         live=finalist.live,
         earlier_pairs=finalist.earlier_pairs,
         errors=tuple(finalist.errors) if finalist.live else (),
-        fed=finalist.fed,
     )

@@ -185,7 +185,7 @@ class ProofLaunches:
         if ratio is None:
             return PairResult(pair.first, pair.second, gain, seconds, in_turn=engine.in_turn)
         error = ratio.error if self.objective is Objective.THROUGHPUT else 0.0
-        return PairResult(pair.first, pair.second, gain, seconds, error, "", ratio.fed)
+        return PairResult(pair.first, pair.second, gain, seconds, error)
 
     def _request(
         self, purpose: TrialPurpose, settings: Settings, number: int, coming: Sequence[Settings]
