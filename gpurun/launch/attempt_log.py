@@ -171,7 +171,7 @@ class AttemptLog:
         self.done.append(attempt)
         if self._run_dir is not None:
             line = json.dumps(to_json(attempt)) + "\n"
-            opener = partial(os.open, mode=mode_of(line))
+            opener = partial(_own, mode=mode_of(line))
             try:
                 with open(self._run_dir / ATTEMPTS_FILE, "a", opener=opener) as file:
                     file.write(line)
@@ -190,6 +190,10 @@ def gone_nodes(handler: Any, known: Mapping[Any, str]) -> list[str]:
     here = nodes_there(handler)
     own = getattr(handler, "_this_node", None)  # late itself, it would take itself for dead
     return sorted(addr for node, addr in known.items() if node not in here and node != own)
+
+
+def _own(path: str, flags: int, mode: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, mode)
 
 
 def _forget_store(handler: Any) -> None:

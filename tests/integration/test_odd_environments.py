@@ -144,8 +144,40 @@ def test_a_pipe_that_nobody_feeds_holds_nothing_up(tmp_path: Path, gpurun: Gpuru
         if not (pipes / record).exists():
             os.mkfifo(pipes / record)
     os.mkfifo(tmp_path / "set.json")
-    for words in (["report"], ["monitor", "--once"], [name], ["--settings", "set.json", name]):
-        assert "internal error" not in gpurun(*words, cwd=tmp_path, timeout=60).stderr.decode()
+    for words, code, line in (
+        (["report"], 2, "is no regular file"),
+        (["diagnose", pipes.name], 2, "is no regular file"),
+        (["monitor", "--once"], 0, ""),
+        ([name], 0, ""),
+        (["--settings", "set.json", name], 2, "set.json cannot be read: it is no regular file"),
+    ):
+        done = gpurun(*words, cwd=tmp_path, timeout=60)
+        assert done.returncode == code, (words, told(done))
+        assert line in told(done)[0]
+
+
+def test_a_folder_that_may_not_be_listed_is_one_line(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    closed = tmp_path / "closed"
+    (closed / "inner").mkdir(parents=True)
+    closed.chmod(0)
+    for command, named in (
+        ("diagnose", "closed"),
+        ("diagnose", "closed/inner"),
+        ("report", "closed"),
+        ("report", "closed/inner"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "gpurun", command, named],
+            cwd=tmp_path,
+            env=clean_environment,
+            preexec_fn=obey_permissions,
+            capture_output=True,
+        )
+        assert done.returncode == 2, told(done)
+        assert named in told(done)[0]
+    closed.chmod(0o755)
 
 
 def test_a_script_may_remove_its_working_folder(tmp_path: Path, gpurun: Gpurun) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,6 +117,48 @@ def test_root_refuses_what_came_with_another_users_repository_and_runs_none_of_i
     with pytest.raises(GpurunError, match="git tracks files"):
         find_home(folder)
     assert not (tmp_path / "ran").exists()
+
+
+def refused_to(user: int, folder: Path) -> str:
+    """Why this user gets no folder of records there."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+        try:
+            find_home(folder)
+        except GpurunError as error:
+            os.write(writer, error.what.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as told:
+        return told.read()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("obeyed", [True, False])
+def test_a_user_refuses_what_came_with_another_users_repository_and_runs_none_of_its_programs(
+    open_path: Path, obeyed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git answers a user about another one's repository only where it is told to."""
+    folder = new_repository(open_path / "project")
+    commit(folder, {".gpurun/tuned/0123456789abcdef.json": "{}"})
+    git(folder, "config", "core.fsmonitor", f"touch {open_path}/ran; false")
+    open_path.chmod(0o777)
+    programs = open_path / "bin"
+    programs.mkdir()
+    if not obeyed:  # as before git 2.38
+        own = f'#!/bin/sh\nexec {shutil.which("git")} "$1" "$2" "$5" "$6" ls-files -z .\n'
+        (programs / "git").write_text(own)
+        (programs / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(open_path))
+    said = "git tracks files" if obeyed else "git does not say whether it tracks"
+    assert refused_to(OTHER_USER, folder).startswith(said)
+    assert not (open_path / "ran").exists()
 
 
 def test_records_in_a_repository_that_gpurun_made_itself_are_used(tmp_path: Path) -> None:

@@ -166,7 +166,8 @@ def set_up(
     """Run the setup command on a side, where there is one; `SetupFailed` where it fails."""
     if benchmark.setup is None:
         return
-    tell(masked_text(f"setup of the {side.name} side: {benchmark.setup}"))
+    words = benchmark.setup.split()
+    tell(masked_text(f"setup of the {side.name} side: {benchmark.setup}", words))
     folder = _same_folder(side.tree, users, _source(benchmark, users))
     variables = {**side.variables, "PWD": str(folder)}
     run_setup(benchmark.setup, side.name, folder, variables, logs)
