@@ -6,40 +6,39 @@ workers, 5 s each, without asking them to end. From then on it shuts such loader
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import weakref
+from contextlib import ExitStack
 from typing import Any
 
-from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_loaders
 
-from gpurun.records.frames import transparent
+from gpurun.knobs.loading.applied.loader_iterators import Loader, listen
 
-Loader = DataLoader[Any]
+_waited_for: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Iterators of this process for whose workers torch waits at exit."""
 
 
 @functools.cache
 def end_workers_at_exit() -> None:
     """Shut down the loaders that are still open when the script ends, workers and pinning."""
     iterators: Any = torch_loaders._MultiProcessingDataLoaderIter
-    if not hasattr(iterators, "_clean_up_worker"):
+    wait = getattr(iterators, "_clean_up_worker", None)
+    if wait is None:
         return
-    original = iterators.__init__
 
-    @functools.wraps(original)
-    @transparent
-    def __init__(iterator: Any, loader: Loader) -> None:
-        original(iterator, loader)
-        if iterator._persistent_workers and iterator._pin_memory:
-            # registered after torch's own wait, so called before it
-            atexit.register(_shut_down, weakref.ref(iterator), os.getpid())
+    @functools.wraps(wait)
+    def _clean_up_worker(worker: Any) -> None:
+        while _waited_for:
+            _waited_for.pop()._shutdown_workers()
+        wait(worker)
 
-    iterators.__init__ = __init__
+    iterators._clean_up_worker = staticmethod(_clean_up_worker)
+    os.register_at_fork(after_in_child=_waited_for.clear)
+    listen(opening=_opening)
 
 
-def _shut_down(reading: weakref.ref[Any], owner: int) -> None:
-    iterator = reading()
-    if iterator is not None and os.getpid() == owner:
-        iterator._shutdown_workers()
+def _opening(iterator: Any, loader: Loader, afterwards: ExitStack) -> None:
+    if loader.persistent_workers and loader.pin_memory:
+        _waited_for.add(iterator)
