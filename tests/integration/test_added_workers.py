@@ -392,7 +392,7 @@ from torch.utils.data import dataloader as loaders
 iterators = loaders._MultiProcessingDataLoaderIter
 iterators._clean_up_worker = staticmethod(lambda worker: ended.append(not worker.is_alive()))
 
-from gpurun.knobs.loading.applied.workers_at_exit import end_workers_at_exit
+from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit
 
 ended, calls = [], []
 for _ in range(3):  # three knobs ask for it

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpurun.identity_map import IdentityMap
-from gpurun.knobs.loading.applied.loader_iterators import listen
+from gpurun.knobs.loading.applied.loader_iterators import on_reading
 from gpurun.knobs.loading.dataset_state import dataset_state
 from gpurun.knobs.loading.marked_arguments import MarkedInt
 
@@ -22,7 +22,7 @@ def watch_datasets(revoked: Callable[[str], None]) -> None:
     epoch began: at its end, and before its batches 2, 4, 8, ... since it may be left early."""
     begun: IdentityMap[int | None] = IdentityMap()
 
-    def reading(iterator: Any, error: BaseException | None) -> None:
+    def compare(iterator: Any, error: BaseException | None) -> None:
         if not isinstance(iterator._num_workers, MarkedInt):
             return
         read = iterator._num_yielded
@@ -33,7 +33,7 @@ def watch_datasets(revoked: Callable[[str], None]) -> None:
             if None not in (before, now) and before != now:
                 revoked(CHANGED)
 
-    listen(reading=reading)
+    on_reading(compare)
 
 
 def _state(iterator: Any) -> int | None:

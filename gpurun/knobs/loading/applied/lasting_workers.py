@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_loaders
 
 from gpurun.identity_map import IdentityMap
-from gpurun.knobs.loading.applied.loader_iterators import Loader, listen
+from gpurun.knobs.loading.applied.loader_iterators import Loader, on_reading
 from gpurun.knobs.loading.dataset_state import dataset_state
 from gpurun.knobs.loading.marked_arguments import MarkedTrue
 from gpurun.records.frames import transparent
@@ -58,7 +58,7 @@ def keep_draws() -> None:
 
     iterator._reset = _reset
     DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
-    listen(reading=_read)
+    on_reading(_read)
 
 
 def _read(iterator: Any, error: BaseException | None) -> None:

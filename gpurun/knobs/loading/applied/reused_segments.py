@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gpurun.knobs.api import Hooks
-from gpurun.knobs.loading.applied.loader_iterators import Loader, listen
+from gpurun.knobs.loading.applied.loader_iterators import Loader, on_opening
 from gpurun.knobs.loading.applied.segment_lender import Lender
 from gpurun.knobs.loading.applied.segment_returns import Returns
 from gpurun.knobs.loading.applied.shared_segments import TOKEN, holders_when_alone
@@ -46,7 +46,7 @@ class ReusedSegments:
         storage: Any = torch.UntypedStorage
         self._make = storage._new_shared
         storage._new_shared = classmethod(self._lending(storage._new_shared.__func__))
-        listen(opening=self._opening)
+        on_opening(self._opening)
         pinning = dataloader._utils.pin_memory
         pinning.pin_memory = self._watched_pin(pinning.pin_memory)
         pinning._pin_memory_loop = self._returning(pinning._pin_memory_loop)
