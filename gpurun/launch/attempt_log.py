@@ -180,7 +180,7 @@ class AttemptLog:
 
 
 def _ranks(numbers: Sequence[int]) -> str:
-    """"rank 1", "ranks 0 and 1", "ranks 0, 1 and 2"."""
+    """ "rank 1", "ranks 0 and 1", "ranks 0, 1 and 2"."""
     *first, last = map(str, numbers)
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
