@@ -39,6 +39,7 @@ class Bystander:
     def __init__(self, command: Sequence[str]) -> None:
         self._words = (sys.executable, "-I", "-S", "-c", WAITS, *command)
         self._heard: set[int] = set()
+        self._pid, self._lifeline = 0, -1
         self._start()
 
     def heard(self, number: int) -> bool:
@@ -67,8 +68,7 @@ class Bystander:
         self._pid = 0
 
     def _start(self) -> None:
-        """Process id 0 where the system has no process left: then nothing is heard."""
-        self._pid = 0
+        """Where the system has no process left the id stays 0, and nothing is heard."""
         try:
             waits_on, self._lifeline = os.pipe()
         except OSError:

@@ -19,6 +19,7 @@ from tests.integration.isolation_launcher import (
     without_namespaces,
 )
 from tests.integration.launched import DEADLINE_SECONDS
+from tests.integration.rank_pairs import AVAILABLE
 
 CHOOSE = """
 import os, sys
@@ -81,6 +82,21 @@ def test_an_overlay_in_which_folders_cannot_be_changed_as_usual_is_not_chosen(
     words = (str(open_path), *([user.name] if user.name else []))
     printed, _ = User(None, user.python).start(ON_RAMFS + CHOOSE, *words).communicate(timeout=60)
     assert printed.startswith("landlock | overlay mounts: a probe could not write (OSError: ")
+
+
+def test_layers_in_which_files_cannot_be_changed_as_usual_are_not_given_to_ranks(
+    user: User, open_path: Path
+) -> None:
+    """The same probe: one file can be made in such a layer, so ranks got it, and failed in it."""
+    if os.getuid() != 0:
+        pytest.skip("only root can mount one")
+    user.give(open_path)
+    words = (str(open_path), *([user.name] if user.name else []))
+    printed, _ = User(None, user.python).start(ON_RAMFS + AVAILABLE, *words).communicate(timeout=60)
+    able, reason = json.loads(printed)
+    assert not able
+    assert reason.startswith("a probe could not write (OSError: ")
+    assert list(open_path.iterdir()) == []
 
 
 def test_overlays_are_chosen_with_the_root_folder_as_working_folder() -> None:
