@@ -133,10 +133,11 @@ def test_trials_in_place_need_consent_and_nothing_else(
 MAPS_REFUSED = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
-user = os.getuid()
+user, group = os.getuid(), os.getgid()
 if libc.unshare(0x10020000) != 0: sys.exit(99)
 open("/proc/self/setgroups", "w").write("deny")
 open("/proc/self/uid_map", "w").write(f"0 {user} 1")
+open("/proc/self/gid_map", "w").write(f"0 {group} 1")
 assert libc.mount(b"none", b"/", None, 0x44000, None) == 0
 assert libc.mount(b"/proc", b"/proc", None, 0x5000, None) == 0
 assert libc.mount(b"none", b"/proc", None, 0x1021 | 14, None) == 0, "read-only"
@@ -144,6 +145,16 @@ libc.prctl(24, 21, 0, 0, 0)  # CAP_SYS_ADMIN leaves with the next exec
 os.execv(sys.executable, [sys.executable, "-B", "-c", *sys.argv[1:]])
 """
 """Becomes a python that may make a user namespace but map nobody there, as on Ubuntu 24.04."""
+
+
+EMPTY_SHM = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(0x20000) != 0: sys.exit(99)
+assert libc.mount(b"none", b"/", None, 0x44000, None) == 0
+assert libc.mount(b"none", b"/dev/shm", b"tmpfs", 0, None) == 0
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
 
 
 def under_landlock(
@@ -174,9 +185,7 @@ def test_where_a_user_namespace_can_be_made_but_not_mapped_the_script_keeps_its_
 def test_landlock_does_without_a_shared_memory_of_its_own(
     open_path: Path, clean_environment: dict[str, str]
 ) -> None:
-    if os.access("/dev/shm", os.W_OK) and os.listdir("/dev/shm"):
-        pytest.skip("/dev/shm is in use")
-    prefix = (syscalls_refused.__file__, "shared-memory", sys.executable, "-c")
+    prefix = ("-c", EMPTY_SHM, syscalls_refused.__file__, "shared-memory", sys.executable, "-c")
     assert under_landlock(open_path, clean_environment, prefix, "print('ran')") == "ran\n"
 
 
