@@ -191,6 +191,29 @@ def test_a_file_that_cannot_be_opened_again_gets_no_workers_by_name(tmp_path: Pa
     assert "/maps cannot be opened again" in event["detail"]
 
 
+OPENED_LATER = """
+loader = DataLoader(Records(record), batch_size=4)
+get = a_file_of_a_process_that_is_gone()
+for x, index in loader:
+    pass
+print("read on")
+"""
+
+
+def test_a_worker_that_would_share_a_position_after_all_ends_with_a_line_that_names_the_setting(
+    tmp_path: Path,
+) -> None:
+    """The file was opened after the loader was built, when nothing spoke against workers."""
+    before, _, after = READING.partition("class Records(")
+    records = "class Records(" + after.partition("loader = ")[0]
+    script = before + UNREADABLE + records + OPENED_LATER
+    done, _ = run(tmp_path, script, SETTINGS, code=1)
+    assert b"read on" not in done.stdout
+    said = done.stderr.decode().splitlines()
+    assert any("setting loader_workers" in x and "/maps cannot be opened again" in x for x in said)
+    assert any("DataLoader worker" in line for line in said)
+
+
 TOLD = """
 import json, multiprocessing, os, signal, subprocess, sys, time
 import torch
