@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,6 +137,18 @@ def new_run(home: Path) -> Path:
             continue
         MADE.append(run)
         return run
+
+
+@contextmanager
+def kept_run(home: Path) -> Iterator[Path]:
+    """A fresh run folder for the time of a block, which stays if something was written there."""
+    run = new_run(home)
+    try:
+        yield run
+    finally:
+        with suppress(OSError):
+            run.rmdir()
+            MADE.remove(run)
 
 
 def run_folder(cwd: Path, out: str | None) -> Path:

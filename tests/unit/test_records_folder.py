@@ -14,7 +14,15 @@ from gpurun.arguments import settings_file
 from gpurun.errors import GpurunError
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import SavedSettings
-from gpurun.rundir import OWN_FOLDERS, existing_home, find_home, new_run, write_output, write_whole
+from gpurun.rundir import (
+    OWN_FOLDERS,
+    existing_home,
+    find_home,
+    kept_run,
+    new_run,
+    write_output,
+    write_whole,
+)
 from tests.conftest import Gpurun
 from tests.integration.isolation_launcher import open_folder, tree
 from tests.repositories import commit, git, new_repository
@@ -181,6 +189,14 @@ def test_records_of_another_user_in_a_folder_for_all_are_not_used(
     assert existing_home(shared) == own
     os.chown(shared, OTHER_USER, OTHER_USER)  # a project of theirs, as in a container
     assert find_home(shared) == existing_home(shared) == shared / ".gpurun"
+
+
+def test_a_run_folder_stays_only_if_something_was_written_there(tmp_path: Path) -> None:
+    with kept_run(tmp_path) as kept:
+        (kept / "setup-current.log").touch()
+    with pytest.raises(KeyboardInterrupt), kept_run(tmp_path):
+        raise KeyboardInterrupt
+    assert list((tmp_path / "runs").iterdir()) == [kept]
 
 
 def test_a_page_is_not_written_through_a_link(project: Path, mine: Path, gpurun: Gpurun) -> None:
