@@ -6,7 +6,7 @@ import os
 import sys
 
 SIGNALLED = 128
-"""Exit codes above it stand for signals."""
+"""An exit code above it stands for a signal, or is one of the script's own: -1 becomes 255."""
 
 
 def entry() -> None:

@@ -117,7 +117,8 @@ def _raise(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _interrupted(interrupt: KeyboardInterrupt) -> int:
-    code = 128 + next(iter(interrupt.args), signal.SIGINT)
+    number = next(iter(interrupt.args), None)  # a knob may raise it with words
+    code = 128 + (number if isinstance(number, int) else signal.SIGINT)
     print_verdict("interrupted", code)
     return code
 

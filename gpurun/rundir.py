@@ -13,15 +13,19 @@ import os
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpurun.errors import GpurunError
 from gpurun.records.codec import JsonValue
 from gpurun.records.parse_json import open_regular, parse_document
 from gpurun.records.safety import CHECKPOINT
 from gpurun.records.script_arguments import MASK
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
 
 FOLDER = ".gpurun"
 RUNS = "runs"
@@ -94,7 +98,7 @@ def newest_run(home: Path) -> Path | None:
 def named_run(home: Path, name: str) -> Path | None:
     """The path of this name, or the run of this name; None if there is neither."""
     places = (Path(name), home / RUNS / name)
-    return next((path for path in places if path.exists()), None)
+    return next((path for path in places if os.path.exists(path)), None)
 
 
 def _has_only_folders(folder: str) -> bool:
@@ -133,6 +137,18 @@ def new_run(home: Path) -> Path:
             continue
         MADE.append(run)
         return run
+
+
+@contextmanager
+def kept_run(home: Path) -> Iterator[Path]:
+    """A fresh run folder for the time of a block, which stays if something was written there."""
+    run = new_run(home)
+    try:
+        yield run
+    finally:
+        with suppress(OSError):
+            run.rmdir()
+            MADE.remove(run)
 
 
 def run_folder(cwd: Path, out: str | None) -> Path:
@@ -207,13 +223,13 @@ def check_output(flag: str, path: Path) -> None:
     """
     if str(path) == "-":
         raise GpurunError(f"{flag} - is no file", "name a file")
-    if (path.suffix in SOURCES or path.name in CONFIGURATIONS) and path.exists():
+    if (path.suffix in SOURCES or path.name in CONFIGURATIONS) and os.path.exists(path):
         raise GpurunError(f"{flag}: {path} is there and would be written over", "name another file")
-    if path.is_dir():
+    if os.path.isdir(path):
         raise GpurunError(f"{flag}: {path} is a folder", "name a file")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise GpurunError(f"{flag}: there is no folder {path.parent}", "make it first")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    if not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
         raise GpurunError(f"{flag}: {path} cannot be written", "name another file")
 
 
@@ -306,34 +322,54 @@ def _check(home: Path) -> None:
 
 
 def _is_tracked(folder: Path) -> bool:
-    """True if git lists files in a folder. Root asks as the repository's owner: git reads no other
-    one's settings, which may name programs.
+    """True if git lists files in a folder; `GpurunError` where it refuses to say.
+
+    Root asks as the repository's owner where it can: old versions of git answer nobody else.
     """
     repository = next((p / ".git" for p in folder.parents if (p / ".git").exists()), None)
     if repository is None:
         return False
+    owner = repository.stat()
+    done = _listed(folder, owner) if os.geteuid() == 0 != owner.st_uid else None
+    if done is None or done.returncode:
+        done = _listed(folder)
+    if done is None:
+        return False
+    said = done.stderr.decode("utf-8", "replace").strip()
+    if done.returncode and "not a git repository" not in said:
+        raise GpurunError(
+            f"git does not say whether it tracks {folder}: {said.partition(chr(10))[0]}",
+            f"git config --global --add safe.directory {repository.parent}, if you trust it",
+        )
+    return bool(done.stdout)
+
+
+def _listed(folder: Path, owner: os.stat_result | None = None) -> CompletedProcess[bytes] | None:
+    """What `git ls-files` says of a folder; None without git, or where we cannot be `owner`.
+
+    Settings of the repository may name programs: a monitor of files, or the ways to a server from
+    which a missing object is fetched. Both are off.
+    """
     import subprocess  # not needed where there is no repository
 
-    words = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", "ls-files", "-z", "."]
+    off = ("safe.directory=*", "core.fsmonitor=false", "protocol.allow=never")
+    settings = [word for setting in off for word in ("-c", setting)]
     plain = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
-    owner = repository.stat()
-    other = os.geteuid() == 0 != owner.st_uid
-    if other:
+    if owner is not None:
         plain.pop("HOME", None)
     try:
-        done = subprocess.run(
-            words,
-            env=plain,
+        return subprocess.run(
+            ["git", "-C", str(folder), *settings, "ls-files", "-z", "."],
+            env={**plain, "LC_ALL": "C", "GIT_NO_LAZY_FETCH": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
-            user=owner.st_uid if other else None,
-            group=owner.st_gid if other else None,
-            extra_groups=[] if other else None,
+            user=None if owner is None else owner.st_uid,
+            group=None if owner is None else owner.st_gid,
+            extra_groups=None if owner is None else [],
         )
-    except (OSError, subprocess.SubprocessError):  # no git, or no right to become that user
-        return False
-    return bool(done.stdout)
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def _is_others(folder: Path) -> bool:

@@ -43,8 +43,6 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.simulate_pairs import FALSE_PASSES, FALSE_REGRESSIONS, THRESHOLD, wilson
-
 from gpurun.bench.history.measured_records import Measured
 from gpurun.bench.history.past_records import last_change, newest
 from gpurun.bench.history.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
@@ -52,6 +50,7 @@ from gpurun.pairs.gate import Verdict
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_text
 from gpurun.records.bench.metrics import Metric
 from scripts.launch_noise import INDEPENDENT, run_errors
+from scripts.simulate_pairs import FALSE_PASSES, FALSE_REGRESSIONS, THRESHOLD, wilson
 
 LAUNCHES = 5
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -14,7 +14,7 @@ from typing import Any
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import duration, factor, interval, number
 from gpurun.stats.descriptive import geometric_mean
-from gpurun.stats.sequential_test import SequentialPlan, sequential_look
+from scripts.bench_overhead import interval as t_interval
 
 AS_WRITTEN, CHOSEN, TRAINING = "as written", "chosen", "chosen, training too"
 HAND_TUNED = "hand-tuned"
@@ -130,9 +130,8 @@ def paired(base: Sequence[float | None], head: Sequence[float | None]) -> Factor
         return None
     if len(pairs) == 1:
         return Factor(pairs[0][1] / pairs[0][0], None, 1)
-    look = sequential_look(pairs, SequentialPlan(looks=(len(pairs),), levels=(0.05,)))
-    assert look.speedup is not None
-    return Factor(look.speedup, look.interval, len(pairs))
+    mean, low, high = map(math.exp, t_interval([math.log(b / a) for a, b in pairs]))
+    return Factor(mean, (low, high), len(pairs))
 
 
 def table(comparisons: Sequence[Comparison]) -> str:

@@ -106,7 +106,7 @@ class Config:
     """The values of the configuration file, else the defaults.
 
     `knobs` and `run.out` are written relative to the file and are absolute here. `source` is the
-    file, None if there is none.
+    file itself, not a link to it; None if there is none.
     """
 
     optimize: OptimizeConfig = OptimizeConfig()
@@ -166,15 +166,16 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
 def _decode(document: dict[str, Any], path: Path, prefix: str) -> Config:
     document = checked_table(Config, document, path, prefix)
     config = from_json(Config, document)
-    knobs = [path.parent / knob for knob in config.knobs]
-    if knobs or config.bench != BenchConfig():
-        require_trusted(path, *knobs)
-    out = None if config.run.out is None else str(path.parent / config.run.out)
+    source = path.resolve()
+    knobs = [source.parent / knob for knob in config.knobs]
+    if document:
+        require_trusted(path, source, *knobs)
+    out = None if config.run.out is None else str(source.parent / config.run.out)
     return replace(
         config,
         run=replace(config.run, out=out),
         knobs=tuple(map(str, knobs)),
-        source=path,
+        source=source,
     )
 
 

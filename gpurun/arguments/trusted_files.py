@@ -1,8 +1,9 @@
 """Files of the configuration, which anybody can leave in `/tmp` or in a shared folder: the nearest
 one upward holds.
 
-So one that is no file is not waited for. One that makes gpurun run code must be this user's or
-root's, and others must not be able to write it, as Git asks of a repository (`safe.directory`).
+So one that is no file is not waited for. One that holds anything must be this user's or root's, and
+others must not be able to write it, as Git asks of a repository (`safe.directory`): it decides what
+gpurun runs and where it writes.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ def read_regular(path: Path) -> bytes:
 
 
 def require_trusted(config: Path, *code: Path) -> None:
-    """`GpurunError` if others own or may write this file, the `code` that it names (files or
-    folders of them), or the folder of one of them.
+    """`GpurunError` if others own or may write this file, the `code` that it leads to (files or
+    folders of them), or the folder of one of them. Of a link both ends count.
     """
     files = [path for named in code for path in (named, *named.glob("*.py"))]
     places = dict.fromkeys(place for path in (config, *files) for place in (path, path.parent))
     for place in places:
         if place.exists():
+            _require_own(config, place, place.lstat())
             _require_own(config, place, place.stat())
 
 
@@ -41,13 +43,14 @@ def _require_own(config: Path, place: Path, status: os.stat_result) -> None:
         owner = _name(status.st_uid)
         by_sudo = f"; if you trust {owner}: SUDO_UID={status.st_uid} gpurun ..."
         raise GpurunError(
-            f"{config} makes gpurun run code, and {what} belongs to {owner}",
+            f"{config} decides what gpurun runs and writes, and {what} belongs to {owner}",
             "write a gpurun.toml of your own, nearer to where you start gpurun: the nearest one "
             f"holds{by_sudo if os.geteuid() == 0 else ''}",
         )
     if _others_may_write(status):
         raise GpurunError(
-            f"{config} makes gpurun run code, and others may write {what}", f"chmod go-w {place}"
+            f"{config} decides what gpurun runs and writes, and others may write {what}",
+            f"chmod go-w {place}",
         )
 
 
@@ -58,8 +61,11 @@ def _trusted() -> set[int]:
 
 
 def _others_may_write(status: os.stat_result) -> bool:
-    """Nobody renames files of others in a sticky folder; a user's private group is the user."""
+    """Nobody renames files of others in a sticky folder, or writes a link; a user's private group
+    is the user."""
     if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
+        return False
+    if stat.S_ISLNK(status.st_mode):
         return False
     by_group = status.st_mode & stat.S_IWGRP and not _is_private(status.st_uid, status.st_gid)
     return bool(by_group or status.st_mode & stat.S_IWOTH)

@@ -7,7 +7,7 @@ and all take the same number of steps. No file that a launch writes stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
+from gpurun.records.script_arguments import masked_text
 from gpurun.records.spec import SEED, StopRule, TrialSpec
 from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.applied_settings import AppliedSettings
@@ -164,7 +165,7 @@ class Launcher:
         both = self._live.run_pair(one, other)
         self._longest_pair = max(self._longest_pair, both.seconds)
         first, second = (
-            None if outcome is None else launch_of(start, outcome)
+            None if outcome is None else launch_of(start, outcome, self.benchmark.args)
             for start, outcome in zip(starts, (both.first, both.second), strict=True)
         )
         return PairOutcome(first, second, both.ratio, both.failure)
@@ -205,16 +206,16 @@ class Launcher:
         self._on_gpu = bool(outcome.result.devices)
         if not first:
             self._longest_later = max(self._longest_later, outcome.seconds)
-        return launch_of(start, outcome)
+        return launch_of(start, outcome, self.benchmark.args)
 
 
-def launch_of(start: Side, outcome: Outcome) -> Launch:
-    """The launch of a benchmark that came of a request."""
+def launch_of(start: Side, outcome: Outcome, args: Sequence[str]) -> Launch:
+    """The launch of a benchmark that came of a request. `args`: those of its script."""
     log, failure = outcome.log, outcome.failure
     return Launch(
         start=start,
         result=replace(outcome.result, status=outcome.status),
-        error="" if failure is None else failure.text,
+        error="" if failure is None else masked_text(failure.text, args),
         folder=outcome.run_dir,
         seconds=outcome.seconds,
         parameters=parameters_of(log),

@@ -25,7 +25,7 @@ from gpurun.records.bench.benchmark import (
     utc_text,
 )
 from gpurun.records.result import ENDED_WELL
-from gpurun.records.script_arguments import masked
+from gpurun.records.script_arguments import masked, secrets_digest
 
 HASH = re.compile(r"[0-9a-fA-F]{7,64}")
 TURNED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING")
@@ -146,6 +146,7 @@ def record_of(
         purpose=purpose,
         parameters=next((x.parameters for x in launches if x.parameters is not None), None),
         whole=all(x.whole for x in launches if not x.error) if useful else None,
+        secrets_sha256=secrets_digest(benchmark.args),
     )
 
 

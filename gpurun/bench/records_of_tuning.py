@@ -24,7 +24,7 @@ from gpurun.measure.run_events import read_run
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import from_json
 from gpurun.records.result import ENDED_WELL, RunResult
-from gpurun.records.script_arguments import masked
+from gpurun.records.script_arguments import masked, secrets_digest
 from gpurun.records.tuning import TrialPurpose, TrialRecord, TuningReport
 from gpurun.rundir import read_json
 from gpurun.trials.applied_settings import AppliedSettings
@@ -117,9 +117,11 @@ def tuned_note(store: BenchmarkStore, benchmark: Benchmark) -> str | None:
         records = store.query(benchmark.name, purposes=(BenchmarkPurpose.OPTIMIZE,))
     except GpurunError:
         return None  # what is wrong with the store was told when the records were kept
+    args = benchmark.args
+    command = (benchmark.script, masked(args), secrets_digest(args))
     for record in reversed(records):
         turned = {k: v for k, v in record.fingerprint.settings.items() if k not in TURNED}
-        if turned and (record.script, record.args) == (benchmark.script, masked(benchmark.args)):
+        if turned and (record.script, record.args, record.secrets_sha256) == command:
             words = ", ".join(f"{name}={value}" for name, value in turned.items())
             return (
                 f"--optimize found settings for {benchmark.script} on {record.time[:10]}: {words}; "

@@ -53,8 +53,7 @@ def diagnose(argv: list[str]) -> int:
     check_outputs(json=options.json, markdown=options.markdown)
     home = existing_home(Path.cwd(), load_config(Path.cwd()).run.out)
     paths = [named_run(home, path) or Path(path) for path in options.paths]
-    with limited(paths):
-        report = examine(paths)
+    report = examine(paths)
     write_report(report, options, needed=True)
     print_verdict(
         "ok",
@@ -66,7 +65,14 @@ def diagnose(argv: list[str]) -> int:
 
 
 def examine(paths: list[Path]) -> DiagnosisReport:
-    """The diagnosis of a run folder, or of recordings; `GpurunError` where there is none."""
+    """The diagnosis of a run folder, or of recordings; `GpurunError` where there is none, or if it
+    takes too much to read.
+    """
+    with limited(paths):
+        return _examined(paths)
+
+
+def _examined(paths: list[Path]) -> DiagnosisReport:
     thresholds = Thresholds(load_config(Path.cwd()).diagnose)
     missing = next((path for path in paths if not path.exists()), None)
     if missing is not None:

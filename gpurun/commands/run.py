@@ -187,12 +187,12 @@ def _end_outputs(outputs: LiveOutputs | None) -> None:
 
 
 def uses_torch(run_dir: Path) -> bool:
-    """True if an events file says that torch was imported, or that our hooks failed then."""
+    """True if an events file says that torch was imported, or if our hooks failed."""
     for path in run_dir.glob("events-*.jsonl"):
         with open(path, "rb") as file:
             if any(line.startswith(WORTH_SUMMARISING) for line in file):
                 return True
-    return False
+    return (run_dir / "spec.json.error").exists()
 
 
 def _launch(options: Options, environment: Mapping[str, str], sampling: RunSampling) -> int:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
+from gpurun.timeline.model import KernelMetrics
 
 NOTICEABLE = 0.2
 """Findings less severe than this are not made."""
@@ -70,6 +71,17 @@ def figure(name: str, value: float | int | str | None, source: Source) -> Eviden
     return EvidenceFigure(
         name, round(value, 4) if isinstance(value, float) else value, source.value
     )
+
+
+def kernel_figures(kernel: KernelMetrics | None) -> list[EvidenceFigure | None]:
+    """The kernel that a finding is about, as Nsight Compute measured it; none without one."""
+    if kernel is None:
+        return []
+    return [
+        figure("kernel", kernel.name, Source.KERNELS),
+        figure("sm_percent", kernel.sm_percent, Source.KERNELS),
+        figure("dram_percent", kernel.dram_percent, Source.KERNELS),
+    ]
 
 
 def gain_without(share: float | None) -> float | None:

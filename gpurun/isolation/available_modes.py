@@ -21,8 +21,6 @@ FORCE_VARIABLE = "GPURUN_ISOLATION"
 """Set to "overlay", "landlock" or "in-place" to consider that mode only."""
 
 PROBE_SECONDS = 60.0
-PROBE = "import sys; open(sys.argv[1], 'x').write('probe'); sys.exit(33)"
-"""Makes a file, for the view of a rank."""
 CHANGES = """
 import errno, os, sys
 os.chdir(sys.argv[1])
@@ -38,7 +36,7 @@ except OSError as error:
     if error.errno != errno.EXDEV: raise  # which the runtime mends: see folder_renames
 sys.exit(33)
 """
-"""Does what scripts do to files and folders that were there before."""
+"""Does what scripts do to the files and folders of `place_files`, in the folder of its argument."""
 PROBE_CODE = 33
 PROBE_BYTES = 2 << 20
 """The size of the file that the probe overwrites."""
@@ -96,6 +94,14 @@ def probe_folder() -> Iterator[Path]:
         os.close(held)
 
 
+def place_files(folder: Path) -> None:
+    """Make the files and folders that `CHANGES` changes."""
+    for name in ("old", "folder"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "file").touch()
+    (folder / "model").write_bytes(bytes(PROBE_BYTES))
+
+
 def _try(mode: Mode, cwd: Path) -> tuple[str | None, list[str]]:
     """Why the mode fails here, None if it works; and notes on what it cannot isolate."""
     with probe_folder() as folder:
@@ -111,10 +117,7 @@ def _try(mode: Mode, cwd: Path) -> tuple[str | None, list[str]]:
 def _probe(mode: Mode, place: Path, log: Path) -> tuple[str | None, list[str]]:
     """Change files in a sandbox: it must succeed there and leave nothing here."""
     target, layer = place / f".gpurun-probe-{os.getpid()}", log.parent / "layer"
-    for name in ("old", "folder"):
-        (layer / target.relative_to("/") / name).mkdir(parents=True)
-        (layer / target.relative_to("/") / name / "file").touch()
-    (layer / target.relative_to("/") / "model").write_bytes(bytes(PROBE_BYTES))
+    place_files(layer / target.relative_to("/"))
     argv = (sys.executable, "-I", "-S", "-c", CHANGES, target.name)
     spec = LaunchSpec(argv, dict(os.environ), place, (), (layer,), mode, log)
     with Sandbox(spec) as sandbox:

@@ -19,7 +19,7 @@ from gpurun.isolation import syscalls
 from gpurun.isolation.file_copies import CopyBudget, copy_file, like
 from gpurun.isolation.mount_table import KERNEL_FILE_SYSTEMS, kernel_points, mounts
 from gpurun.isolation.supervisor_spec import COPIES, MEMORY, ROOT, UPPERS, SupervisorSpec
-from gpurun.isolation.written_files import copy_written
+from gpurun.isolation.written_files import copy_written, make_way
 
 SMALL_FILE_BYTES = 1 << 20
 """Files that an overlay cannot hold are copied up to this size wherever they lie. Larger ones are
@@ -136,7 +136,7 @@ class OverlayRoot:
             source, copy = self._newest(child), os.path.join(lower, os.path.basename(child))
             if os.path.islink(source):
                 os.symlink(os.readlink(source), copy)
-            elif os.path.isdir(child) and (self._holds_mount(child) or not self.budget.take(child)):
+            elif os.path.isdir(source) and not self._is_copied(child):
                 os.mkdir(copy)
                 folders.append(child)
             elif os.path.isdir(source):
@@ -149,6 +149,11 @@ class OverlayRoot:
                 bound.append(child)
         like(path, lower)
         return lower, folders, bound
+
+    def _is_copied(self, path: str) -> bool:
+        """True for a folder that is new, or that may be copied."""
+        new = not os.path.isdir(path) or os.path.islink(path)
+        return new or (not self._holds_mount(path) and self.budget.take(path))
 
     def _holds_mount(self, path: str) -> bool:
         mounted = (*self.table, *self.spec.writable, self.spec.scratch)
@@ -170,14 +175,13 @@ class OverlayRoot:
             mode = os.lstat(source).st_mode
         except OSError:  # a FUSE mount of somebody else, or gone since we looked
             return
+        if source == path and not stat.S_ISDIR(mode) and os.path.lexists(target):
+            return  # an overlay shows it
+        make_way(Path(target), for_folder=stat.S_ISDIR(mode))
         if stat.S_ISDIR(mode):
             os.makedirs(target, exist_ok=True)
             self._take_folder(path)
-        elif source == path and os.path.lexists(target):  # an overlay shows it
-            return
         elif stat.S_ISLNK(mode):
-            with suppress(FileNotFoundError):
-                os.unlink(target)
             os.symlink(os.readlink(source), target)
         else:
             self._take_file(source, path)

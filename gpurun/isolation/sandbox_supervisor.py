@@ -19,7 +19,7 @@ from pathlib import Path
 from gpurun.isolation import kill_orphans, sandbox_init, syscalls
 from gpurun.isolation.folder_removal import discard
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.isolation.namespaces import enter_mount_namespace
+from gpurun.isolation.namespaces import enter_mount_namespace, errno_in_child
 from gpurun.isolation.overlay_root import SHARED_MEMORY, mount_shared_memory, prepare_memory
 from gpurun.isolation.supervisor_spec import MEMORY, SupervisorSpec
 from gpurun.launch.exit_code import exit_code_of
@@ -98,7 +98,8 @@ def _leave_files(spec: SupervisorSpec) -> bool:
     if spec.mode is Mode.OVERLAY:
         prepare_memory(spec.scratch)
     elif os.access(SHARED_MEMORY, os.W_OK) and not os.listdir(SHARED_MEMORY):
-        mount_shared_memory(SHARED_MEMORY)
+        with suppress(OSError):
+            mount_shared_memory(SHARED_MEMORY)
     return locked
 
 
@@ -112,22 +113,17 @@ def _leave_processes() -> bool:
 
 def _could_mount_proc() -> bool:
     """Try it in a child: a container that masks parts of /proc forbids a fresh one."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID)
-            grandchild = os.fork()
-            if grandchild == 0:
-                syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
-                syscalls.mount("proc", "/proc", "proc")
-                os._exit(0)
-            code = os.waitpid(grandchild, 0)[1]
-        except OSError:
-            pass
-        finally:
-            os._exit(1 if code else 0)
-    return os.waitpid(child, 0)[1] == 0
+
+    def mount_proc() -> None:
+        syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+        syscalls.mount("proc", "/proc", "proc")
+
+    def in_namespaces() -> None:
+        syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID)
+        if errno_in_child(mount_proc):
+            raise PermissionError
+
+    return not errno_in_child(in_namespaces)
 
 
 def _guard(child: int, signal_pipe: int, scratch: str) -> int:

@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,12 +112,12 @@ class AttemptLog:
         left = [workers[local].global_rank for local, it in processes if it.proc.poll() is None]
         failed = [f"rank {workers[local].global_rank} failed" for local in ranks._failures]
         say(
-            f"{failed[0] if failed else 'the job ends'}; gpurun kills rank "
-            f"{', '.join(map(str, left))}, which did not end within {seconds:.0f} s of {name}"
+            f"{failed[0] if failed else 'the job ends'}; gpurun kills {_ranks(left)}, "
+            f"which did not end within {seconds:.0f} s of {name}"
         )
 
-    def pass_on(self, number: int, frame: object) -> None:
-        """A signal handler: send the signal on to the ranks of this node."""
+    def send_to_ranks(self, number: int) -> None:
+        """Send a signal to the ranks of this node."""
         ranks = getattr(self._agent, "_pcontext", None)
         for pid in () if ranks is None else ranks.pids().values():
             with contextlib.suppress(ProcessLookupError):
@@ -171,12 +171,18 @@ class AttemptLog:
         self.done.append(attempt)
         if self._run_dir is not None:
             line = json.dumps(to_json(attempt)) + "\n"
-            opener = partial(os.open, mode=mode_of(line))
+            opener = partial(_own, mode=mode_of(line))
             try:
                 with open(self._run_dir / ATTEMPTS_FILE, "a", opener=opener) as file:
                     file.write(line)
             except OSError:
                 pass  # the folder is gone or full: the ranks go on
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    """ "rank 1", "ranks 0 and 1", "ranks 0, 1 and 2"."""
+    *first, last = map(str, numbers)
+    return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
 
 def nodes_there(handler: Any) -> dict[Any, str]:
@@ -190,6 +196,10 @@ def gone_nodes(handler: Any, known: Mapping[Any, str]) -> list[str]:
     here = nodes_there(handler)
     own = getattr(handler, "_this_node", None)  # late itself, it would take itself for dead
     return sorted(addr for node, addr in known.items() if node not in here and node != own)
+
+
+def _own(path: str, flags: int, mode: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, mode)
 
 
 def _forget_store(handler: Any) -> None:

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.errors import GpurunError, say
 from gpurun.launch.attempt_log import AttemptLog, NodeLost
+from gpurun.launch.bystander import Bystander
 from gpurun.launch.cluster_nodes import is_one_of_many, with_nodes
 from gpurun.launch.rank_resources import check_numa_binding
 from gpurun.records.ranks import Attempt
@@ -70,7 +71,7 @@ def run_elastic(
         arguments = _arguments(run, torchrun, target)
         folder = _run_dir(environment)
         with _log_folder(arguments, folder):
-            return _run(run, arguments, AttemptLog(folder))
+            return _run(run, arguments, AttemptLog(folder), (target.path, *target.args))
 
 
 def local_ranks(word: str) -> int:
@@ -91,7 +92,9 @@ def main(argv: list[str]) -> int:
         return int(error.code)
 
 
-def _run(run: Any, arguments: argparse.Namespace, attempts: AttemptLog) -> int:
+def _run(
+    run: Any, arguments: argparse.Namespace, attempts: AttemptLog, command: Sequence[str]
+) -> int:
     from torch.distributed import DistError
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -100,8 +103,11 @@ def _run(run: Any, arguments: argparse.Namespace, attempts: AttemptLog) -> int:
     from torch.distributed.elastic.rendezvous.api import RendezvousError
 
     try:
-        with attempts.watching(LocalElasticAgent), attempts.telling_kills(SubprocessHandler):
-            _pass_on_user_signals(attempts)
+        with (
+            attempts.watching(LocalElasticAgent),
+            attempts.telling_kills(SubprocessHandler),
+            _user_signals_passed_on(attempts, command),
+        ):
             run.run(arguments)
     except ChildFailedError:
         return _report(attempts.done[-1])
@@ -212,17 +218,27 @@ def _become(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-def _pass_on_user_signals(attempts: AttemptLog) -> None:
+@contextlib.contextmanager
+def _user_signals_passed_on(attempts: AttemptLog, command: Sequence[str]) -> Iterator[None]:
     """SIGUSR1 and SIGUSR2 are for the script, unless torch's agent is told to end by them."""
-    if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGUSR1, signal.SIGUSR2):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, attempts.pass_on)
+    numbers = [n for n in (signal.SIGUSR1, signal.SIGUSR2) if signal.getsignal(n) == signal.SIG_DFL]
+    if not numbers or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with contextlib.closing(Bystander(command)) as bystander:
+
+        def pass_on(number: int, frame: object) -> None:
+            if not bystander.heard(number):
+                attempts.send_to_ranks(number)
+
+        for number in numbers:
+            signal.signal(number, pass_on)
+        yield
 
 
 @contextlib.contextmanager
 def _signal_handlers() -> Iterator[None]:
-    """Put back the handlers that the agent and `_pass_on_user_signals` replace."""
+    """Put back the handlers that the agent and `_user_signals_passed_on` replace."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

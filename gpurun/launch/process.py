@@ -19,22 +19,12 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import NoReturn
 
 from gpurun.errors import GpurunError, visible
+from gpurun.launch.bystander import FORWARDED, Bystander
 from gpurun.launch.exit_code import exit_code_of
 
-FORWARDED = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-)
 WAITED = frozenset((*FORWARDED, signal.SIGCHLD))
 SI_KERNEL = 0x80
 PR_SET_PDEATHSIG = 1
-HEARD_SECONDS = 0.05
-"""A batch system sends a signal to the processes of a job one after the other, within so long."""
 DRAIN_LIMIT = 64
 
 
@@ -78,57 +68,6 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
-
-
-class Bystander:
-    """A process beside the script in which all signals wait: one that it got was sent to all.
-
-    Its name is the script's, so that signals sent by name reach both or neither.
-    """
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self._words = (" ".join(command), "infinity")
-        self._pid = self._start()
-
-    def heard(self, number: int) -> bool:
-        """True if it got the signal too."""
-        until = time.monotonic() + HEARD_SECONDS
-        while not self._has(number):
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.002)
-        self.close()
-        self._pid = self._start()
-        return True
-
-    def close(self) -> None:
-        """End it."""
-        if self._pid:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-
-    def _start(self) -> int:
-        """Its process id; 0 where the system has no process left: then nothing is heard."""
-        parent = os.getpid()
-        try:
-            pid = os.fork()
-        except OSError:
-            return 0
-        if pid == 0:
-            try:
-                die_with_parent(parent)
-                os.execvp("sleep", self._words)
-            finally:
-                os._exit(127)
-        return pid
-
-    def _has(self, number: int) -> bool:
-        try:
-            with open(f"/proc/{self._pid}/status", "rb") as status:
-                waiting = next(line for line in status if line.startswith(b"ShdPnd:"))
-        except (OSError, StopIteration):
-            return False
-        return bool(int(waiting.split()[1], 16) >> (number - 1) & 1)
 
 
 def _become(

@@ -15,6 +15,7 @@ from typing import Any
 
 from gpurun.launch.exit_code import exit_code_of, signal_name
 from gpurun.records.ranks import RankFailure
+from gpurun.records.script_arguments import masked_text
 
 NOTICED_TOGETHER_SECONDS = 1
 """The agent stamps dead ranks in whole seconds. Those found later were ended by the agent."""
@@ -98,4 +99,4 @@ def _recorded_error(document: Any) -> str | None:
     message = document.get("message") if isinstance(document, dict) else None
     if isinstance(message, dict):
         message = message.get("message")
-    return str(message) if message and message != NO_MESSAGE else None
+    return masked_text(str(message)) if message and message != NO_MESSAGE else None

@@ -22,6 +22,7 @@ from gpurun.measure.read_attempts import read_attempts
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.run_events import ProcessLog, RunLog, read_run
 from gpurun.records.events import CLOCKS, PARALLEL_REFUSED, KnobEvent, StepRow
+from gpurun.records.parse_json import open_regular
 from gpurun.records.ranks import Attempt
 from gpurun.records.result import DeviceUse, HostUse, KnobOutcome, RunResult, status_of
 from gpurun.records.safety import CHECKPOINT
@@ -345,7 +346,8 @@ def _emergency_checkpoint(run_dir: Path) -> str | None:
 def _hook_errors(run_dir: Path, processes: Sequence[ProcessLog]) -> tuple[str, ...]:
     errors = dict.fromkeys(f"{e.hook}: {e.error}" for log in processes for e in log.hooks)
     try:
-        start = (run_dir / "spec.json.error").read_text(errors="replace").strip()
+        with open_regular(run_dir / "spec.json.error") as file:
+            start = file.read().decode("utf-8", "replace").strip()
     except OSError:
         return tuple(errors)
     return (f"start: {start}", *errors)

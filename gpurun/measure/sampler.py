@@ -64,7 +64,7 @@ class Sampler:
         wait = (now - self._started) * SHARE_OF_AGE
         self._due = now + min(max(wait, SHORTEST_SECONDS), LONGEST_SECONDS)
         if self._file is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
             self._file = os.open(self._path, flags, 0o644)
         lines = [*self._host_lines(pid), *self._device_lines()]
         if lines:

@@ -102,12 +102,11 @@ class OriginsEvent:
 class PlantedEvent:
     """A slow-down that was planted on purpose in this process, written at its end.
 
-    `where`: the file whose code asked for it, "runtime" where the spec did. `step_seconds`: what
-    was to be added to each step; `seconds`: what all `delays` together took, on the host's clock.
+    `step_seconds`: what was to be added to each step; `seconds`: what all `delays` together took,
+    on the host's clock.
     """
 
     kind: ClassVar[str] = "planted"
-    where: str
     step_seconds: float
     delays: int
     seconds: float

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 from gpurun.records.record import record
 
@@ -11,16 +13,47 @@ MARK = "@tune"
 """The mark that stands in a tuned word in place of a value (`--lr @tune:0.1,0.2`)."""
 MASK = "***"
 """Stands for a secret in all that is written or shown."""
-_NAME = (
-    r"(?:key|api[-_.]?keys|token|secrets?|password|passwd|passphrase|pwd|passwords|credentials?"
-    r"|auth|authorization)"
+_KEYS = (
+    r"(?:access|account|api|auth|client|deploy|encryption|license|master|private|secret|service"
+    r"|signing|ssh|storage|aws|azure|comet|hf|neptune|openai|wandb)[-_. ]?(?:key|token)s?"
 )
-_SECRET = re.compile(rf"{_NAME}['\"]?$", re.IGNORECASE)
-"""Ends the name of a secret: `--wandb-api-key`, `authToken`, and not `--max-tokens`."""
-_USER = re.compile(r"(?<=://)[^/?#\s@]*(?:@[^/?#\s@]*)*(?=@)")
+"""A bare `key` is none: it sorts a table or names a column."""
+_NAME = (
+    rf"(?:{_KEYS}|token|secrets?|passwords?|passwd|passphrase|pwd|credentials?|auth|authorization"
+    r"|(?<![a-z ])pass|\bpass(?==))"
+)
+"""Ends the name of a secret: `--wandb-api-key`, `authToken`, `db.pass`, not `--max-tokens`."""
+_CLOSED = r"['\"\]\\]*"
+_SECRET = re.compile(rf"{_NAME}{_CLOSED}$", re.IGNORECASE)
+_OPENS = re.compile(rf"(?:(?P<flag>-)[^=\s]*|[\w-]+\.[\w.-]*){_NAME}$", re.IGNORECASE)
+"""A word whose value is the next one: a flag, or a dotted name (`--set db.password x`)."""
+_USER = re.compile(r"(?P<kept>://)(?P<value>[^/?#\s@]*(?:@[^/?#\s@]*)*)(?=@)")
 """User and password in an address."""
-_IN_DOCUMENT = re.compile(rf"({_NAME}['\"]?\s*:\s*['\"]?)[^'\",}}\]]+", re.IGNORECASE)
-"""A secret in JSON, YAML or a header: `{{"token": "..."}}`, `Authorization: Bearer ...`."""
+
+
+def _assigned(bare: str) -> re.Pattern[str]:
+    """A value behind its name and `=` or `:`, in a command line, JSON, YAML, a header or a repr.
+
+    It ends with its quotation marks; without them it is `bare`, or a list that goes on to the end.
+    """
+    sign = r"\s*(?:(?P<colon>:)|=)>?\s*"
+    quoted = r"(?:(?!(?P=mark))(?:\\[\s\S]|[\s\S]))*"
+    kept = rf"(?P<kept>{_NAME}{_CLOSED}{sign}(?P<mark>\\*['\"])?)"
+    return re.compile(rf"{kept}(?P<value>(?(mark){quoted}|(?:[\[({{][\s\S]*|{bare})))", re.I)
+
+
+_QUOTED_OR_PLAIN = r"(?:\\*\"[^\"]*\"?|\\*'[^']*'?|[^\s;|&'\"]+)"
+_FLAGGED = re.compile(
+    rf"(?P<kept>(?<![\w.-])--?[\w.-]*{_NAME}(?:[ \t]+|\\*['\"],[ \t]*))"
+    rf"(?P<value>{_QUOTED_OR_PLAIN}(?:[ \t]+(?!-){_QUOTED_OR_PLAIN})*)",
+    re.IGNORECASE,
+)
+"""Values behind a flag in a text that quotes a command line, or a list of words."""
+_IN_WORD = _USER, _assigned(r"[\s\S]+")
+_IN_TEXT = _USER, _assigned(r"(?(colon)[^\n]+|\S+)"), _FLAGGED
+_BETWEEN_PARTS = re.compile(r"[\s'\",:;()\[\]{}\\]+")
+_LEAST = 6
+"""A shorter secret is not looked for in texts: it would be found in plain words."""
 
 
 @record
@@ -48,19 +81,24 @@ def is_secret(name: str) -> bool:
 
 
 def masked(words: Sequence[str]) -> tuple[str, ...]:
-    """The words of a command line without secrets: values of flags that are named like secrets
-    (`--api-key=...`, `--api-key ...`, `TOKEN=...`), and users and passwords in addresses."""
-    shown: list[str] = []
-    after_flag = False
-    for word in words:
-        shown.append(MASK if after_flag and not word.startswith("-") else _masked_word(word))
-        after_flag = word.startswith("-") and is_secret(word)
-    return tuple(shown)
+    """The words of a command line without secrets: all values of a flag that is named like a
+    secret (`--api-key=...`, `--api-keys ... ...`), named ones inside a word (`TOKEN=...`, JSON,
+    headers), and users and passwords in addresses."""
+    return tuple(shown for shown, _ in _divided(words))
 
 
-def masked_text(text: str) -> str:
-    """The same for a text that may quote a command line."""
-    return " ".join(masked(text.split(" ")))
+def masked_text(text: str, words: Sequence[str] = ()) -> str:
+    """The same for a text, which may quote a command line, a document or a lone value.
+
+    Secrets of this process's own arguments, and of the command line `words`, are masked wherever
+    they stand.
+    """
+    lines = (sys.orig_argv, getattr(sys, "argv", ()), words)
+    known = {secret for line in lines for secret in _secrets(tuple(map(str, line)))}
+    shown = _hide(text, _IN_TEXT)
+    for secret in sorted(known, key=len, reverse=True):
+        shown = shown.replace(secret, MASK).replace(repr(secret)[1:-1], MASK)
+    return shown
 
 
 def secrets_digest(words: Sequence[str]) -> str | None:
@@ -75,8 +113,40 @@ def secrets_digest(words: Sequence[str]) -> str | None:
     return hashlib.sha256(text).hexdigest()[:4] if hidden else None
 
 
-def _masked_word(word: str) -> str:
-    name, equals, value = _USER.sub(MASK, word).partition("=")
-    if equals:
-        return f"{name}={MASK if is_secret(name) else _masked_word(value)}"
-    return _IN_DOCUMENT.sub(rf"\1{MASK}", name)
+@cache
+def _secrets(words: tuple[str, ...]) -> frozenset[str]:
+    """The secrets in a command line and their parts, as far as they can be looked for in texts."""
+    values = [value for _, found in _divided(words) for value in found]
+    parts = {part for value in values for part in (value, *_BETWEEN_PARTS.split(value))}
+    return frozenset(part for part in parts if len(part) >= _LEAST)
+
+
+def _divided(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each word as it is shown, and the secrets in it.
+
+    The first word behind a secret's flag is its value even if it looks like a flag.
+    """
+    first = further = False
+    for word in words:
+        if first or (further and not word.startswith("-")):
+            first = False
+            yield MASK, [word]
+            continue
+        values: list[str] = []
+        yield _hide(word, _IN_WORD, values), values
+        opens = _OPENS.match(word)
+        further = opens is not None
+        first = opens is not None and opens["flag"] is not None
+
+
+def _hide(text: str, patterns: Sequence[re.Pattern[str]], values: list[str] | None = None) -> str:
+    """The text without what the patterns find, which is appended to `values`."""
+
+    def hide(match: re.Match[str]) -> str:
+        if values is not None:
+            values.append(match["value"])
+        return match["kept"] + MASK
+
+    for pattern in patterns:
+        text = pattern.sub(hide, text)
+    return text

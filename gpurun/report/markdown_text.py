@@ -1,7 +1,8 @@
 """Foreign text as Markdown: lines, code, lists and tables that it cannot break.
 
-In a comment it notifies nobody and links to nothing. GitHub and GitLab look for `@name`, `#12` and
-addresses in what they have rendered, where a backslash is gone; a character without width stays.
+In a comment it notifies nobody and links to nothing but short hashes of commits, as gpurun writes
+them. GitHub and GitLab look for `@name`, `#12`, `GH-12`, full hashes and addresses in what they
+have rendered, where a backslash is gone; a character without width stays.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from gpurun.report.terminal_table import Grid
 SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&!$])")
 """Characters that could begin markup anywhere in a line."""
 LINKED = re.compile(
-    r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=:)(?=//)|(?i:(?<=www)(?=\.)|(?<=mailto)(?=:)|(?<=xmpp)(?=:))"
+    r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=:)(?=//)|(?i:(?<=\bgh)(?=-\d)|(?<=\b[0-9a-f])(?=[0-9a-f]{39}\b)"
+    r"|(?<=www)(?=\.)|(?<=mailto)(?=:)|(?<=xmpp)(?=:))"
 )
 """Places inside of what would become a mention, a reference or a link."""
 BEGINS = re.compile(r"^([-+=]|\d+[.)](?=\s|$))")

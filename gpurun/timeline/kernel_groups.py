@@ -11,14 +11,23 @@ import re
 
 from gpurun.timeline.model import Group
 
-_COMMUNICATION = (
-    r"^(?!triton_[a-z]+_fused_).*("  # inductor names its kernels after operators, these among them
-    r"(?<!sy)nccl|rccl|msccl|oneccl|nvshmem|deep_ep|userbuffers"
-    r"|all_?reduce|reduce_?scatter|all_?gather|all_?to_?all|send_?recv|cross_device_reduce"
-    r"|one_?shot_all|two_?shot_all|multimem|symm_?mem)"
+_EXCHANGES = (
+    "nccl",  # NCCL, all releases, and RCCL: ncclDevKernel_, ncclSymkDevKernel_, ncclKernel_
+    "msccl",  # RCCL's mscclKernel_, and MSCCL++
+    "nvshmem",  # nvshmemi_, nvshmemx_
+    "rocshmem",
+    "deep_ep::",  # DeepEP, csrc/kernels: intranode, internode and internode_ll (IBGDA)
+    "k?userbuffers_",  # Transformer Engine and TensorRT-LLM, userbuffers.cu
+    "c10d::(symmetric_memory|nvshmem_extension)::",  # torch, CUDASymmetricMemory.cu: barriers
+    "(multimem_)?(one|two)_shot_(all_)?reduce_",  # torch, CUDASymmetricMemoryOps.cu
+    "multimem_all_(gather|reduce)_kernel",  # the same file
+    "cross_device_reduce_",  # vLLM and SGLang, custom_all_reduce.cuh
+    "quickreduce::",  # vLLM, quick_all_reduce.cuh
+    "(one|two)ShotAllReduceKernel",  # TensorRT-LLM, customAllReduceKernels.cu
+    "(moefinalize_)?allreduce_fusion_kernel_",  # TensorRT-LLM and FlashInfer
 )
-"""NCCL's kernels of all releases, RCCL's, MSCCL's and NVSHMEM's, and those written for an exchange
-(torch's symmetric memory, vLLM's and TensorRT's all-reduce). `sy`: "asyncCluster" is no NCCL."""
+"""The beginnings of names of kernels that exchange data between devices, with their sources. An
+`AllReduce` in another name may be that of a warp or a block."""
 
 ON_HOST = ("gloo:", "mpi:", "ucc:")
 """So begin the names of ranges in which torch's process groups exchange data on the host."""
@@ -27,7 +36,7 @@ _KERNELS: tuple[tuple[Group, re.Pattern[str]], ...] = tuple(
     (group, re.compile(pattern, re.IGNORECASE))
     for group, pattern in (
         (Group.OTHER, r"cudnn_?rnn|rnn_?(cell|bias)|lstm_elementwise|gru_elementwise"),  # of cuDNN
-        (Group.COMMUNICATION, _COMMUNICATION),
+        (Group.COMMUNICATION, rf"(?<![a-z_])({'|'.join(_EXCHANGES)})"),
         (Group.ATTENTION, r"flash|fmha|sdpa|attention|softmax_warp"),
         (
             Group.CONV,
@@ -48,10 +57,7 @@ _KERNELS: tuple[tuple[Group, re.Pattern[str]], ...] = tuple(
 _OPERATORS: tuple[tuple[Group, re.Pattern[str]], ...] = tuple(
     (group, re.compile(pattern, re.IGNORECASE))
     for group, pattern in (
-        (
-            Group.COMMUNICATION,
-            r"nccl|gloo|c10d|all_?reduce|reduce_?scatter|all_?gather|broadcast_$",
-        ),
+        (Group.COMMUNICATION, r"^(nccl|gloo|mpi|ucc):|^_?(c10d|c10d_functional|symm_mem)::"),
         (Group.ATTENTION, r"attention|flash|sdpa"),
         (Group.CONV, r"conv"),
         (Group.OPTIMIZER, r"optimizer|_foreach_|_fused_(adam|sgd)"),

@@ -35,10 +35,19 @@ def limited(paths: Sequence[Path]) -> Iterator[None]:
     """Read and diagnose recordings or a run folder here; `GpurunError` if it takes too much.
 
     A timer looks at time and memory: it interrupts whatever works meanwhile, again and again until
-    the block ends, because a callback may swallow an exception.
+    the block ends, because a callback may swallow an exception. A block within another one is part
+    of it.
     """
-    _refuse_special(paths)
-    names, size = ", ".join(map(str, paths)), sum(map(_size, paths))
+    if signal.getitimer(signal.ITIMER_PROF)[0]:
+        yield
+        return
+    names = ", ".join(map(str, paths))
+    try:
+        _refuse_special(paths)
+        size = sum(map(_size, paths))
+    except OSError as error:
+        what = f"{error.filename or names} cannot be read: {error.strerror}"
+        raise GpurunError(what, "make it readable, or name another one") from None
     seconds = time.process_time() + FREE_SECONDS + SECONDS_A_MB * size / 1e6
     memory = _memory() + FREE_MEMORY + MEMORY_A_BYTE * size
     overdrawn: list[GpurunError] = []

@@ -15,7 +15,7 @@ DEADLINE_SECONDS = 300
 """Only a safety net: a machine may stand still for seconds, and share its cores."""
 ORPHAN_SECONDS = 60
 """Far less than what tests start lives by itself."""
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH = 24, 1, 2
 
 
 def write(folder: Path, source: str, name: str = "script.py") -> str:
@@ -25,8 +25,9 @@ def write(folder: Path, source: str, name: str = "script.py") -> str:
 
 
 def obey_permissions() -> None:
-    """Before exec: without this capability root may write only where the mode says so."""
-    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
+    """Before exec: without these capabilities root may read and write only where modes say so."""
+    for capability in (CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH):
+        ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def start(

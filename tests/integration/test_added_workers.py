@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpurun.records.spec import RunSpec, Setting
+from tests.conftest import REPOSITORY
 from tests.forked import run_recorded
 from tests.integration.launched import ORPHAN_SECONDS, alive, wait_for
 from tests.run_events import events
@@ -187,6 +189,29 @@ def test_a_file_that_cannot_be_opened_again_gets_no_workers_by_name(tmp_path: Pa
     (event,) = events(record, "knob")
     assert event["outcome"] == "skipped"
     assert "/maps cannot be opened again" in event["detail"]
+
+
+OPENED_LATER = """
+loader = DataLoader(Records(record), batch_size=4)
+get = a_file_of_a_process_that_is_gone()
+for x, index in loader:
+    pass
+print("read on")
+"""
+
+
+def test_a_worker_that_would_share_a_position_after_all_ends_with_a_line_that_names_the_setting(
+    tmp_path: Path,
+) -> None:
+    """The file was opened after the loader was built, when nothing spoke against workers."""
+    before, _, after = READING.partition("class Records(")
+    records = "class Records(" + after.partition("loader = ")[0]
+    script = before + UNREADABLE + records + OPENED_LATER
+    done, _ = run(tmp_path, script, SETTINGS, code=1)
+    assert b"read on" not in done.stdout
+    said = done.stderr.decode().splitlines()
+    assert any("setting loader_workers" in x and "/maps cannot be opened again" in x for x in said)
+    assert any("DataLoader worker" in line for line in said)
 
 
 TOLD = """
@@ -380,3 +405,47 @@ print(json.dumps(counts))
     done, _ = run(tmp_path, telling(body), SETTINGS)
     counts = json.loads(done.stdout)
     assert counts[-1] < counts[0] + 3 * 8, "each training has had 8 workers"
+
+
+OLDER_TORCH = """
+import atexit, os
+from torch.utils.data import DataLoader
+from torch.utils.data import dataloader as loaders
+
+iterators = loaders._MultiProcessingDataLoaderIter
+iterators._clean_up_worker = staticmethod(lambda worker: ended.append(not worker.is_alive()))
+
+from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit
+
+ended, calls = [], []
+for _ in range(3):  # three knobs ask for it
+    end_workers_at_exit()
+atexit.register = calls.append
+loader = DataLoader(range(40), num_workers=2, persistent_workers=True, pin_memory=True)
+kept = iter(loader)
+for _ in range(3):
+    loader._iterator = None
+    next(iter(loader))
+pid = os.fork()
+if not pid:
+    try:
+        iterators._clean_up_worker(kept._workers[0])  # the parent's: not for a child to end
+    finally:
+        os._exit(0)
+os.waitpid(pid, 0)
+print(all(worker.is_alive() for worker in kept._workers), next(kept).item())
+for worker in [*kept._workers, *loader._iterator._workers]:
+    iterators._clean_up_worker(worker)  # as torch 2.4 to 2.11 registers it for each worker
+print(ended, len(calls))
+"""
+
+
+def test_workers_end_before_torch_waits_for_each_and_openings_register_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", OLDER_TORCH],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines() == ["True 0", "[True, True, True, True] 0"], done.stderr

@@ -115,6 +115,21 @@ def test_a_file_that_would_take_all_memory_or_hours_is_refused_in_two_lines(
     assert todo.startswith("gpurun: ")
 
 
+def test_a_page_about_a_run_that_would_take_hours_is_refused_in_two_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Gpurun
+) -> None:
+    monkeypatch.setattr(limits, "FREE_SECONDS", 0.0)
+    monkeypatch.setattr(limits, "SECONDS_A_MB", 0.0)
+    (tmp_path / "run").mkdir()
+    row = '{"event": "step", "x": [' + "1," * 1000 + "1]}\n"
+    (tmp_path / "run" / "events-1.jsonl").write_text(row * 20_000)
+    done = in_process("report", "run")
+    what, todo, verdict = done.stderr.decode().splitlines()
+    assert (done.returncode, verdict) == (2, "verdict=error exit=2")
+    assert what == "gpurun: run takes far more time to read than a recording of its size"
+    assert todo.startswith("gpurun: ")
+
+
 def test_operators_that_are_nested_deeply_are_diagnosed(tmp_path: Path, gpurun: Gpurun) -> None:
     """The time grew with the square of the depth."""
     deep = 100_000

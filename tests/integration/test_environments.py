@@ -97,7 +97,7 @@ def here(request: pytest.FixtureRequest, tmp_path: Path, clean_environment: dict
         ],
         "read-only /dev/shm": lambda: [*unshare, *shell, READ_ONLY_SHM, "sh"],
         "no /dev/shm": lambda: [*unshare, *shell, NO_SHM, "sh"],
-        "no locks": lambda: [sys.executable, syscalls_refused.__file__],
+        "no locks": lambda: [sys.executable, syscalls_refused.__file__, "locks"],
     }[request.param]()  # fmt: skip
 
     def run(*words: str) -> subprocess.CompletedProcess[bytes]:

@@ -1,4 +1,4 @@
-"""`gpurun.toml` can make gpurun run code: one that others can write is refused by name."""
+"""`gpurun.toml` decides what gpurun runs and writes: one that others may write is refused."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.arguments.gpurun_toml import load_config
 from tests.conftest import Gpurun
 
 OTHER = 12_345
@@ -26,7 +27,12 @@ class Mine(Knob):
     def apply(self, value, hooks):
         pass
 """
-CODE = 'knobs = ["mine.py"]\n', '[bench]\nsetup = "touch ran"\nscript = "train.py"\n'
+CODE = (
+    'knobs = ["mine.py"]\n',
+    '[bench]\nsetup = "touch ran"\nscript = "train.py"\n',
+    '[run]\nout = "evil"\n',
+    '[optimize]\nallow = ["pipeline", "numerics", "training"]\n',
+)
 
 
 @pytest.fixture
@@ -53,13 +59,14 @@ def refused(gpurun: Gpurun, folder: Path, file: Path, **env: str) -> str:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize("code", CODE)
-def test_code_in_the_configuration_of_another_user_is_refused_by_name(
+def test_the_configuration_of_another_user_is_refused_by_name(
     code: str, folder: Path, gpurun: Gpurun
 ) -> None:
     config = folder.parent / "gpurun.toml"
     config.write_text(code)
     os.chown(config, OTHER, OTHER)
     assert f"belongs to uid {OTHER}" in refused(gpurun, folder, config)
+    assert not (folder.parent / "evil").exists()
     (folder / "gpurun.toml").write_text("")  # the nearest one holds
     assert gpurun("train.py", cwd=folder).returncode == 0
 
@@ -87,7 +94,7 @@ def test_a_user_is_asked_about_the_files_of_others_too(
     if done.stderr.startswith(b"unshare:"):
         pytest.skip("no user namespaces here")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"makes gpurun run code, and it belongs to" in done.stderr
+    assert b"decides what gpurun runs and writes, and it belongs to" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -114,12 +121,47 @@ def test_a_file_of_ones_own_runs_its_knobs(folder: Path, gpurun: Gpurun) -> None
     assert (folder / "ran").exists()
 
 
+def test_a_knob_that_interrupts_with_words_ends_as_by_ctrl_c(folder: Path, gpurun: Gpurun) -> None:
+    (folder.parent / "mine.py").write_text("raise KeyboardInterrupt('stop')\n")
+    (folder / "none.json").write_text('{"settings": {}}')
+    done = gpurun("--settings", "none.json", "train.py", cwd=folder)
+    assert done.returncode == 130, done.stderr.decode()
+    assert done.stderr.decode().splitlines()[-1] == "verdict=interrupted exit=130"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_configuration_that_runs_no_code_may_be_anybodys(folder: Path, gpurun: Gpurun) -> None:
+def test_a_configuration_that_holds_nothing_may_be_anybodys(folder: Path, gpurun: Gpurun) -> None:
     config = folder.parent / "gpurun.toml"
-    config.write_text("[optimize]\nbudget = 20\n")
+    config.write_text("# nothing\n")
     os.chown(config, OTHER, OTHER)
     assert gpurun("train.py", cwd=folder).returncode == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_link_of_another_user_to_a_file_of_ones_own_is_refused(
+    folder: Path, tmp_path: Path, gpurun: Gpurun
+) -> None:
+    config, own = tmp_path / "gpurun.toml", tmp_path / "elsewhere" / "own.toml"
+    own.parent.mkdir()
+    config.rename(own)
+    config.symlink_to(own)
+    os.chown(config, OTHER, OTHER, follow_symlinks=False)
+    assert f"it belongs to uid {OTHER}" in refused(gpurun, folder, config)
+
+
+def test_paths_in_a_configuration_behind_a_link_are_relative_to_the_file_itself(
+    folder: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "elsewhere" / "own.toml"
+    own.parent.mkdir()
+    own.write_text('knobs = ["mine.py"]\n[run]\nout = "records"\n')
+    (folder / "gpurun.toml").symlink_to(own)
+    config = load_config(folder)
+    assert config.source == own
+    assert (config.knobs, config.run.out) == (
+        (str(own.parent / "mine.py"),),
+        str(own.parent / "records"),
+    )
 
 
 @pytest.mark.parametrize("name", ["gpurun.toml", "pyproject.toml"])

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.integration.isolation_launcher import ME, User, tree, without_namespaces
+from tests.integration import syscalls_refused
+from tests.integration.isolation_launcher import (
+    LAUNCHER,
+    ME,
+    User,
+    tree,
+    without_namespaces,
+)
 from tests.integration.launched import DEADLINE_SECONDS
+from tests.integration.rank_pairs import AVAILABLE
 
 CHOOSE = """
 import os, sys
@@ -74,6 +84,21 @@ def test_an_overlay_in_which_folders_cannot_be_changed_as_usual_is_not_chosen(
     assert printed.startswith("landlock | overlay mounts: a probe could not write (OSError: ")
 
 
+def test_layers_in_which_files_cannot_be_changed_as_usual_are_not_given_to_ranks(
+    user: User, open_path: Path
+) -> None:
+    """The same probe: one file can be made in such a layer, so ranks got it, and failed in it."""
+    if os.getuid() != 0:
+        pytest.skip("only root can mount one")
+    user.give(open_path)
+    words = (str(open_path), *([user.name] if user.name else []))
+    printed, _ = User(None, user.python).start(ON_RAMFS + AVAILABLE, *words).communicate(timeout=60)
+    able, reason = json.loads(printed)
+    assert not able
+    assert reason.startswith("a probe could not write (OSError: ")
+    assert list(open_path.iterdir()) == []
+
+
 def test_overlays_are_chosen_with_the_root_folder_as_working_folder() -> None:
     printed, _ = ME.start(CHOOSE, "/").communicate(timeout=DEADLINE_SECONDS)
     assert printed == "overlay | \n"
@@ -103,6 +128,65 @@ def test_trials_in_place_need_consent_and_nothing_else(
     open_path: Path, clean_environment: dict[str, str]
 ) -> None:
     assert chosen(open_path, clean_environment, "consent").startswith("in place | ")
+
+
+MAPS_REFUSED = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+user, group = os.getuid(), os.getgid()
+if libc.unshare(0x10020000) != 0: sys.exit(99)
+open("/proc/self/setgroups", "w").write("deny")
+open("/proc/self/uid_map", "w").write(f"0 {user} 1")
+open("/proc/self/gid_map", "w").write(f"0 {group} 1")
+assert libc.mount(b"none", b"/", None, 0x44000, None) == 0
+assert libc.mount(b"/proc", b"/proc", None, 0x5000, None) == 0
+assert libc.mount(b"none", b"/proc", None, 0x1021 | 14, None) == 0, "read-only"
+libc.prctl(24, 21, 0, 0, 0)  # CAP_SYS_ADMIN leaves with the next exec
+os.execv(sys.executable, [sys.executable, "-B", "-c", *sys.argv[1:]])
+"""
+"""Becomes a python that may make a user namespace but map nobody there, as on Ubuntu 24.04."""
+
+
+EMPTY_SHM = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(0x20000) != 0: sys.exit(99)
+assert libc.mount(b"none", b"/", None, 0x44000, None) == 0
+assert libc.mount(b"none", b"/dev/shm", b"tmpfs", 0, None) == 0
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+def under_landlock(
+    folder: Path, environment: dict[str, str], prefix: tuple[str, ...], code: str
+) -> str:
+    """What a script of this code prints in a sandbox under Landlock, launched behind a prefix."""
+    log = folder / "log"
+    log.touch()
+    ask = {"argv": [sys.executable, "-c", code], "cwd": str(folder), "mode": "landlock"}
+    words = (LAUNCHER, json.dumps({**ask, "log": str(log)}))
+    done = subprocess.run(
+        [sys.executable, *prefix, *words], env=environment, capture_output=True, check=False
+    )
+    if done.returncode == syscalls_refused.CANNOT:
+        pytest.skip("the kernel cannot be told to refuse this here")
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout).get("error") or log.read_text()
+
+
+def test_where_a_user_namespace_can_be_made_but_not_mapped_the_script_keeps_its_user(
+    open_path: Path, clean_environment: dict[str, str]
+) -> None:
+    code = "import os; print(os.getuid(), os.access('.', os.W_OK))"
+    printed = under_landlock(open_path, clean_environment, ("-c", MAPS_REFUSED), code)
+    assert printed == "0 True\n", "it was nobody, in a namespace without a map"
+
+
+def test_landlock_does_without_a_shared_memory_of_its_own(
+    open_path: Path, clean_environment: dict[str, str]
+) -> None:
+    prefix = ("-c", EMPTY_SHM, syscalls_refused.__file__, "shared-memory", sys.executable, "-c")
+    assert under_landlock(open_path, clean_environment, prefix, "print('ran')") == "ran\n"
 
 
 CONFINED = """

@@ -85,6 +85,15 @@ def test_a_folder_that_both_delete_and_make_anew_shows_the_files_of_both(
     assert zero.does("os.listdir('out')") == ["zero.pt"]
 
 
+def test_a_rank_renames_a_folder_that_was_there_before_it(ranks: Pair) -> None:
+    """An ordinary user's layer refuses that: the rank failed where rank 0 went on."""
+    zero, one = ranks
+    before = zero.does("sorted(os.listdir('out'))")
+    assert one.does("os.rename('out', 'kept')") is None
+    assert one.does("os.path.exists('out'), sorted(os.listdir('kept'))") == (False, before)
+    assert zero.does("os.path.exists('kept'), sorted(os.listdir('out'))") == (False, before)
+
+
 def test_a_folder_can_be_deleted_in_one_go_while_rank_zero_fills_it(ranks: Pair) -> None:
     zero, one = ranks
     one.does("put('out/own.pt', 'one')")

@@ -185,6 +185,34 @@ def test_what_was_captured_at_the_first_step_is_there_in_later_trials(
     assert said["notes"] == []
 
 
+EXCHANGES = """
+import os, shutil, time
+shutil.rmtree("old"); open("old", "w").write("a file now")
+os.unlink("log.txt"); os.mkdir("log.txt"); open("log.txt/in", "w").write("a folder now")
+os.unlink("link.txt"); os.mkdir("link.txt")
+print("held", flush=True); time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("mode", ["overlay", "landlock"])
+def test_a_trial_may_replace_a_folder_by_a_file_and_a_file_by_a_folder(
+    user: User, project: Path, open_path: Path, mode: str
+) -> None:
+    layers = [str(open_path / "layer one"), str(open_path / "layer two")]
+    argv = (user.python, "-c", EXCHANGES)
+    user.sandbox(project, *argv, mode=mode, wait_for="held", capture=layers[0], kill=True)
+    look = ("sh", "-c", "cat old log.txt/in; ls -d link.txt/")
+    said = user.sandbox(project, *look, mode=mode, layers=layers[:1])
+    assert said["log"] == "a file nowa folder nowlink.txt/\n"
+
+    back = "import os, shutil, time; os.unlink('old'); os.mkdir('old'); shutil.rmtree('log.txt')\n"
+    back += "open('log.txt', 'w').write('a file again'); print('held', flush=True); time.sleep(600)"
+    argv, again = (user.python, "-c", back), {"layers": layers[:1], "capture": layers[1]}
+    user.sandbox(project, *argv, mode=mode, wait_for="held", kill=True, **again)
+    said = user.sandbox(project, "sh", "-c", "ls -d old/; cat log.txt", mode=mode, layers=layers)
+    assert said["log"] == "old/\na file again"
+
+
 def test_a_folder_below_somebody_elses_can_be_written_to(open_path: Path) -> None:
     """As on clusters: /data belongs to root, /data/me to me."""
     someone = ordinary_user()

@@ -7,9 +7,11 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.launched import (
@@ -141,7 +143,8 @@ def test_a_signal_ends_the_ranks_and_is_the_exit_code(
 HANDLES = """
 import os, pathlib, signal, time
 def note(number, frame):
-    pathlib.Path(f"{signal.Signals(number).name}.{os.environ['RANK']}.seen").touch()
+    name = f"{signal.Signals(number).name}.{os.environ['RANK']}.{time.monotonic_ns()}.seen"
+    pathlib.Path(name).touch()
 for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
     signal.signal(number, note)
 pathlib.Path(f"{os.getpid()}.pid").touch()
@@ -160,7 +163,7 @@ def test_ranks_that_do_not_end_when_asked_to_are_killed_with_a_line_that_names_t
     _, errors = launcher.communicate(timeout=DEADLINE_SECONDS)
     said = [line for line in errors.decode().splitlines() if line.startswith("gpurun: ")]
     assert said == [
-        "gpurun: the job ends; gpurun kills rank 0, 1, which did not end within 2 s of SIGTERM"
+        "gpurun: the job ends; gpurun kills ranks 0 and 1, which did not end within 2 s of SIGTERM"
     ]
 
 
@@ -183,6 +186,23 @@ def test_sigusr1_reaches_each_rank_and_ends_the_job_only_where_that_is_asked_for
         launcher.kill()
     launcher.communicate(timeout=DEADLINE_SECONDS)
     assert launcher.returncode == (-signal.SIGKILL if goes_on else 128 + signal.SIGUSR1)
+
+
+def test_sigusr1_to_all_processes_reaches_each_rank_once(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    launcher = start(tmp_path, clean_environment, "--nproc-per-node=2", write(tmp_path, HANDLES))
+    pids(tmp_path, 2)
+    for often in (1, 2):
+        for process in psutil.Process(launcher.pid).children(recursive=True):
+            process.send_signal(signal.SIGUSR1)
+        launcher.send_signal(signal.SIGUSR1)
+        assert wait_for(lambda often=often: len(list(tmp_path.glob("*.seen"))) >= 2 * often)
+        time.sleep(0.5)  # a second one would have come by now
+        ranks = [path.name.split(".")[1] for path in tmp_path.glob("SIGUSR1.*.seen")]
+        assert sorted(ranks) == sorted(["0", "1"] * often)
+    launcher.kill()
+    launcher.communicate(timeout=DEADLINE_SECONDS)
 
 
 def test_killing_the_launcher_kills_the_ranks_and_leaves_no_temporary_folder(

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.launched import (
@@ -105,6 +106,47 @@ def test_a_signal_to_all_processes_reaches_the_script_once_and_so_does_one_to_th
         assert wait_for(lambda sent=sent: seen() >= sent)
         time.sleep(0.3)  # a second one would have come by now
         assert seen() == sent
+    launcher.terminate()
+    assert launcher.wait(DEADLINE_SECONDS) == 40 + signal.SIGTERM
+
+
+def test_two_signals_to_all_processes_reach_the_script_once_each(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    # one right after the other, as systemd sends SIGTERM and SIGHUP
+    script = write(tmp_path, PATIENT.replace("!= signal.SIGUSR1", "== signal.SIGTERM"))
+    launcher = start(tmp_path, clean_environment, script, "SIGUSR1", "SIGUSR2", "SIGTERM")
+    pids(tmp_path, 1)
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        os.killpg(launcher.pid, number)
+    for name in ("SIGUSR1", "SIGUSR2"):
+        assert wait_for(lambda name=name: bool(list(tmp_path.glob(f"{name}.*.seen"))))
+    time.sleep(0.5)  # a second one would have come by now
+    assert len(list(tmp_path.glob("*.seen"))) == 2
+    launcher.terminate()
+    assert launcher.wait(DEADLINE_SECONDS) == 40 + signal.SIGTERM
+
+
+def test_a_signal_by_the_scripts_name_reaches_it_once_and_runs_no_other_program(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    """What ran beside the script was `sleep`, called by a name that can be a program's."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "sleep").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    (programs / "sleep").chmod(0o755)
+    paths = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    words = (write(tmp_path, PATIENT, "named.py"), "SIGUSR1", "SIGTERM")
+    launcher = start(tmp_path, {**clean_environment, **paths}, *words)
+    pids(tmp_path, 1)
+    launcher_and_below = [psutil.Process(launcher.pid), *psutil.Process(launcher.pid).children()]
+    assert wait_for(lambda: all("named.py" in each.cmdline() for each in launcher_and_below))
+    for process in launcher_and_below:
+        process.send_signal(signal.SIGUSR1)
+    assert wait_for(lambda: bool(list(tmp_path.glob("SIGUSR1.*.seen"))))
+    time.sleep(0.5)  # a second one would have come by now
+    assert len(list(tmp_path.glob("*.seen"))) == 1
+    assert not (tmp_path / "ran").exists()
     launcher.terminate()
     assert launcher.wait(DEADLINE_SECONDS) == 40 + signal.SIGTERM
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import os
 import shutil
 import signal
@@ -11,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Gpurun
+from gpurun.launch.child_environment import BOOTSTRAP
+from tests.conftest import REPOSITORY, Gpurun
 from tests.integration.launched import obey_permissions, start, wait_for
 
 SCRIPT = "import sys; print('ran', *map(ascii, sys.argv[1:]))\n"
@@ -144,8 +147,40 @@ def test_a_pipe_that_nobody_feeds_holds_nothing_up(tmp_path: Path, gpurun: Gpuru
         if not (pipes / record).exists():
             os.mkfifo(pipes / record)
     os.mkfifo(tmp_path / "set.json")
-    for words in (["report"], ["monitor", "--once"], [name], ["--settings", "set.json", name]):
-        assert "internal error" not in gpurun(*words, cwd=tmp_path, timeout=60).stderr.decode()
+    for words, code, line in (
+        (["report"], 2, "is no regular file"),
+        (["diagnose", pipes.name], 2, "is no regular file"),
+        (["monitor", "--once"], 0, ""),
+        ([name], 0, ""),
+        (["--settings", "set.json", name], 2, "set.json cannot be read: it is no regular file"),
+    ):
+        done = gpurun(*words, cwd=tmp_path, timeout=60)
+        assert done.returncode == code, (words, told(done))
+        assert line in told(done)[0]
+
+
+def test_a_folder_that_may_not_be_listed_is_one_line(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    closed = tmp_path / "closed"
+    (closed / "inner").mkdir(parents=True)
+    closed.chmod(0)
+    for command, named in (
+        ("diagnose", "closed"),
+        ("diagnose", "closed/inner"),
+        ("report", "closed"),
+        ("report", "closed/inner"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "gpurun", command, named],
+            cwd=tmp_path,
+            env=clean_environment,
+            preexec_fn=obey_permissions,
+            capture_output=True,
+        )
+        assert done.returncode == 2, told(done)
+        assert named in told(done)[0]
+    closed.chmod(0o755)
 
 
 def test_a_script_may_remove_its_working_folder(tmp_path: Path, gpurun: Gpurun) -> None:
@@ -278,6 +313,67 @@ def test_a_script_imports_its_own_module_called_gpurun(
     assert any(b'"event":"torch"' in path.read_bytes() for path in records)
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import gpurun; print(gpurun.__version__)",
+        "from gpurun import *; print(ANSWER)",
+        "import gpurun",  # for what it does
+        "import torch; print('torch'); import gpurun as own; print(own.ANSWER, own.__spec__.name)",
+        "import gpurun; gpurun.missing",
+        "import gpurun; gpurun.fails()",
+        "import sys; sys.fails = True; import gpurun",
+    ],
+)
+@pytest.mark.parametrize("place", ["gpurun.py", "gpurun/__init__.py", "path/gpurun.py"])
+def test_a_module_called_gpurun_is_imported_as_python_would(
+    use: str, place: str, tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    text = "import sys\n__version__, ANSWER = 9, 42\nprint('own')\n"
+    text += "def fails(): raise ValueError\nif hasattr(sys, 'fails'): fails()\n"
+    script((tmp_path / place).parent, Path(place).name, text)
+    start = script(
+        tmp_path / "bin",
+        "start.py",
+        f"import sys; sys.path[0] = {str(REPOSITORY)!r}\n"
+        "from gpurun.__main__ import entry; entry()",
+    )
+    path = tmp_path / "path" if place.startswith("path") else REPOSITORY
+    environment = {**clean_environment, "PYTHONPATH": str(path)}
+    name = script(tmp_path, text=f"print('first')\n{use}\n")
+    plain, done = (
+        subprocess.run(
+            [sys.executable, *words, name],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            check=False,
+        )
+        for words in ((), (tmp_path / "bin" / start, "--quiet"))
+    )
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr.decode()
+    assert done.stderr.startswith(plain.stderr)
+    assert b"hook" not in done.stderr
+
+
+def test_a_package_called_gpurun_with_modules_called_as_ours_is_the_scripts_and_that_is_said(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    script(tmp_path / "gpurun", "__init__.py", "")
+    script(tmp_path / "gpurun", "errors.py", "print('own errors')")
+    text = "import gpurun.errors; print(gpurun.errors.__file__)"
+    start = script(tmp_path / "bin", "start.py", "from gpurun.__main__ import entry; entry()")
+    done = subprocess.run(
+        [sys.executable, tmp_path / "bin" / start, script(tmp_path, text=text)],
+        cwd=tmp_path,
+        env=clean_environment,
+        capture_output=True,
+        check=False,
+    )
+    assert done.stdout.decode() == f"own errors\n{tmp_path}/gpurun/errors.py\n"
+    assert "gpurun.errors of its own" in done.stderr.decode()
+
+
 def test_pythoninspect_is_the_scripts(tmp_path: Path, gpurun: Gpurun) -> None:
     done = gpurun(script(tmp_path), env={"PYTHONINSPECT": "1"})
     assert (done.returncode, done.stdout) == (0, b"ran\n")
@@ -324,6 +420,65 @@ def _older_pythons() -> list[str]:
 def _is_older(python: str) -> bool:
     asked = [python, "-c", "import sys; print(sys.version_info < (3, 10))"]
     return subprocess.run(asked, capture_output=True, check=False).stdout == b"True\n"
+
+
+NEW_SYNTAX = (
+    ast.AnnAssign, ast.AsyncFor, ast.AsyncFunctionDef, ast.AsyncWith, ast.Await, ast.JoinedStr,
+    ast.Match, ast.NamedExpr, ast.Nonlocal, ast.Starred, ast.YieldFrom,
+)  # fmt: skip
+NEW_NAMES = {name for name in vars(builtins) if name.endswith("Error")} - {
+    "AttributeError", "EnvironmentError", "IOError", "ImportError", "KeyError", "NameError",
+    "OSError", "RuntimeError", "TypeError", "ValueError",
+}  # fmt: skip
+
+
+def unknown_to_python_2(source: str) -> list[str]:
+    """What of this source python 2.7 does not know, or python 3.4."""
+    try:
+        tree = ast.parse(source, feature_version=(3, 4))
+    except SyntaxError as error:
+        return [str(error)]
+    found = [
+        f"line {n.lineno}: {type(n).__name__}" for n in ast.walk(tree) if type(n) in NEW_SYNTAX
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.annotation is not None:
+            found.append(f"an annotation of {node.arg}")
+        elif isinstance(node, ast.FunctionDef):
+            more = (node.returns, *node.args.kwonlyargs, *node.args.posonlyargs)
+            found += [f"the arguments of {node.name}"] if any(more) else []
+        elif isinstance(node, ast.Raise) and node.cause is not None:
+            found.append("raise ... from ...")
+        elif isinstance(node, ast.ImportFrom) and node.module == "__future__":
+            found += [f"from __future__ import {alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ClassDef) and node.keywords:
+            found.append(f"the arguments of class {node.name}")
+        elif isinstance(node, ast.Name) and node.id in NEW_NAMES:
+            found.append(node.id)
+    return found + ([] if source.isascii() else ["letters beyond ASCII"])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def f(a: int): pass",
+        "def f() -> int: pass",
+        "f'{1}'",
+        "a: int = 1",
+        "(a := 1)",
+        "raise ValueError from None",
+        "from __future__ import annotations",
+        "try: f()\nexcept FileNotFoundError: pass",
+        "print('\u00e9')",
+    ],
+)
+def test_syntax_that_an_older_python_does_not_know_is_found(source: str) -> None:
+    assert unknown_to_python_2(source)
+
+
+def test_the_start_up_hook_is_valid_in_the_pythons_that_a_script_may_start() -> None:
+    source = (BOOTSTRAP / "sitecustomize.py").read_text(encoding="utf-8")
+    assert unknown_to_python_2(source) == []
 
 
 def test_a_child_of_an_older_python_says_nothing_of_us(tmp_path: Path, gpurun: Gpurun) -> None:

@@ -64,6 +64,7 @@ import wandb
 uri = None
 def set_tracking_uri(to):
     global uri
+    if hasattr(wandb, "broken"): raise ValueError
     uri = to
 def log_metric(name, value):
     if (uri or os.environ["MLFLOW_TRACKING_URI"]).startswith("http"): wandb.send("metric")
@@ -106,6 +107,7 @@ LOGGERS = """
 import os
 os.environ.update(WANDB_MODE="online", NEPTUNE_MODE="async", MLFLOW_TRACKING_URI="http://team")
 import wandb, mlflow, comet_ml, neptune, clearml
+import huggingface_hub.hf_api as hub
 wandb.login("key")
 wandb.init("p", {"lr": 1}, mode="online").log({"loss": 1})
 wandb.init(settings={"mode": "online"})
@@ -128,6 +130,14 @@ try:
 except TypeError as error:
     import traceback
     print("".join(traceback.format_exception(error)).count("gpurun"))
+wandb.broken = True
+class Bad:
+    def __str__(self): raise ValueError
+for call in (lambda: mlflow.set_tracking_uri(1), lambda: hub.create_repo(repo_id=Bad())):
+    try:
+        call()
+    except (ValueError, AttributeError) as error:
+        print("".join(traceback.format_exception(error)).count("gpurun"))
 """
 
 
@@ -153,7 +163,7 @@ def test_hub_uploads_do_nothing_in_a_trial(tmp_path: Path) -> None:
 def test_a_logger_that_the_script_switches_on_sends_nothing_in_a_trial(tmp_path: Path) -> None:
     packages = {
         "wandb.py": WANDB, "mlflow.py": MLFLOW, "comet_ml.py": COMET, "neptune.py": NEPTUNE,
-        "clearml.py": CLEARML,
+        "clearml.py": CLEARML, "huggingface_hub/__init__.py": "", "huggingface_hub/hf_api.py": HUB,
     }  # fmt: skip
     with socket.create_server(("127.0.0.1", 0)) as sink:
         sink.settimeout(0.2)
@@ -163,7 +173,7 @@ def test_a_logger_that_the_script_switches_on_sends_nothing_in_a_trial(tmp_path:
             while True:
                 received.append(sink.accept()[0].recv(100))
     assert received == []
-    assert printed == ["0"]  # the script's own mistake is its own in the traceback
+    assert printed == ["0"] * 3  # the script's own mistake is its own in the traceback
 
 
 def test_connections_to_other_machines_are_counted_and_not_prevented(tmp_path: Path) -> None:
@@ -185,6 +195,29 @@ except OSError as error:
     assert run_trial(tmp_path, {}, script) == ["int"] * 4 + ["0"]
     (log,) = read_run(tmp_path).processes
     assert [(t.trait, t.detail) for t in log.traits] == [("connected", "198.51.100.1:9")] * 2
+
+
+def test_an_address_is_this_machines_by_what_the_kernel_says_and_not_by_how_it_begins(
+    tmp_path: Path,
+) -> None:
+    script = """
+import socket
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    try:
+        asked.connect(("198.51.100.1", 9))
+    except OSError:  # no network
+        own = "127.0.0.1"
+    else:
+        own = asked.getsockname()[0]
+for host in (own, "127.0.0.9", "localhost", "0.0.0.0", "::1", "::ffff:127.0.0.1", "::1f"):
+    kind = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(kind, socket.SOCK_STREAM) as made:
+        made.setblocking(False)
+        made.connect_ex((host, 9))
+"""
+    run_trial(tmp_path, {}, script)
+    (log,) = read_run(tmp_path).processes
+    assert [(t.trait, t.detail) for t in log.traits] == [("connected", "::1f:9")]
 
 
 def test_a_tuning_tells_of_connections_in_one_line(tmp_path: Path, gpurun: Gpurun) -> None:

@@ -18,22 +18,28 @@ ARGUMENTS = (
     "--db-password",
     f"{SECRET}2",
     f"--url=https://me:{SECRET}3@host.org/x?token={SECRET}4",
-    f"TOKEN={SECRET}5",
+    "--cfg",
+    f'{{"token": "{SECRET}5=="}}',
+    "--api-keys",
+    f"{SECRET}6",
+    f"{SECRET}7",
+    "--pass",
+    f"-{SECRET}8",
 )
 PARSER = """
 import argparse
 parser = argparse.ArgumentParser()
-for name in ("--api-key", "--db-password", "--url"):
+for name in ("--api-key", "--db-password", "--url", "--cfg"):
     parser.add_argument(name)
-parser.add_argument("rest", nargs="*")
-options = parser.parse_args()
+parser.add_argument("--api-keys", nargs="+")
+options, _ = parser.parse_known_args()
 """
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "train.py").write_text(PARSER + training(60))
-    failing = "raise ValueError('refused: --api-key=' + options.api_key)"
+    failing = "raise ValueError(f'--api-key={options.api_key} {options.db_password}, {options}')"
     (tmp_path / "fails.py").write_text(f"{PARSER}print(options)\nimport torch\n{failing}\n")
     return tmp_path
 
@@ -50,7 +56,7 @@ def assert_hidden(folder: Path, done: subprocess.CompletedProcess[bytes]) -> Non
             text = path.read_bytes()
             assert SECRET.encode() not in text, path
             if b"***" in text:
-                assert path.suffix == ".db" or path.stat().st_mode & 0o077 == 0, path
+                assert path.stat().st_mode & 0o077 == 0, path
 
 
 def test_a_run_keeps_no_secret(folder: Path, gpurun: Gpurun) -> None:
@@ -92,8 +98,20 @@ def test_a_secret_before_the_script_is_not_repeated(folder: Path, gpurun: Gpurun
     assert SECRET not in done.stderr.decode()
 
 
+def test_two_secrets_are_two_workloads(folder: Path, gpurun: Gpurun) -> None:
+    digests = []
+    for secret in (f"{SECRET}1", f"{SECRET}2"):
+        done = gpurun("bench", "--json", "b.json", "--steps", "5", "train.py", "--api-key", secret)
+        assert done.returncode == 0, done.stderr.decode()
+        record = json.loads((folder / "b.json").read_text())
+        assert record["args"] == ["--api-key", "***"]
+        digests.append(record["secrets_sha256"])
+    assert len(digests[0]) == 4
+    assert digests[0] != digests[1]
+
+
 def test_a_secret_in_a_setup_command_is_told_nowhere(folder: Path, gpurun: Gpurun) -> None:
-    setup = f"false --token {SECRET} https://u:{SECRET}@host.org/simple"
+    setup = f"echo {SECRET}!; false --token {SECRET} https://u:{SECRET}@host.org/simple"
     (folder / "gpurun.toml").write_text(f'[bench]\nscript = "train.py"\nsetup = "{setup}"\n')
     git(folder, "init", "-q")
     for message in ("one", "two"):

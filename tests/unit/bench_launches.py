@@ -8,9 +8,10 @@ from typing import Any
 from gpurun.bench.benchmark_launcher import Launch
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.trees.installed_packages import Tree
-from gpurun.bench.trees.prepared_sides import Side
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.records.events import OriginsEvent
 from gpurun.records.result import DeviceUse, RunResult, StepTime
+from tests.repositories import new_repository
 
 BENCHMARK = Benchmark(
     name="train|er",
@@ -25,6 +26,19 @@ BENCHMARK = Benchmark(
     thresholds={m: m.default_threshold for m in GATED},
 )
 OWN_TREE = OriginsEvent((), (), (), (), complete=True)
+
+
+def sides_below(folder: Path, python: Path = Path("/usr/bin/python")) -> Sides:
+    """Two sides with the script, each a repository."""
+    baseline, current = (
+        Side(name, "a" * 40, Tree(folder / name), folder / name, python, {})
+        for name in (BASELINE, CURRENT)
+    )
+    for side in (baseline, current):
+        if not side.folder.exists():
+            new_repository(side.folder)
+        (side.folder / BENCHMARK.script).touch()
+    return Sides(baseline, current, current.tree)
 
 
 def result(rate: float, **changes: Any) -> RunResult:

@@ -66,7 +66,7 @@ BEFORE_TORCH = tuple(
     for name in (
         "bootstrap.sitecustomize",
         "boot.activate", "boot.exit_record", "boot.gloo_threads",
-        "boot.orphan_ranks", "boot.prestart_wait",
+        "boot.orphan_ranks", "boot.prestart_wait", "boot.scripts_own_gpurun",
         "core.device_clock", "core.patching",
         "core.post_import", "core.recorder", "core.seeds",
         "ddp.prepare_ddp", "ddp.rank_files", "ddp.rank_info", "ddp.rank_layer",

@@ -10,14 +10,13 @@ import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
-from gpurun.bench.trees.installed_packages import Tree
-from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.pairs.gate import GatePlan, Verdict
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.spec import StopRule
-from tests.unit.bench_launches import BENCHMARK, device, launch
+from tests.unit.bench_launches import BENCHMARK, device, launch, sides_below
 
 PYTHON = Path("/usr/bin/python")
 
@@ -39,16 +38,9 @@ class Recorded(Launcher):
 def comparing(
     folder: Path, baseline: list[Launch], current: list[Launch], **more: Any
 ) -> tuple[PairRunner, Recorded, Findings]:
-    sides = [
-        Side(name, "a" * 40, Tree(folder / name), folder / name, PYTHON, {})
-        for name in (BASELINE, CURRENT)
-    ]
-    for side in sides:
-        side.folder.mkdir(exist_ok=True)
-        (side.folder / BENCHMARK.script).touch()
     launcher, findings = Recorded(folder, baseline, current), Findings()
-    both = Sides(sides[0], sides[1], sides[1].tree)
-    one = PairRunner(both, BENCHMARK, launcher, GatePlan(), findings, print, **more)
+    sides = sides_below(folder)
+    one = PairRunner(sides, BENCHMARK, launcher, GatePlan(), findings, print, **more)
     return one, launcher, findings
 
 

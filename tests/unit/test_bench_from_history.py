@@ -152,6 +152,7 @@ def test_only_clean_records_of_the_branch_that_were_measured_to_their_end_count(
     [
         ({"batch_size": 64.0}, "the batch size is 64, and 32 in the baseline"),
         ({"parameters": 200}, "the number of parameters is 200, and 100 in the baseline"),
+        ({"secrets_sha256": "abcd"}, "a secret among the arguments is not that of the baseline"),
         ({"args": ("--epochs", "2")}, "the arguments are '--epochs 2', and '--epochs 1' in"),
         ({"fingerprint": replace(FINGERPRINT, torch="2.14.0")}, "the torch is 2.14.0 here"),
         ({"error": "ValueError: no"}, "the benchmark vision failed: ValueError: no"),

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from gpurun.bench.bench_pairs import obstacle
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
-from gpurun.bench.bench_pairs import PairLauncher, obstacle
+from gpurun.bench.trees.edited_files import EditedFiles
 from gpurun.bench.trees.installed_packages import Tree
-from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.pairs.gate import GatePlan, Verdict
@@ -29,7 +30,7 @@ from gpurun.report.comparison_text import comparison_lines
 from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.stop_rules import first_rule
 from tests.repositories import commit, new_repository
-from tests.unit.bench_launches import BENCHMARK, device, launch
+from tests.unit.bench_launches import BENCHMARK, device, launch, sides_below
 from tests.unit.test_bench_document import document
 
 LOST = [1.0 / (step + 1) for step in range(40)]
@@ -85,39 +86,67 @@ class Live(Launcher):
 
 
 def comparing(folder: Path, launcher: Launcher, **more: Any) -> tuple[PairRunner, Findings]:
-    sides = [
-        Side(name, "a" * 40, Tree(folder / name), folder / name, Path("/usr/bin/python"), {})
-        for name in (BASELINE, CURRENT)
-    ]
-    for side in sides:
-        side.folder.mkdir(exist_ok=True)
-        (side.folder / BENCHMARK.script).touch()
     findings = Findings()
-    both = Sides(sides[0], sides[1], sides[1].tree)
-    one = PairRunner(both, BENCHMARK, launcher, GatePlan(), findings, print, **more)
+    sides = sides_below(folder)
+    one = PairRunner(sides, BENCHMARK, launcher, GatePlan(), findings, print, **more)
     return one, findings
 
 
-@pytest.mark.parametrize("edited", ["work.py", "new.py", "settings.yaml", "built.so"])
-def test_a_file_edited_while_a_pair_is_taken_ends_the_comparison_by_its_name(
-    edited: str, tmp_path: Path
-) -> None:
-    folder = new_repository(tmp_path / CURRENT)
-    commit(folder, {"work.py": "1", "settings.yaml": "1", ".gitignore": "*.so\nlog.txt\n"})
-    for name in ("new.py", "built.so", "log.txt", "notes.txt"):
-        (folder / name).write_text("1")
-    launcher = Live(tmp_path, [math.log(0.97)])
-    runner, findings = comparing(tmp_path, launcher)
-    launcher.loaded = (("built", str(folder / "built.so")),)
-    (folder / "log.txt").write_text("grows, as another training's does")
-    (folder / "notes.txt").write_text("more")
-    launcher.during_pair = [lambda: None, lambda: (folder / edited).write_text("2 instead")]
+def edited_while_taken(folder: Path, launcher: Live, edit: Callable[[Path], object]) -> Findings:
+    """The findings of a comparison in whose second pair the current tree is edited so."""
+    tree = new_repository(folder / CURRENT)
+    commit(tree, {"work.py": "1", "settings.yaml": "1", ".gitignore": "*.so\nlog.txt\n"})
+    for name in ("new.py", "new.yaml", "built.so", "log.txt", "notes.txt"):
+        (tree / name).write_text("1")
+    runner, findings = comparing(folder, launcher)
+    launcher.loaded = (("built", str(tree / "built.so")),)
+    (tree / "log.txt").write_text("grows, as another training's does")
+    (tree / "notes.txt").write_text("more")
+    launcher.during_pair = [lambda: None, lambda: edit(tree)]
+    runner.run()
+    return findings
 
-    with pytest.raises(GpurunError, match=f"{CURRENT}/{edited} was changed") as refused:
-        runner.run()
+
+@pytest.mark.parametrize(
+    ("edited", "how"),
+    [
+        ("work.py", "changed"),
+        ("new.py", "changed"),
+        ("settings.yaml", "changed"),
+        ("new.yaml", "changed"),
+        ("built.so", "changed"),
+        ("late.py", "added"),
+    ],
+)
+def test_a_file_edited_while_a_pair_is_taken_ends_the_comparison_by_its_name(
+    edited: str, how: str, tmp_path: Path
+) -> None:
+    launcher = Live(tmp_path, [math.log(0.97)])
+
+    with pytest.raises(GpurunError, match=f"{CURRENT}/{edited} was {how}") as refused:
+        edited_while_taken(tmp_path, launcher, lambda tree: (tree / edited).write_text("2 instead"))
 
     assert refused.value.code == ExitCode.BENCHMARK_FAILED
-    assert len(findings.pairs) == 1
+    assert not launcher.during_pair  # in the second pair
+
+
+def test_a_file_that_is_written_as_it_was_does_not_end_the_comparison(tmp_path: Path) -> None:
+    launcher = Live(tmp_path, [math.log(0.97)])
+    findings = edited_while_taken(tmp_path, launcher, lambda tree: (tree / "work.py").touch())
+    assert len(findings.pairs) == 3
+
+
+def test_a_script_that_works_in_place_may_write_a_module(tmp_path: Path) -> None:
+    tree = new_repository(tmp_path / CURRENT)
+    edited = EditedFiles([tree], scripts_write=True)
+    (tree / "made.py").write_text("by the script")
+    edited.refuse()
+
+
+def test_trees_that_git_cannot_list_are_not_compared_unwatched(tmp_path: Path) -> None:
+    (tmp_path / CURRENT).mkdir()
+    with pytest.raises(GpurunError, match="git ls-files failed: fatal: not a git repository"):
+        comparing(tmp_path, Live(tmp_path, [0.0]))
 
 
 def test_three_live_pairs_decide_by_their_turns_and_not_by_their_stretches(tmp_path: Path) -> None:

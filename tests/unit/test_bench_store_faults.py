@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -131,6 +132,29 @@ def test_a_history_is_read_while_another_process_writes(tmp_path: Path) -> None:
     holder = locked(tmp_path)
     assert ids(open_store(tmp_path, notice=print, patience=0).query()) == ["r0000"]
     holder.close()
+
+
+def test_a_damaged_file_stays_as_it_is_while_another_process_may_rename_it(tmp_path: Path) -> None:
+    opened(tmp_path).add(record(0))
+    overwritten(tmp_path / "bench.db", 4096, None)
+    holder = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    impatient = open_store(tmp_path, notice=print, patience=0.2)
+    refused = refusal(lambda: impatient.add(record(1)))
+    assert "locked by another process for more than 0.2 s" in refused.what
+    assert "r0001.json is kept" in refused.what
+    assert not list(tmp_path.glob("*.unusable-*"))
+    os.close(holder)
+    assert ids(open_store(tmp_path, notice=print).query()) == ["r0000", "r0001"]
+
+
+def test_a_store_is_for_its_owner_alone_until_he_says_otherwise(tmp_path: Path) -> None:
+    opened(tmp_path).add(record(0))
+    files = [path for path in tmp_path.iterdir() if path.name.startswith("bench.db")]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    (tmp_path / "bench.db").chmod(0o664)
+    opened(tmp_path).add(record(1))
+    assert (tmp_path / "bench.db").stat().st_mode & 0o777 == 0o664
 
 
 # -- damage ----------------------------------------------------------------------------------------

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 
 from gpurun.diagnoses.kinds.environment_switches import EFFECTS
+from gpurun.diagnoses.ranked_findings import all_diagnoses
 from gpurun.records.switches import HURTFUL, hurtful_switches
 from scripts.generate_diagnoses import END, PAGE, page
 from tests.conftest import REPOSITORY
@@ -26,6 +28,13 @@ def test_a_stale_page_is_seen() -> None:
     text = PAGE.read_text(encoding="utf-8")
     stale = text.replace(END.format("thresholds"), "an old row\n" + END.format("thresholds"))
     assert page(stale) == text
+
+
+def test_each_kind_begins_with_a_whole_sentence() -> None:
+    for diagnosis in all_diagnoses():
+        first, _, rest = inspect.cleandoc(type(diagnosis).__doc__ or "").partition("\n")
+        assert first.endswith("."), diagnosis.type
+        assert rest.startswith("\n") or not rest, diagnosis.type
 
 
 def test_each_variable_that_is_recorded_has_its_effect_told() -> None:

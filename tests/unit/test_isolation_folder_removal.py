@@ -220,3 +220,28 @@ def test_a_folder_that_a_trial_put_in_a_links_place_is_not_copied_behind_the_lin
     copy_written(layer, copy)
     assert tree(mine) == before
     assert (copy / "data" / "mine").read_text() == "the trial's"
+
+
+KINDS = {
+    "file": lambda path: path.write_text("file"),
+    "folder": lambda path: (path.mkdir(), (path / "in").write_text("folder")),
+    "link": lambda path: path.symlink_to("elsewhere"),
+}
+
+
+@pytest.mark.parametrize("before", KINDS)
+@pytest.mark.parametrize("after", KINDS)
+def test_what_a_trial_put_in_the_place_of_another_type_is_what_the_next_one_sees(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    layer, copy = tmp_path / "layer", tmp_path / "copy"
+    for folder, kind in ((layer, after), (copy, before)):
+        folder.mkdir()
+        KINDS[kind](folder / "one")
+    (copy / "elsewhere").mkdir()
+    copy_written(layer, copy)
+    one = copy / "one"
+    assert (one.is_symlink(), one.is_dir() and not one.is_symlink()) == (
+        after == "link", after == "folder",
+    )  # fmt: skip
+    assert after == "link" or (one / "in" if after == "folder" else one).read_text() == after

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,15 @@ from gpurun.arguments import settings_file
 from gpurun.errors import GpurunError
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import SavedSettings
-from gpurun.rundir import OWN_FOLDERS, existing_home, find_home, new_run, write_output, write_whole
+from gpurun.rundir import (
+    OWN_FOLDERS,
+    existing_home,
+    find_home,
+    kept_run,
+    new_run,
+    write_output,
+    write_whole,
+)
 from tests.conftest import Gpurun
 from tests.integration.isolation_launcher import open_folder, tree
 from tests.repositories import commit, git, new_repository
@@ -118,6 +127,48 @@ def test_root_refuses_what_came_with_another_users_repository_and_runs_none_of_i
     assert not (tmp_path / "ran").exists()
 
 
+def refused_to(user: int, folder: Path) -> str:
+    """Why this user gets no folder of records there."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        os.setgroups([])
+        os.setgid(user)
+        os.setuid(user)
+        try:
+            find_home(folder)
+        except GpurunError as error:
+            os.write(writer, error.what.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    with os.fdopen(reader) as told:
+        return told.read()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("obeyed", [True, False])
+def test_a_user_refuses_what_came_with_another_users_repository_and_runs_none_of_its_programs(
+    open_path: Path, obeyed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git answers a user about another one's repository only where it is told to."""
+    folder = new_repository(open_path / "project")
+    commit(folder, {".gpurun/tuned/0123456789abcdef.json": "{}"})
+    git(folder, "config", "core.fsmonitor", f"touch {open_path}/ran; false")
+    open_path.chmod(0o777)
+    programs = open_path / "bin"
+    programs.mkdir()
+    if not obeyed:  # as before git 2.38
+        own = f'#!/bin/sh\nexec {shutil.which("git")} "$1" "$2" "$5" "$6" ls-files -z .\n'
+        (programs / "git").write_text(own)
+        (programs / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(open_path))
+    said = "git tracks files" if obeyed else "git does not say whether it tracks"
+    assert refused_to(OTHER_USER, folder).startswith(said)
+    assert not (open_path / "ran").exists()
+
+
 def test_records_in_a_repository_that_gpurun_made_itself_are_used(tmp_path: Path) -> None:
     folder = new_repository(tmp_path / "project")
     commit(folder, {"sub/train.py": ""})
@@ -138,6 +189,14 @@ def test_records_of_another_user_in_a_folder_for_all_are_not_used(
     assert existing_home(shared) == own
     os.chown(shared, OTHER_USER, OTHER_USER)  # a project of theirs, as in a container
     assert find_home(shared) == existing_home(shared) == shared / ".gpurun"
+
+
+def test_a_run_folder_stays_only_if_something_was_written_there(tmp_path: Path) -> None:
+    with kept_run(tmp_path) as kept:
+        (kept / "setup-current.log").touch()
+    with pytest.raises(KeyboardInterrupt), kept_run(tmp_path):
+        raise KeyboardInterrupt
+    assert list((tmp_path / "runs").iterdir()) == [kept]
 
 
 def test_a_page_is_not_written_through_a_link(project: Path, mine: Path, gpurun: Gpurun) -> None:

@@ -62,7 +62,9 @@ def test_several_benchmarks_are_one_comment_with_the_worst_first() -> None:
 def test_a_comment_notifies_nobody_and_links_to_nothing() -> None:
     findings = found([800.0, 801.0, 799.0, 800.5])
     findings.notes.append("thanks @octocat and @org/team, a@b.org, #12, www.x.org, https://x.org/y")
+    findings.notes.append(f"as in GH-12, gh-3 and {'c0ffee1234' * 4}")
     written = comparison_markdown(document(findings))
-    assert not re.search(r"@\w|#\d|https?://|www\.|mailto:", written.replace(MARKER, ""))
+    linked = r"@\w|#\d|https?://|www\.|mailto:|(?i:\bGH-\d)|\b[0-9a-f]{40}\b"
+    assert not re.search(linked, written.replace(MARKER, ""))
     assert "octocat" in written
     assert "x.org/y" in written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import traceback
@@ -142,6 +143,18 @@ def test_a_folder_that_is_gone_ends_the_recording(tmp_path: Path) -> None:
     recorder.open(str(tmp_path / "gone"), eager=True)
     recorder.event(TraitEvent(trait="any", detail=""))
     assert not recorder.recording
+
+
+def test_a_link_in_place_of_a_record_is_not_written_through(tmp_path: Path) -> None:
+    (run := tmp_path / "run").mkdir()
+    (tmp_path / "mine").write_text("mine")
+    for name in (f"events-{os.getpid()}.jsonl", f"events-{os.getpid()}.jsonl.error"):
+        (run / name).symlink_to(tmp_path / "mine")
+    recorder = Recorder()
+    recorder.open(str(run), eager=True)
+    recorder.event(TraitEvent(trait="any", detail=""))
+    assert not recorder.recording
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def _finder(folder: Path, name: str, text: str, callback: Callable[[Any], None]) -> None:

@@ -1,16 +1,16 @@
-"""A slow-down planted in the runtime: there on the host and on the device, and written down."""
+"""A slow-down planted in the step hook: there on the host and on the device, and written down."""
 
 from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpurun.records.events import PlantedEvent
+from gpurun.runtime.observe import exit_metrics
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.trial import planted_delay
 
@@ -19,7 +19,7 @@ from gpurun.runtime.trial import planted_delay
 def nothing_planted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The clock and the recorder of this process as if nothing had ever been planted."""
     written: list[Any] = []
-    monkeypatch.setattr(planted_delay, "_PLANTED", [])
+    monkeypatch.setattr(exit_metrics, "BEFORE_END", [])
     monkeypatch.setattr(CLOCK, "listeners", [])
     monkeypatch.setattr(planted_delay, "RECORDER", SimpleNamespace(event=written.append))
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -27,25 +27,18 @@ def nothing_planted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_every_step_takes_as_much_longer_as_is_written_down(nothing_planted: list[Any]) -> None:
-    planted_delay.plant(0.002, planted_delay.RUNTIME)
+    planted_delay.plant(0.002)
     began = time.perf_counter()
     for step in (1, 2, 3):
         for listener in CLOCK.listeners:
             listener(step)
     took = time.perf_counter() - began
-    planted_delay.write_all()
+    (write,) = exit_metrics.BEFORE_END
+    write()
     (event,) = nothing_planted
     assert isinstance(event, PlantedEvent)
-    assert (event.where, event.step_seconds, event.delays) == ("runtime", 0.002, 3)
+    assert (event.step_seconds, event.delays) == (0.002, 3)
     assert 3 * 0.002 <= event.seconds <= took
-
-
-def test_a_file_that_is_loaded_twice_counts_once(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path)
-    planted_delay.plant(0.0, str(tmp_path / "net.py"))
-    planted_delay.plant(0.0, str(tmp_path / "link" / "net.py"))
-    planted_delay.plant(0.0, str(tmp_path / "other.py"))
-    assert len(CLOCK.listeners) == 2
 
 
 class Cuda:
@@ -75,7 +68,7 @@ def test_a_gpu_in_use_is_delayed_too_but_never_while_a_graph_is_captured(
 ) -> None:
     cuda = Cuda()
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    planted_delay.plant(0.001, planted_delay.RUNTIME)
+    planted_delay.plant(0.001)
     cuda.capturing = True
     CLOCK.listeners[0](1)
     assert cuda.slept == []

@@ -14,7 +14,7 @@ import pytest
 from gpurun.errors import GpurunError
 from gpurun.timeline import from_kineto
 from gpurun.timeline.figures_of import figures_of
-from gpurun.timeline.kernel_groups import kernel_group
+from gpurun.timeline.kernel_groups import operator_group
 from gpurun.timeline.model import CopyKind, Group, Phase, Timeline
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
@@ -104,8 +104,13 @@ EXCHANGES = (
     "nvshmemi_barrier_all_kernel",
     "void deep_ep::intranode::dispatch<8, 768>(int4*)",
     "void vllm::cross_device_reduce_2stage<__half, 8>(vllm::RankData*)",
-    "multimem_one_shot_all_reduce_kernel<c10::BFloat16, 8>",
-    "oneShotAllReduceKernel",
+    "void (anonymous namespace)::one_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(c10::BFloat16**)",
+    "multimem_one_shot_reduce_kernel<c10::BFloat16, 8>",
+    "c10d::symmetric_memory::barrier_kernel(unsigned int**, int, int, int, unsigned long)",
+    "void tensorrt_llm::kernels::oneShotAllReduceKernel<__half, 8>(AllReduceParams)",
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<8>()",
+    "void userbuffers_fp16_sum_inplace_gpu_rw_ag<8>(int, int)",
+    "kuserbuffers_pushsend(int*)",
 )
 
 
@@ -146,10 +151,37 @@ def test_an_exchange_is_known_by_its_metadata_whatever_its_kernel_is_called(tmp_
         "triton_poi_fused__to_copy_all_gather_into_tensor_wait_tensor_3",
         "triton_red_fused_native_layer_norm_reduce_scatter_tensor_0",
         "sm100_gemm_asyncCluster_128x128",
+        "void warpAllReduce<float>(float*)",
+        "layernorm_blockAllReduce",
+        "void at::native::sum_all_reduce<float>(float*)",
+        "embedding_all_gather_index",
     ],
 )
-def test_a_computing_kernel_with_the_name_of_an_exchange_inside_is_none(name: str) -> None:
-    assert kernel_group(name) is not Group.COMMUNICATION
+def test_a_computing_kernel_with_the_name_of_an_exchange_inside_is_none(
+    tmp_path: Path, name: str
+) -> None:
+    events = [event("kernel", name, 150, 50, device=0)]
+    timeline = from_kineto.read(written(tmp_path / "trace.json", events))
+    assert timeline.kernels is not None
+    assert timeline.kernels[0].group is not Group.COMMUNICATION
+    assert not timeline.collectives
+
+
+@pytest.mark.parametrize(
+    ("name", "exchanges"),
+    [
+        ("nccl:all_reduce", True),
+        ("c10d::allreduce_", True),
+        ("_c10d_functional::all_gather_into_tensor", True),
+        ("symm_mem::one_shot_all_reduce", True),
+        ("fsdp::all_gather_copy_in", False),
+        ("mylib::block_allreduce", False),
+    ],
+)
+def test_operators_of_process_groups_exchange_whatever_others_are_called(
+    name: str, exchanges: bool
+) -> None:
+    assert (operator_group(name) is Group.COMMUNICATION) is exchanges
 
 
 def test_operators_are_summed_with_their_own_time(timeline: Timeline) -> None:

@@ -22,7 +22,7 @@ from gpurun.isolation.available_modes import require
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
-from gpurun.rundir import new_run
+from gpurun.rundir import kept_run
 from gpurun.trials.signal_guard import SignalGuard
 
 
@@ -99,8 +99,7 @@ def compare_sides(
         plan = prepare()
         compared, purpose = plan.compared, plan.purpose
         findings.notes += plan.notes
-        folder = new_run(asked.home)
-        with plan.sides(folder) as sides:
+        with kept_run(asked.home) as folder, plan.sides(folder) as sides:
             _launch(sides, benchmark, folder, asked, findings, interruption, plan)
     except BaseException as error:
         done = f"interrupted after {count(len(findings.pairs), 'pair')}"

@@ -57,7 +57,7 @@ def counts_samples(record: BenchmarkRecord) -> bool:
 
 def series_key(record: BenchmarkRecord) -> object:
     """The key that two records must share for their figures to be compared."""
-    work = (record.args, record.batch_size, record.parameters)
+    work = (record.args, record.secrets_sha256, record.batch_size, record.parameters)
     return record.benchmark, record.fingerprint.key, work, counts_samples(record)
 
 

@@ -63,6 +63,8 @@ def changed_work(before: BenchmarkRecord, now: BenchmarkRecord) -> str | None:
     """The difference in work from `before` to `now`, in words; None if none is known."""
     if before.args != now.args:
         return f"the arguments are {_words(now.args)}, and {_words(before.args)} in the baseline"
+    if before.secrets_sha256 != now.secrets_sha256:
+        return "a secret among the arguments is not that of the baseline"
     if counts_samples(before) != counts_samples(now):
         return "samples could be counted on one side only"
     return work_of(now).difference(work_of(before))

@@ -94,10 +94,9 @@ class SqliteDatabase(Database):
             raise UnusableDatabase(said) from None
         if "no such table" in said or not os.path.lexists(self.path):
             raise EmptyDatabase(said) from None
-        remedy = next((todo for sign, todo in REMEDIES.items() if sign in said.lower()), None)
         if "locked" in said:
-            said = f"locked by another process for more than {self.patience:g} s"
-            remedy = "end the process that holds it, and try again"
+            raise _locked(self.name, self.patience) from None
+        remedy = next((todo for sign, todo in REMEDIES.items() if sign in said.lower()), None)
         raise GpurunError(f"{self.name}: {said}", remedy or "fix it, or move it away") from None
 
     def discard(self, why: UnusableDatabase) -> None:
@@ -122,10 +121,14 @@ class SqliteDatabase(Database):
                 os.rename(f"{self.path}{suffix}", f"{aside}{suffix}")
 
     def _make(self) -> None:
-        """Make the file elsewhere and give it its name at the end: nobody meets half of it."""
+        """Make the file elsewhere and give it its name at the end: nobody meets half of it.
+
+        It is for its owner alone, as all records in which a secret was masked.
+        """
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}.{os.urandom(3).hex()}")
         try:
-            with _engine(draft, self.patience, "rwc").begin() as connection:
+            os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            with _engine(draft, self.patience, "rw").begin() as connection:
                 make_tables(connection)
                 connection.exec_driver_sql(f"PRAGMA application_id = {APPLICATION_ID}")
             with _folder_lock(self.path.parent, self.patience):
@@ -229,14 +232,24 @@ def _begin(connection: sa.Connection) -> None:
 
 @contextmanager
 def _folder_lock(folder: Path, patience: float) -> Iterator[None]:
+    """Hold the lock of a folder; `GpurunError` if another process does not let go of it."""
     handle, deadline = os.open(folder, os.O_RDONLY), time.monotonic() + patience
     try:
         with suppress(OSError):  # a file system without locks
-            while not _is_locked(handle) and time.monotonic() < deadline:
+            while not _is_locked(handle):
+                if time.monotonic() >= deadline:
+                    raise _locked(os.fspath(folder), patience)
                 time.sleep(RETRY_SECONDS)
         yield
     finally:
         os.close(handle)
+
+
+def _locked(what: str, patience: float) -> GpurunError:
+    return GpurunError(
+        f"{what}: locked by another process for more than {patience:g} s",
+        "end the process that holds it, and try again",
+    )
 
 
 def _is_locked(handle: int) -> bool:

@@ -2,52 +2,93 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.bench.trees.git import source_files
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.events import OriginsEvent
 
-Stamp = tuple[int, int, int]
+LARGEST_READ = 1 << 20
+"""Bytes of a file. Larger ones hold data: they count as changed when they are touched."""
 
 
 class EditedFiles:
     """The files of some trees as they are now: sources that git knows, and modules once loaded.
 
-    `scripts_write`: launches work on the real files, so only python files are looked at.
+    `scripts_write`: launches work on the real files, so only python files that were there are
+    looked at.
     """
 
     def __init__(self, roots: Iterable[Path], scripts_write: bool) -> None:
+        self._roots = tuple(dict.fromkeys(roots))
         self._scripts_write = scripts_write
-        self._stamps: dict[str, Stamp | None] = {}
-        for root in dict.fromkeys(roots):
-            self._add(str(root / name) for name in source_files(root))
+        self._versions: dict[str, _Version] = {}
+        self._add(self._sources())
 
     def loaded(self, events: Iterable[OriginsEvent]) -> None:
         """Look at these modules of a tree too, compiled ones that git ignores among them."""
         self._add(file for event in events for _, file in event.own)
 
     def refuse(self) -> None:
-        """`GpurunError` (exit code 5) if a file is not as it was when it was first looked at."""
-        for file, stamp in self._stamps.items():
-            if _stamp(file) != stamp:
-                raise GpurunError(
-                    f"{file} was changed while it was compared: its launches ran different code",
-                    "compare again, and leave both trees as they are until it is over",
-                    ExitCode.BENCHMARK_FAILED,
-                )
+        """`GpurunError` (exit code 5) if a file's content is not as it was when it was first looked
+        at, or if there is a new module."""
+        for file, version in self._versions.items():
+            if version.differs(file):
+                raise _edited(file, "changed")
+        for file in () if self._scripts_write else self._sources():
+            if file not in self._versions and file.endswith(".py"):
+                raise _edited(file, "added")
+
+    def _sources(self) -> Iterator[str]:
+        for root in self._roots:
+            yield from (str(root / name) for name in source_files(root))
 
     def _add(self, files: Iterable[str]) -> None:
         for file in files:
-            if file not in self._stamps and (file.endswith(".py") or not self._scripts_write):
-                self._stamps[file] = _stamp(file)
+            if file not in self._versions and (file.endswith(".py") or not self._scripts_write):
+                self._versions[file] = _Version(_stamp(file), _digest(file))
 
 
-def _stamp(file: str) -> Stamp | None:
+@dataclass(frozen=True)
+class _Version:
+    """A file at one time: what changes whenever it is written, and a hash of what it holds."""
+
+    stamp: tuple[int, int, int] | None
+    digest: bytes | None
+
+    def differs(self, file: str) -> bool:
+        """True if the file holds something else by now."""
+        touched = _stamp(file) != self.stamp
+        return touched and (self.digest is None or _digest(file) != self.digest)
+
+
+def _stamp(file: str) -> tuple[int, int, int] | None:
     try:
         status = os.lstat(file)
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _digest(file: str) -> bytes | None:
+    """None for a file that is missing, large, or none of bytes."""
+    try:
+        status = os.stat(file)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_READ:
+            return None
+        return hashlib.blake2b(Path(file).read_bytes()).digest()
+    except OSError:
+        return None
+
+
+def _edited(file: str, how: str) -> GpurunError:
+    return GpurunError(
+        f"{file} was {how} while it was compared: its launches ran different code",
+        "compare again, and leave both trees as they are until it is over",
+        ExitCode.BENCHMARK_FAILED,
+    )

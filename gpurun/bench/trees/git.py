@@ -39,6 +39,8 @@ SETTINGS = (
 )
 NOT_INSTALLED = re.compile(r"([\w./+-]+): (?:command )?not found$", re.MULTILINE)
 """A shell's line about the program of a filter."""
+SOURCES = ("*.py", "*.toml", "*.yaml", "*.yml", "*.json", "*.ini", "*.cfg")
+"""Files that a launch reads as code or configuration, where git does not know them."""
 MOST_OF_A_LINE = 10_000
 """The most commits of a branch that are distinguished; older records do not belong to its
 history."""
@@ -233,11 +235,16 @@ def open_repository(folder: Path) -> Repository:
 
 
 def source_files(folder: Path) -> list[str]:
-    """Files below `folder` that git tracks, and python files that it does not ignore, relative to
-    the folder; none outside of a repository."""
-    tracked = run_git(folder, "ls-files", "-z", "--recurse-submodules")
-    new = run_git(folder, "ls-files", "-z", "--others", "--exclude-standard", "--", "*.py")
-    return _entries(tracked.stdout) + _entries(new.stdout)
+    """Files below `folder` that git tracks, and modules and configurations that it does not ignore,
+    relative to the folder; `GpurunError` if git fails."""
+    found = []
+    for choice in (("--recurse-submodules",), ("--others", "--exclude-standard", "--", *SOURCES)):
+        words = ("ls-files", "-z", *choice)
+        done = run_git(folder, *words)
+        if done.returncode:
+            raise failure(words, done.stderr)
+        found += _entries(done.stdout)
+    return found
 
 
 def run_git(

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
@@ -67,6 +67,14 @@ class Sides:
         roots = (tree.root for tree in (self.baseline.tree, self.current.tree, self.users))
         others = dict.fromkeys(str(root) for root in roots if root != side.tree.root)
         return Trees(own=str(side.tree.root), others=tuple(others))
+
+    def slowed(self, name: str | None, seconds: float) -> Sides:
+        """The same sides, of which the one of this name sleeps in each step; None: neither does."""
+
+        def asleep(side: Side) -> Side:
+            return replace(side, planted_seconds=seconds if side.name == name else 0.0)
+
+        return replace(self, baseline=asleep(self.baseline), current=asleep(self.current))
 
 
 @contextmanager
@@ -152,24 +160,14 @@ def _set_up(
             source = _source(benchmark, users)
             target = _same_folder(side.tree, users, source)
             copy_needed(benchmark.needed, source, target, side.tree)
-    for side in sides:
-        set_up(side, users, benchmark, logs, tell)
-
-
-def set_up(
-    side: Side,
-    users: Tree,
-    benchmark: Benchmark,
-    logs: Path,
-    tell: Callable[[str], None],
-) -> None:
-    """Run the setup command on a side, where there is one; `SetupFailed` where it fails."""
     if benchmark.setup is None:
         return
-    tell(masked_text(f"setup of the {side.name} side: {benchmark.setup}"))
-    folder = _same_folder(side.tree, users, _source(benchmark, users))
-    variables = {**side.variables, "PWD": str(folder)}
-    run_setup(benchmark.setup, side.name, folder, variables, logs)
+    words = benchmark.setup.split()
+    for side in sides:
+        tell(masked_text(f"setup of the {side.name} side: {benchmark.setup}", words))
+        folder = _same_folder(side.tree, users, _source(benchmark, users))
+        variables = {**side.variables, "PWD": str(folder)}
+        run_setup(benchmark.setup, side.name, folder, variables, logs)
 
 
 def _same_folder(tree: Tree, users: Tree, folder: Path) -> Path:

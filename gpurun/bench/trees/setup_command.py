@@ -89,4 +89,5 @@ def _told(command: str, side: str, code: int, log: Path) -> str:
     with log.open(encoding="utf-8", errors="replace") as lines:
         last = deque((" ".join(line.split()) for line in lines if line.strip()), LAST_LINES)
     words = " | ".join(last) if last else "it wrote nothing"
-    return masked_text(f"setup failed on the {side} side: {command!r} ended with {code}: {words}")
+    text = f"setup failed on the {side} side: {command!r} ended with {code}: {words}"
+    return masked_text(text, command.split())

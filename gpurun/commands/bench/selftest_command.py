@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, parse_selftest
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.compare.compare_commits import CompareRequest
-from gpurun.bench.selftest.selftest_runner import not_tried, selftest, worst_with_others
+from gpurun.bench.selftest.selftest_runner import not_tried, selftest
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
 from gpurun.commands.bench.each_benchmark import of_each
@@ -17,16 +18,18 @@ from gpurun.commands.written_outputs import check_outputs, emit_json, say, telle
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import to_json
-from gpurun.report.selftest_text import pairs_in_all, selftest_lines
+from gpurun.report.selftest_text import selftest_lines
 from gpurun.trials.signal_guard import SignalGuard
 
+WORST_FIRST = ("interrupted", "wrong", "failed", "inconclusive", "pass")
+"""The document of several benchmarks is the one with the first of these verdicts."""
 HELP = f"""\
 usage: gpurun bench selftest [flags] [script.py args...]
 
-Compares HEAD with itself three times, in separate worktrees. As it is, the gate must stay green.
-It must go red when gpurun delays every step of one side, and when a line in a module of that side's
-tree does so. The slowdown is twice the threshold, and the records of the launches must show it.
-Nothing enters a history, and your tree is not touched.
+Compares HEAD with itself three times, in separate worktrees. As it is, the gate must stay green. It
+must go red if the current side sleeps in each step, and stay green if the baseline side does. The
+sleep costs twice the threshold, and the launches must record it. Nothing enters a history, and your
+tree is not touched.
 
 Exit code 0 all three are right, 3 undecided, 5 the gate answers wrong or the benchmark fails.
 
@@ -48,14 +51,14 @@ def run_selftest(argv: list[str]) -> int:
     """Try the gate; the exit codes are those of the help text."""
     options, quick = parse_selftest(argv)
     check_outputs(json=options.json)
-    pairs = QUICK_PAIRS if quick else options.max_pairs
+    most = QUICK_PAIRS if quick else options.max_pairs
     wanted = chosen_by(options)
     home = records_home(options.out)
     store = open_store(home, options.store, notice=say)
     asked = CompareRequest(
         ref="HEAD",
         home=home,
-        plan=GatePlan() if pairs is None else GatePlan.up_to(pairs),
+        plan=GatePlan() if most is None else GatePlan.up_to(most),
         deadline=time.monotonic() + (options.budget_seconds or math.inf),
         in_place=options.trials_in_place,
         keep=store.add,
@@ -70,10 +73,12 @@ def run_selftest(argv: list[str]) -> int:
             shown=lambda found: _shown(found, options),
             tell=asked.tell,
         )
-        found = worst_with_others(documents)
+        worst = min(documents, key=lambda one: WORST_FIRST.index(one.verdict))
+        found = replace(worst, others=tuple(one for one in documents if one is not worst))
         emit_json(options.json, to_json(found))
         answers = {part.part: part.answer for part in found.parts}
-        print_verdict(found.verdict, found.exit_code, **answers, pairs=pairs_in_all(found))
+        pairs = sum(part.comparison.pairs for part in found.parts)
+        print_verdict(found.verdict, found.exit_code, **answers, pairs=pairs)
         return found.exit_code
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, figure, percent
+from gpurun.diagnoses.api import Diagnosis, figure, kernel_figures, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
-from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
+from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.records.profile_figures import KernelShare
 from gpurun.timeline.model import Group, KernelMetrics
 
@@ -64,7 +64,7 @@ class KernelEfficiency(Diagnosis):
             severity,
             text,
             [
-                *_counters(slow),
+                *kernel_figures(slow),
                 figure("sm_activity_while_busy", activity, Source.ACTIVITY),
                 figure("sm_activity", evidence.sm_activity, Source.ACTIVITY),
                 figure("longest_kernel", None if top is None else top.name, Source.TIMELINE),
@@ -83,16 +83,6 @@ def _slowest(evidence: Evidence) -> tuple[KernelMetrics | None, float]:
         return None, 0.0
     severity = evidence.thresholds.severity("sm_throughput", slow.sm_percent / 100)
     return slow, severity if evidence.counters_alone else min(severity, WARNING / 2)
-
-
-def _counters(kernel: KernelMetrics | None) -> list[EvidenceFigure | None]:
-    if kernel is None:
-        return []
-    return [
-        figure("kernel", kernel.name, Source.KERNELS),
-        figure("sm_percent", kernel.sm_percent, Source.KERNELS),
-        figure("dram_percent", kernel.dram_percent, Source.KERNELS),
-    ]
 
 
 def activity_while_busy(evidence: Evidence) -> float | None:

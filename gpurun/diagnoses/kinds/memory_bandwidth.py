@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
+from gpurun.diagnoses.api import Diagnosis, figure, gain_without, kernel_figures, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
-from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
+from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.timeline.model import Group, KernelMetrics
 
 ADVICE = (
@@ -59,7 +59,7 @@ class MemoryBandwidth(Diagnosis):
             [
                 figure("fusable_kernels_share", share, Source.TIMELINE),
                 figure("dram_activity", dram, Source.ACTIVITY),
-                *_kernel_figures(kernel),
+                *kernel_figures(kernel),
             ],
             ADVICE,
             knob="compile",
@@ -109,13 +109,3 @@ def _said_of(kernel: KernelMetrics, evidence: Evidence) -> str:
     if evidence.thresholds.severity("dram_activity", used) >= WARNING:
         return f"a kernel waits for memory, DRAM throughput is {percent(used)}"
     return f"a kernel that moves data uses {percent(used)} of the memory's bandwidth"
-
-
-def _kernel_figures(kernel: KernelMetrics | None) -> list[EvidenceFigure | None]:
-    if kernel is None:
-        return []
-    return [
-        figure("kernel", kernel.name, Source.KERNELS),
-        figure("kernel_dram_percent", kernel.dram_percent, Source.KERNELS),
-        figure("kernel_sm_percent", kernel.sm_percent, Source.KERNELS),
-    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, figure, percent
+from gpurun.diagnoses.api import Diagnosis, figure, kernel_figures, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import WARNING, Finding, FindingType
@@ -67,10 +67,9 @@ class Occupancy(Diagnosis):
             severity,
             f"occupancy is {percent(_share(occupancy))}, {why}: {short_kernel_name(kernel.name)}",
             [
-                figure("kernel", kernel.name, Source.KERNELS),
+                *kernel_figures(kernel),
                 figure("occupancy_percent", occupancy, Source.KERNELS),
                 figure("theoretical_occupancy_percent", fits, Source.KERNELS),
-                figure("sm_percent", kernel.sm_percent, Source.KERNELS),
                 figure("registers_per_thread", kernel.registers, Source.KERNELS),
                 figure("shared_memory_bytes", kernel.shared_memory_bytes, Source.KERNELS),
                 figure("limit", ", ".join(causes) or None, Source.KERNELS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, figure, percent
+from gpurun.diagnoses.api import Diagnosis, figure, kernel_figures, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import Finding, FindingType
@@ -22,8 +22,7 @@ PARTIAL = "blocks of a multiple of 32 threads: the last warp of a block is padde
 
 
 class WarpEfficiency(Diagnosis):
-    """Threads of a warp are idle: the warp takes each branch in turn, or the block does not fill
-    it.
+    """Threads of a warp are idle: branches run in turn, or the block does not fill the warp.
 
     Triggered, by kernel, by less than 80 % of a warp's threads active per instruction.
     """
@@ -49,10 +48,9 @@ class WarpEfficiency(Diagnosis):
             evidence.thresholds.severity("warp_efficiency", efficiency),
             f"warp efficiency is {percent(efficiency)}{told}: {short_kernel_name(kernel.name)}",
             [
-                figure("kernel", kernel.name, Source.KERNELS),
+                *kernel_figures(kernel),
                 figure("warp_efficiency", efficiency, Source.KERNELS),
                 figure("block_threads", threads, Source.KERNELS),
-                figure("sm_percent", kernel.sm_percent, Source.KERNELS),
             ],
             ADVICE if threads is None else (PARTIAL, *ADVICE),
         )

@@ -22,7 +22,8 @@ from pathlib import Path
 
 import gpurun
 from gpurun.arguments.options import Target, TargetKind
-from gpurun.isolation.available_modes import PROBE, PROBE_CODE, probe_folder
+from gpurun.isolation.available_modes import CHANGES, PROBE_CODE, place_files, probe_folder
+from gpurun.isolation.folder_removal import discard
 from gpurun.isolation.rank_layers.layer_cleaner import is_of_run, layers, sweep
 from gpurun.isolation.sandbox import familiar_folders
 from gpurun.launch.launch_command import command_line
@@ -86,8 +87,10 @@ def available() -> tuple[bool, str]:
         run.mkdir()
         here = Path.cwd() if os.access(".", os.W_OK) else folder
         target = here / f".gpurun-probe-{os.getpid()}-{time.monotonic_ns()}"
-        probe = (sys.executable, "-I", "-S", "-c", PROBE, str(target))
+        probe = (sys.executable, "-I", "-S", "-c", CHANGES, str(target))
         try:
+            place_files(target)
+            placed = _names_below(target)
             done = subprocess.run(
                 _entry_words(probe, run, (), probe=True),
                 env={**os.environ, "RANK": "1"},
@@ -99,15 +102,16 @@ def available() -> tuple[bool, str]:
         except subprocess.TimeoutExpired:
             return False, "a probe did not end"
         finally:
-            reached = target.exists()
-            target.unlink(missing_ok=True)
+            after = _names_below(target)
+            discard(target)
             finish(run)
-    if reached:
+    if after != placed:
         return False, "a probe's file reached the real folder"
     lines = done.stderr.decode(errors="replace").splitlines()
     if done.returncode != PROBE_CODE:
         words = lines[-1] if lines else f"exit code {done.returncode}"
-        return False, words.rpartition("no private layer for rank 1: ")[2]
+        _, begun, reason = words.rpartition("no private layer for rank 1: ")
+        return False, reason if begun else f"a probe could not write ({words})"
     return True, "; ".join(lines)
 
 
@@ -122,6 +126,10 @@ def finish(run_dir: Path, seconds: float = END_SECONDS) -> bool:
         if not left or time.monotonic() > end:
             return not left
         time.sleep(0.01)
+
+
+def _names_below(folder: Path) -> list[str]:
+    return sorted(str(path) for path in folder.rglob("*"))
 
 
 def _places() -> list[str]:

@@ -15,8 +15,6 @@ from multiprocessing import process
 from types import FrameType, ModuleType
 from typing import Any
 
-from gpurun.knobs.loading.file_positions import own_positions
-
 SENT_TO_ALL = frozenset(
     getattr(signal, f"SIG{name}")
     for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "CONT", "XCPU")
@@ -37,10 +35,7 @@ def is_added() -> bool:
 
 
 def keep_apart(worker: ModuleType) -> None:
-    """In an added worker, before its loop begins; `worker` is `torch.utils.data._utils.worker`.
-
-    Raises OSError if it must share the position of a file.
-    """
+    """In an added worker, before its loop begins; `worker` is `torch.utils.data._utils.worker`."""
     handling: Any = worker.signal_handling
     set_handlers_of_torch = handling._set_worker_signal_handlers
 
@@ -51,7 +46,6 @@ def keep_apart(worker: ModuleType) -> None:
 
     handling._set_worker_signal_handlers = set_handlers
     signal.set_wakeup_fd(-1)  # a script's own event loop would read of it, too
-    own_positions()
 
 
 def serve_apart() -> None:

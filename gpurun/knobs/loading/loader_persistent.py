@@ -53,7 +53,7 @@ class LoaderPersistent(Knob):
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Set `persistent_workers` of the loaders that have workers."""
         from gpurun.knobs.loading.applied.lasting_workers import keep_draws
-        from gpurun.knobs.loading.applied.workers_at_exit import end_workers_at_exit
+        from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit
 
         keep_draws()
         end_workers_at_exit()

@@ -42,7 +42,7 @@ class LoaderPinMemory(Knob):
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Set `pin_memory` of the loaders whose batches are in host memory."""
-        from gpurun.knobs.loading.applied.workers_at_exit import end_workers_at_exit
+        from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit
 
         end_workers_at_exit()
 

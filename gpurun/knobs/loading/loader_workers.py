@@ -121,11 +121,11 @@ class LoaderWorkers(Knob):
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `num_workers` of the loaders that can have them."""
         from gpurun.knobs.loading.applied.changed_datasets import watch_datasets
+        from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit, on_opening
         from gpurun.knobs.loading.applied.worker_starts import start_apart
-        from gpurun.knobs.loading.applied.workers_at_exit import end_workers_at_exit
 
         end_workers_at_exit()
-        start_apart()
+        on_opening(start_apart)
 
         def edit(call: LoaderCall) -> None:
             if call.training is False:

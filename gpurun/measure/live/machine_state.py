@@ -12,6 +12,7 @@ from gpurun.measure.nvml import DeviceSampler
 from gpurun.measure.other_programs import STAT, busy_seconds_in, shared_cores
 from gpurun.measure.start_ticks import start_ticks
 from gpurun.records.monitor import GpuProcess, GpuState, HostState, MonitorReport
+from gpurun.records.script_arguments import masked
 from gpurun.rundir import read_json
 
 
@@ -104,9 +105,10 @@ def _runs(folder: Path) -> bool:
 
 
 def command_of(pid: int) -> str | None:
-    """The command line of a process; None if it is gone, hidden or of the kernel."""
+    """The command line of a process without secrets; None if it is gone, hidden or the kernel's."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return None
-    return " ".join(word.decode(errors="replace") for word in words).strip() or None
+    shown = masked([word.decode(errors="replace") for word in words])
+    return " ".join(shown).strip() or None

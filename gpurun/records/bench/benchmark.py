@@ -120,6 +120,7 @@ class BenchmarkRecord:
     `time`: when it ended, ISO 8601 with its offset from UTC (see `utc_text`). `dirty`: the working
     tree differed from `commit`. `batch_size`: samples a step. `steps`: those of one launch;
     `whole`: the script ended by itself after them, it was not stopped. `parameters`: of the model.
+    `secrets_sha256`: four digits for the secrets that `args` shows masked, None without any.
     """
 
     id: str
@@ -149,6 +150,7 @@ class BenchmarkRecord:
     purpose: BenchmarkPurpose = BenchmarkPurpose.BENCH
     parameters: int | None = None
     whole: bool | None = None
+    secrets_sha256: str | None = None
     schema: str = BENCHMARK_SCHEMA
 
 

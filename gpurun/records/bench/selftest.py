@@ -5,32 +5,29 @@ from __future__ import annotations
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.record import record
 
-SELFTEST_SCHEMA = "gpurun/selftest@1"
+SELFTEST_SCHEMA = "gpurun/selftest@2"
 
 
 @record
 class SelftestPart:
     """One comparison of HEAD with itself.
 
-    `part`: "unchanged", "runtime" (gpurun's runtime delays each step of the current side) or
-    "module" (a line in `file`, relative to that side's tree, does). `expected` and `answer`:
-    "green" (the gate passes), "red" (it finds the throughput lost); The answer may also be
-    "undecided", or None if the comparison came to no verdict.
+    `part`: "unchanged", "slower" (the current side sleeps in each step) or "faster" (the baseline
+    side does). `expected` and `answer`: "green" (the gate passes) or "red" (it finds the throughput
+    lost). The answer may also be "undecided", or None if the comparison came to no verdict.
 
-    `planted_slowdown`: the fraction of throughput that the planted delay costs. `step_seconds`: the
-    delay that was asked for in each step; `planted_step_seconds`: the least and the most that a
-    launch recorded; None where nothing was planted. `right`: None where it is undecided. `wrong`:
-    what is wrong, in one line.
+    `planted_slowdown`: the `slowdown` that the comparison should find, negative in "faster".
+    `step_seconds`: the sleep in each step; the launches of `comparison` say how long they slept.
+    Both are 0 where nothing differs. `right`: None where it is undecided. `wrong`: what is wrong,
+    in one line.
     """
 
     part: str
     expected: str
     answer: str | None
     right: bool | None
-    planted_slowdown: float | None
-    step_seconds: float | None
-    planted_step_seconds: tuple[float, float] | None
-    file: str | None
+    planted_slowdown: float
+    step_seconds: float
     wrong: str | None
     comparison: Comparison
 
@@ -50,13 +47,12 @@ class Selftest:
     command: tuple[str, ...]
     verdict: str
     exit_code: int
-    commit: str | None
-    dirty: bool | None
-    threshold: float | None
     max_pairs: int
-    parts: tuple[SelftestPart, ...]
-    recommendation: str
-    seconds: float
+    commit: str | None = None
+    dirty: bool | None = None
+    threshold: float | None = None
+    parts: tuple[SelftestPart, ...] = ()
+    recommendation: str = ""
     notes: tuple[str, ...] = ()
     error: str | None = None
     others: tuple[Selftest, ...] = ()

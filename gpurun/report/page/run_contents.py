@@ -30,6 +30,7 @@ from gpurun.records.tuning import (
 )
 from gpurun.report.page.recorded_series import Gauge, LossCurve, gauges_of, loss_curve
 from gpurun.rundir import read_json
+from gpurun.timeline.limits import limited
 from gpurun.tuner.planned_work import PlannedWork, planned_work
 
 T = TypeVar("T")
@@ -115,9 +116,10 @@ class _Reader:
 def read_contents(path: Path, examine: Examine) -> RunContents:
     """The contents of a run folder, or of one document that `--json` wrote.
 
-    `GpurunError` if it is neither.
+    `GpurunError` if it is neither, or if it takes too much to read.
     """
-    contents = _of_document(path) if path.is_file() else _of_folder(path, examine)
+    with limited([path]):
+        contents = _of_document(path) if path.is_file() else _of_folder(path, examine)
     documents = (contents.tuning, contents.scaling, contents.comparison, contents.history)
     if any((*documents, contents.recordings, contents.trials)):
         return contents

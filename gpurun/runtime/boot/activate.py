@@ -6,13 +6,11 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from importlib._bootstrap import module_from_spec
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
 from gpurun.records.codec import from_json
-from gpurun.records.frames import drop_frame
 from gpurun.records.spec import RunSpec
 from gpurun.runtime.boot import exit_record, orphan_ranks, rank_output
 from gpurun.runtime.core.patching import replace
@@ -59,38 +57,16 @@ def activate(spec_path: str) -> None:
 def _give_way() -> None:
     """Let the script import a module of its own that is called `gpurun`, and do not come between
     it and `-m coverage run`.
-
-    Ours find one another without that name, once the packages right below it are there.
     """
     main = sys.argv[0] if getattr(sys, "argv", None) else ""
     folder = "" if main in ("", "-c", "-m") else os.path.dirname(os.path.realpath(main))
-    own = PathFinder.find_spec("gpurun", [folder])
+    own = PathFinder.find_spec("gpurun", [folder, *sys.path])
     if own is not None and own.loader is not None and own.origin != f"{PACKAGE}__init__.py":
-        import gpurun.errors
-        import gpurun.identity_map
-        import gpurun.knobs
-        import gpurun.numa  # noqa: F401
+        from gpurun.runtime.boot import scripts_own_gpurun
 
-        sys.modules["gpurun"] = module_from_spec(own)
-        sys.modules["gpurun"].__class__ = OwnModule
+        scripts_own_gpurun.leave_name(own)
     if "coverage" not in sys.modules and any("coverage" in word for word in sys.orig_argv):
         when_imported("coverage.inorout", _keep_out)
-
-
-class OwnModule(ModuleType):
-    """A module of the user's that runs when the script first uses it, not before."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # `inspect` asks all modules for some
-            raise AttributeError(name)
-        self.__class__ = ModuleType  # type: ignore[assignment]
-        try:
-            self.__loader__.exec_module(self)  # type: ignore[union-attr]
-        except BaseException as error:
-            sys.modules.pop(self.__name__, None)
-            drop_frame(error)
-            raise
-        return getattr(self, name)
 
 
 def _keep_out(inorout: ModuleType) -> None:

@@ -58,7 +58,9 @@ def _main():  # type: () -> None
         _activate(here)
     except Exception as error:
         try:
-            with open(os.environ["GPURUN_SPEC"] + ".error", "w") as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+            mark = os.open(os.environ["GPURUN_SPEC"] + ".error", flags, 0o644)
+            with os.fdopen(mark, "w") as file:
                 file.write("{}: {}\n".format(type(error).__name__, error))  # noqa: UP032
         except OSError:
             pass  # an unwritable folder must not stop the script; the launcher notes the silence

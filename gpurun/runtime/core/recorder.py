@@ -20,8 +20,11 @@ from gpurun.records.codec import to_json
 from gpurun.records.events import HookEvent, ProcessEvent
 from gpurun.records.script_arguments import masked, masked_text
 
-FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+"""A link is nothing of ours: others may have left it where they can write."""
 LEAST_NUMBER = 200
+READ = 5000
+"""Characters of an error's text in which secrets are looked for; a tenth of them is kept."""
 _ENCODER = json.JSONEncoder(default=repr, separators=(",", ":"))
 
 
@@ -195,7 +198,7 @@ def _opened(path: str, flags: int, mode: int = 0o644) -> int:
 def error_text(error: BaseException) -> str:
     """An error in words, as a record holds it; raises nothing."""
     try:
-        return masked_text(f"{type(error).__name__}: {error}"[:500])
+        return masked_text(f"{type(error).__name__}: {error}"[:READ])[:500]
     except Exception:  # the text of an error may come from anybody's `__str__`
         return type(error).__name__
 

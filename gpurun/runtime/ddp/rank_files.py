@@ -16,6 +16,7 @@ from gpurun.records.frames import drop_frame, transparent
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.ddp import rank_layer
+from gpurun.runtime.trial import folder_renames
 
 
 def install(rank: int) -> None:
@@ -28,7 +29,9 @@ def install(rank: int) -> None:
 
 
 def take_over_creations() -> None:
-    """From here on this process may make a folder or link that rank 0 has just made."""
+    """From here on this process may make a folder or link that rank 0 has just made, and rename a
+    folder that was there before."""
+    folder_renames.install()
     for name, yield_to in (("mkdir", _watch_mkdir), ("symlink", _watch_symlink)):
         original = getattr(os, name)
         if replace(os, name, yield_to) and original in os.supports_dir_fd:

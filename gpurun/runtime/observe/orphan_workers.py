@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from gpurun.knobs.loading.added_workers import end_apart, is_added, keep_apart
+from gpurun.knobs.loading.file_positions import own_positions
 from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import guarded, replace
 
@@ -42,6 +43,7 @@ def guard(worker: ModuleType) -> None:
             if not is_added():
                 return original(*args, **kwargs)
             guarded("added workers", keep_apart)(worker)
+            _own_positions()
             try:
                 return original(*args, **kwargs)
             finally:
@@ -50,6 +52,19 @@ def guard(worker: ModuleType) -> None:
         return worker_loop
 
     replace(worker, "_worker_loop", make)
+
+
+def _own_positions() -> None:
+    """End an added worker that would mix up the records of a file: its loader raises an error."""
+    try:
+        own_positions()
+    except OSError as error:
+        path = os.path.realpath(error.filename or "")
+        raise SystemExit(
+            f"gpurun: the setting loader_workers ends this worker: {path} cannot be opened again "
+            f"({error.strerror}), and forked workers would share its position\n"
+            "gpurun: leave loader_workers out of the settings"
+        ) from None
 
 
 def end_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""Lets a trial rename folders that were there before it, also where the kernel refuses that.
+"""Lets trials and ranks rename folders that were there before, also where the kernel refuses it.
 
 An overlay that an ordinary user mounts cannot redirect a folder (`redirect_dir` and `userxattr`
 exclude each other): rename(2) fails with EXDEV. There the entries are moved one by one.

@@ -15,9 +15,6 @@ from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
 
-HERE = ("127.", "::1", "::ffff:127.", "localhost", "0.0.0.0")
-"""Beginnings of addresses of this machine."""
-
 
 def count() -> None:
     """Record each connection from now on."""
@@ -41,16 +38,27 @@ def _watched(original: Callable[..., Any], module: ModuleType) -> Callable[..., 
             raise
         finally:
             if self.family in internet and self.type == module.SOCK_STREAM:
-                note(self, *args)
+                note(module, self, *args)
 
     return connect
 
 
-def _note(socket: Any, address: tuple[Any, ...]) -> None:
-    """One event, unless the other end is this machine: the kernel then takes its address for ours.
+def _note(module: ModuleType, made: Any, address: tuple[Any, ...]) -> None:
+    """One event, unless the other end is this machine.
 
     The other end may not have answered yet, or refuse: it was asked.
     """
-    host, port = str(address[0]), address[1]
-    if not host.startswith(HERE) and socket.getsockname()[0] != host:
+    host, port, *more = address
+    with module.socket(made.family, module.SOCK_DGRAM) as asked:
+        here = _can_be_bound(asked, (host, 0, *more))
+    if not here:
         RECORDER.event(TraitEvent(trait=CONNECTED, detail=f"{host}:{port}"))
+
+
+def _can_be_bound(made: Any, address: tuple[Any, ...]) -> bool:
+    """True for an address or a name of this machine, its own in a network among them."""
+    try:
+        made.bind(address)
+    except OSError:
+        return False
+    return True

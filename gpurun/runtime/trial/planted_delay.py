@@ -1,8 +1,8 @@
-"""A slow-down planted on purpose, so that `gpurun bench selftest` can see its gate fail.
+"""A slow-down on purpose (`TrialSpec.planted_seconds`), by which a selftest sees its gate fail.
 
-Every step of the clock takes a given time longer. The host is kept busy for that long, and so is
-the device where CUDA is in use: whichever of them the training waits for is then late by just that,
-and neither delay is hidden behind the other side's work. What was really added is measured and
+Every step of the clock takes so much longer. The host is kept busy for that long, and so is the
+device where CUDA is in use: whichever of them the training waits for is then late by just that, and
+neither delay is hidden behind the other side's work. The time that was really added is measured and
 written down.
 """
 
@@ -23,18 +23,22 @@ SPUN_NS = 500_000
 """The end of each delay is spun through: a sleep wakes up tens of microseconds late."""
 CALIBRATION_CYCLES = 10_000_000
 """Long enough that launching the kernel does not count, short enough for one step (5 ms)."""
-RUNTIME = "runtime"
-"""Where a slow-down is planted that no file of the tree asked for."""
 
 now = time.perf_counter_ns
 
 
-class _Planted:
-    """One planted slow-down of this process. `where`: who asked for it."""
+def plant(seconds: float) -> None:
+    """Make each further step of this process take `seconds` longer."""
+    planted = _Planted(seconds)
+    exit_metrics.BEFORE_END.append(planted.write)
+    CLOCK.listeners.append(guarded("planted delay", planted.delay))
 
-    def __init__(self, seconds: float, where: str) -> None:
+
+class _Planted:
+    """The slow-down of this process."""
+
+    def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.where = where
         self._process = os.getpid()
         self._cycles: int | None = None
         self._delays = 0
@@ -56,9 +60,7 @@ class _Planted:
     def write(self) -> None:
         """Write the time that was added; a forked child has added none."""
         if os.getpid() == self._process:
-            RECORDER.event(
-                PlantedEvent(self.where, self.seconds, self._delays, self._spent_ns / 1e9)
-            )
+            RECORDER.event(PlantedEvent(self.seconds, self._delays, self._spent_ns / 1e9))
 
     def _delay_device(self) -> None:
         torch = sys.modules.get("torch")
@@ -80,28 +82,3 @@ def _cycles_per_second(torch: ModuleType) -> float:
     end.record()
     end.synchronize()
     return CALIBRATION_CYCLES / (float(begin.elapsed_time(end)) / 1000)
-
-
-_PLANTED: list[_Planted] = []
-
-
-def plant(seconds: float, where: str) -> None:
-    """Make each further step of this process take `seconds` longer.
-
-    `where`: the file whose code asks for it, or "runtime". A file that is loaded twice counts once.
-    """
-    if where != RUNTIME:
-        where = os.path.realpath(where)
-    if any(one.where == where for one in _PLANTED):
-        return
-    planted = _Planted(seconds, where)
-    if not _PLANTED:
-        exit_metrics.BEFORE_END.append(write_all)
-    _PLANTED.append(planted)
-    CLOCK.listeners.append(guarded("planted delay", planted.delay))
-
-
-def write_all() -> None:
-    """Write, at the end of the process, every delay that was planted in it."""
-    for planted in _PLANTED:
-        planted.write()

@@ -21,7 +21,7 @@ from gpurun.runtime.core.post_import import when_imported
 Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Makes the stand-in of a function."""
 
-LOCAL_MLFLOW = os.environ.get("MLFLOW_TRACKING_URI", "file:///tmp/gpurun-trial-mlruns")
+LOCAL_MLFLOW = os.environ.get("MLFLOW_TRACKING_URI")
 """The folder that the launcher gave it, which disappears."""
 
 
@@ -63,14 +63,15 @@ def _forced(**values: object) -> Make:
 
 def _always(value: object) -> Make:
     """Call the original with this one argument, whatever the script gives it."""
-    return lambda original: lambda *args, **kwargs: original(value)
+    return lambda original: transparent(lambda *args, **kwargs: original(value))
 
 
 def _returning(result: object) -> Make:
-    return lambda original: lambda *args, **kwargs: result
+    return lambda original: transparent(lambda *args, **kwargs: result)
 
 
 def _upload(original: Callable[..., Any]) -> Callable[..., Any]:
+    @transparent
     def upload(*args: object, **kwargs: object) -> NothingUploaded:
         result = NothingUploaded("")
         named = [a for a in args if isinstance(a, str)]

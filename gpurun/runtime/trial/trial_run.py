@@ -47,7 +47,7 @@ def install(spec: RunSpec) -> None:
     if spec.trial.planted_seconds:
         from gpurun.runtime.trial import planted_delay
 
-        planted_delay.plant(spec.trial.planted_seconds, planted_delay.RUNTIME)
+        planted_delay.plant(spec.trial.planted_seconds)
     if spec.trial.rounded:
         from gpurun.runtime.trial import bf16_rounding
 

@@ -20,11 +20,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_loaders
 
 from gpurun.identity_map import IdentityMap
+from gpurun.knobs.loading.applied.loader_iterators import Loader, on_reading
 from gpurun.knobs.loading.dataset_state import dataset_state
 from gpurun.knobs.loading.marked_arguments import MarkedTrue
-from gpurun.records.frames import drop_frame, transparent
-
-Loader = DataLoader[Any]
+from gpurun.records.frames import transparent
 
 _states: IdentityMap[int | None] = IdentityMap()
 """Of loaders whose workers live on: what their data set was like when it was opened last."""
@@ -38,7 +37,6 @@ def keep_draws() -> None:
     give those whose data set has changed new workers."""
     iterator: Any = torch_loaders._MultiProcessingDataLoaderIter
     original = iterator._reset
-    next_data = iterator._next_data
     opened = DataLoader.__iter__
 
     @functools.wraps(opened)
@@ -58,18 +56,14 @@ def keep_draws() -> None:
         _ended[self] = False
         original(self, loader, first_iter)
 
-    @functools.wraps(next_data)
-    def _next_data(self: torch_loaders._BaseDataLoaderIter) -> Any:
-        try:
-            return next_data(self)
-        except BaseException as error:
-            _ended[self] = isinstance(error, StopIteration)
-            drop_frame(error)
-            raise
-
     iterator._reset = _reset
-    iterator._next_data = _next_data
     DataLoader.__iter__ = __iter__  # type: ignore[method-assign]
+    on_reading(_read)
+
+
+def _read(iterator: Any, error: BaseException | None) -> None:
+    if error is not None:
+        _ended[iterator] = isinstance(error, StopIteration)
 
 
 def _renew_workers(loader: Loader) -> None:

@@ -6,23 +6,22 @@ import functools
 import secrets
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from gpurun.knobs.api import Hooks
+from gpurun.knobs.loading.applied.loader_iterators import Loader, on_opening
 from gpurun.knobs.loading.applied.segment_lender import Lender
 from gpurun.knobs.loading.applied.segment_returns import Returns
 from gpurun.knobs.loading.applied.shared_segments import TOKEN, holders_when_alone
 from gpurun.knobs.loading.marked_arguments import MarkedTrue
 from gpurun.records.frames import transparent
 
-T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
-Loader = DataLoader[Any]
 Storage = torch.UntypedStorage
 
 
@@ -43,31 +42,21 @@ class ReusedSegments:
         self._here = _Thread()
 
     def install(self, dataloader: Any) -> None:
-        """Replace the methods that open a loader, allocate in its workers, and pin."""
+        """Act when a loader is opened, when its workers allocate, and when batches are pinned."""
         storage: Any = torch.UntypedStorage
         self._make = storage._new_shared
         storage._new_shared = classmethod(self._lending(storage._new_shared.__func__))
-        iterator = dataloader._MultiProcessingDataLoaderIter
-        iterator.__init__ = self._opening(iterator.__init__)
+        on_opening(self._opening)
         pinning = dataloader._utils.pin_memory
         pinning.pin_memory = self._watched_pin(pinning.pin_memory)
         pinning._pin_memory_loop = self._returning(pinning._pin_memory_loop)
 
-    def _opening(self, original: Callable[[T, Loader], None]) -> Callable[[T, Loader], None]:
+    def _opening(self, iterator: Any, loader: Loader, afterwards: ExitStack) -> None:
         """Workers are forked from the thread that opens a loader, and find there what it set."""
-        here = self._here
-
-        @functools.wraps(original)
-        @transparent
-        def __init__(iterator: T, loader: Loader) -> None:
-            if isinstance(loader.pin_memory, MarkedTrue):
-                here.lender = self._guarded(lambda: self._lender(loader.prefetch_factor or 2))
-            try:
-                original(iterator, loader)
-            finally:
-                here.lender = None
-
-        return __init__
+        if isinstance(loader.pin_memory, MarkedTrue):
+            prefetch = loader.prefetch_factor or 2
+            self._here.lender = self._guarded(lambda: self._lender(prefetch))
+            afterwards.callback(setattr, self._here, "lender", None)
 
     def _lender(self, prefetch: int) -> Lender:
         return Lender(self._make, self._token, self._holders, prefetch)

@@ -11,10 +11,10 @@ import signal
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from torch.utils.data import dataloader as torch_loaders
 from torch.utils.data._utils import signal_handling
 
 from gpurun.knobs.loading.added_workers import MARK, SENT_TO_ALL, settings_of_children
@@ -26,28 +26,14 @@ END_SECONDS = 0.1
 """A worker that was killed is gone after so long."""
 
 
-@functools.cache
-def start_apart() -> None:
+def start_apart(iterator: Any, loader: Any, afterwards: ExitStack) -> None:
     """Have the workers of loaders with a `MarkedInt` of them keep apart (see `added_workers`)."""
-    iterators: Any = torch_loaders._MultiProcessingDataLoaderIter
-    original = iterators.__init__
-
-    @functools.wraps(original)
-    @transparent
-    def __init__(iterator: Any, loader: Any) -> None:
-        if not isinstance(loader.num_workers, MarkedInt):
-            original(iterator, loader)
-            return
+    if isinstance(loader.num_workers, MarkedInt):
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _waiting(loader))
+        afterwards.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
+        afterwards.callback(_Ends, iterator)
         settings_of_children()[MARK] = True
-        try:
-            original(iterator, loader)
-        finally:
-            settings_of_children().pop(MARK, None)
-            _Ends(iterator)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-    iterators.__init__ = __init__
+        afterwards.callback(settings_of_children().pop, MARK, None)
 
 
 def _waiting(loader: Any) -> frozenset[signal.Signals]:
