@@ -236,6 +236,23 @@ def test_a_disturbed_pair_is_launched_again(tmp_path: Path) -> None:
                     "(thermal)"] * MOST_AGAIN  # fmt: skip
 
 
+def test_a_pair_is_in_the_file_before_it_is_told(tmp_path: Path) -> None:
+    course = HistoryCourse(tmp_path, unbuilt=(8,), max_pairs=12)
+    kept: list[str] = []
+
+    def tell(line: str) -> None:
+        if line.startswith("pair ") or " is skipped: " in line:
+            found = from_json(BisectionReport, json.loads(course.path.read_text()))
+            kept.append(f"{len(found.pairs)} {len(found.skipped)} {line}")
+
+    course.runner.asked = replace(course.runner.asked, tell=tell)
+    course.run()
+    skip = next(number for number, line in enumerate(kept) if " is skipped: " in line)
+    assert kept[skip].startswith(f"{skip} 1 080808080 is skipped")
+    for number, line in enumerate(kept[:skip] + kept[skip + 1 :], 1):
+        assert line.startswith(f"{number} {int(number > skip)} pair {number}: ")
+
+
 def test_a_search_that_was_killed_after_any_pair_goes_on_from_its_file(tmp_path: Path) -> None:
     pairs = len(HistoryCourse(tmp_path).run().pairs)
     for number in (1, pairs // 2, pairs - 1):

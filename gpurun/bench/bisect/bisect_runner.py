@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
@@ -199,41 +198,42 @@ class BisectRunner:
             if time.monotonic() + measuring.estimate(wanted) > self.asked.deadline:
                 return
             try:
-                changes = self._pair(wanted, measuring)
+                self.found, told = self._pair(wanted, measuring)
             except Unmeasurable as error:
-                changes = self._skipped(error, measuring)
+                self.found, told = self._skipped(error, measuring)
             self.interruption.hold()
-            seconds = time.monotonic() - began
-            self.found = replace(self.found, seconds=seconds, **changes)
+            self.found = replace(self.found, seconds=time.monotonic() - began)
             write_json(path, to_json(self.found))
+            self.asked.tell(told)
             self.interruption.release()
 
-    def _pair(self, wanted: Measure, measuring: CommitLauncher) -> dict[str, Any]:
-        """One more pair; none where a recorded cause befell one half of it: it is taken again."""
+    def _pair(self, wanted: Measure, measuring: CommitLauncher) -> tuple[BisectionReport, str]:
+        """The document with one more pair, and a line that tells it. Without one where a recorded
+        cause befell one half of the pair: it is launched again."""
         taken = measuring.pair(wanted)
         cause = disturbance(taken.first, taken.second, live=taken.ratio is not None)
         if cause is not None:
             self._again += 1
             if self._again <= MOST_AGAIN:
-                measuring.remember(f"a pair is launched again: {cause}")
-                return {}
+                again = f"a pair is launched again: {cause}"
+                return replace(self.found, notes=(*self.found.notes, again)), again
             measuring.remember(f"a pair counts although {cause}: this happened too often")
         before, now = (one.steps_per_second or math.nan for one in (taken.first, taken.second))
         if taken.ratio is not None:
             now = before * math.exp(-taken.ratio.log)
-        number = len(self.found.pairs) + 1
-        self.asked.tell(
-            f"pair {number}: {short(wanted.against)} {before:.4g}, {short(wanted.commit)} "
-            f"{now:.4g} steps/s ({signed_percent(now / before - 1)})"
-        )
         self.interruption.hold()  # records come first, so that a kill loses none
         records = (self._kept(wanted.against, taken.first), self._kept(wanted.commit, taken.second))
         error = None if taken.ratio is None else taken.ratio.error
         names = (wanted.commit, wanted.against)
         pair = BisectedPair(*names, wanted.against_first, now, before, error, records)
-        return {"pairs": (*self.found.pairs, pair)}
+        pairs = (*self.found.pairs, pair)
+        change = signed_percent(now / before - 1)
+        told = f"{short(pair.against)} {before:.4g}, {short(pair.commit)} {now:.4g} steps/s"
+        return replace(self.found, pairs=pairs), f"pair {len(pairs)}: {told} ({change})"
 
-    def _skipped(self, failed: Unmeasurable, measuring: CommitLauncher) -> dict[str, Any]:
+    def _skipped(
+        self, failed: Unmeasurable, measuring: CommitLauncher
+    ) -> tuple[BisectionReport, str]:
         """Leave out a commit that cannot be measured; `GpurunError` for an end of the range."""
         commit, error, line = failed.commit, failed.error, self.found.line
         self.interruption.hold()
@@ -245,9 +245,9 @@ class BisectRunner:
                 what = f"{name} ({short(commit)}) cannot be measured: {error.what}"
                 todo = error.todo or "name an end of the range whose benchmark runs"
                 raise GpurunError(what, todo, error.code)
-        self.asked.tell(f"{short(commit)} is skipped: {error.what}")
         skipped = (replace(c, skipped=error.what) if c.commit == commit else c for c in line[1:])
-        return {"commits": tuple(skipped)}
+        told = f"{short(commit)} is skipped: {error.what}"
+        return replace(self.found, commits=tuple(skipped)), told
 
     def _kept(self, commit: str, launch: Launch) -> str | None:
         version = Version(commit, None, False)
