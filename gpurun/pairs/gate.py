@@ -40,10 +40,12 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class GatePlan:
-    """When the gate looks, after so many pairs. `irrelevant`: see `IRRELEVANT`."""
+    """When the gate looks, after so many pairs. The others: see the constants."""
 
     looks: tuple[int, ...] = LOOKS
     irrelevant: float = IRRELEVANT
+    regression_error: float = REGRESSION_ERROR
+    pass_error: float = PASS_ERROR
 
     @classmethod
     def up_to(cls, max_pairs: int) -> GatePlan:
@@ -62,11 +64,11 @@ class GatePlan:
         """The one-sided errors of the lower and the upper bound at a look."""
         early = len(self.looks) - 1
         if not early:
-            return REGRESSION_ERROR, PASS_ERROR
+            return self.regression_error, self.pass_error
         last = pairs == self.looks[-1]
         lower = LAST_OF_REGRESSION if last else (1 - LAST_OF_REGRESSION) / early
         upper = LAST_OF_PASS if last else (1 - LAST_OF_PASS) / early
-        return lower * REGRESSION_ERROR, upper * PASS_ERROR
+        return lower * self.regression_error, upper * self.pass_error
 
 
 DEFAULT = GatePlan()
@@ -206,7 +208,7 @@ def _look(gated: Gated, readings: Sequence[Reading], plan: GatePlan, metrics: in
         gated.threshold,
         slowdown=metric.slowdown(found.log),
         interval=(metric.slowdown(low), metric.slowdown(high)),
-        p_value=min(1.0, found.tail(irrelevant) * metrics * REGRESSION_ERROR / lower),
+        p_value=min(1.0, found.tail(irrelevant) * metrics * plan.regression_error / lower),
         pair_sd=found.pair_sd,
     )
 

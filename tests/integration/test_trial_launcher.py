@@ -12,6 +12,7 @@ import pytest
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.available_modes import require
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.pairs.live_launches import LiveLaunches
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import Setting, TrialSpec
 from gpurun.trials.launch_request import LaunchRequest, Ranks
@@ -72,11 +73,11 @@ def launcher(tmp_path: Path) -> Iterator[TrialLauncher]:
 
 
 @pytest.fixture
-def isolated(launcher: TrialLauncher) -> TrialLauncher:
-    """One whose trials can be live pairs."""
+def isolated(launcher: TrialLauncher) -> LiveLaunches:
+    """Of a launcher whose trials can be live pairs."""
     if launcher.mode is Mode.IN_PLACE:
         pytest.skip("trials work on the real files")
-    return launcher
+    return LiveLaunches(launcher)
 
 
 def kind(outcome: Outcome) -> FailureKind | None:
@@ -187,7 +188,7 @@ def test_what_a_launch_wrote_before_its_first_step_is_there_for_those_that_share
 
 
 @pytest.mark.slow  # quick twin: test_bench_live.py
-def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, isolated: TrialLauncher) -> None:
+def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, isolated: LiveLaunches) -> None:
     first = make("first", FOR_LONG.replace("SECONDS", "0.004"))
     second = make("second", FOR_LONG.replace("SECONDS", "0.012"))
     pair = isolated.run_pair(first, second)
@@ -203,7 +204,7 @@ def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, isolated: TrialLa
 
 
 def test_sides_start_together_and_warm_up_one_after_the_other_without_a_gpu(
-    make: Make, isolated: TrialLauncher
+    make: Make, isolated: LiveLaunches
 ) -> None:
     first, second = make("first", TELLS_TIMES), make("second", TELLS_TIMES)
     assert isolated.run_pair(first, second).ratio is not None
@@ -216,7 +217,7 @@ def test_sides_start_together_and_warm_up_one_after_the_other_without_a_gpu(
 
 @pytest.mark.slow  # quick twin: unit/test_pairs_turn_ratio.py
 def test_a_training_that_ends_in_its_turns_is_still_compared(
-    make: Make, isolated: TrialLauncher
+    make: Make, isolated: LiveLaunches
 ) -> None:
     evaluates = "\nkept = torch.ones(100_000_000)"  # 400 MB, after the last turn
     for steps in (350, 500, 700):  # on busy cores the first end before there are enough turns
@@ -236,7 +237,7 @@ def test_a_training_that_ends_in_its_turns_is_still_compared(
 
 @pytest.mark.slow  # quick twin: test_live_faults.py
 def test_a_side_that_fails_names_its_cause_and_ends_the_other(
-    make: Make, isolated: TrialLauncher
+    make: Make, isolated: LiveLaunches
 ) -> None:
     first = make("first", FOR_LONG.replace("SECONDS", "0.004"))
     pair = isolated.run_pair(first, make("second", TRAINS + "step(); raise KeyError('lr')"))
@@ -250,14 +251,14 @@ def test_a_side_that_fails_names_its_cause_and_ends_the_other(
 
 
 def test_what_cannot_be_live_says_so_and_launches_nothing(make: Make, tmp_path: Path) -> None:
-    launcher = TrialLauncher(tmp_path / "launches", Mode.IN_PLACE)
+    live = LiveLaunches(TrialLauncher(tmp_path / "launches", Mode.IN_PLACE))
     first, second = make("first", TRAINS), make("second", TRAINS)
-    pair = launcher.run_pair(first, second)
+    pair = live.run_pair(first, second)
     assert pair.failure is not None
     assert pair.failure.kind is FailureKind.NOT_LIVE
     assert (pair.first, pair.second) == (None, None)
     assert not first.run_dir.exists()
-    assert launcher.in_turn_reason(ranks=True) == "the script runs in several ranks"
+    assert live.in_turn_reason(ranks=True) == "the script runs in several ranks"
 
 
 RANKS = """

@@ -82,7 +82,7 @@ def test_the_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "there is no benchmark"),
         (["missing.py"], "there is no script"),
-        (["--compare", "main", "--max-pairs", "3", "train.py"], "--max-pairs 3 ends before"),
+        (["--compare", "main", "--max-pairs", "1", "train.py"], "--max-pairs 1 ends before"),
         (["--compare", "mian", "train.py"], "has no branch, tag or commit 'mian'"),
         (["--json", "no/where.json", "train.py"], "--json: there is no folder"),
         (["--export", "bencher=no/where.json", "train.py"], "--export: there is no folder"),

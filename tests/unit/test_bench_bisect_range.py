@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpurun import main
 from gpurun.arguments.bench_subcommand_flags import BISECT, parse_bisect
-from gpurun.bench.bisect.commit_range import branch_of, commit_range
+from gpurun.bench.bisect.bisect_document import answered
+from gpurun.bench.bisect.commit_range import commit_range
+from gpurun.bench.bisect.culprit_search import SearchPlan
 from gpurun.bench.trees.git import open_repository
 from gpurun.commands.bench.bisect_command import HELP
 from gpurun.errors import GpurunError
+from gpurun.records.bench.bisection import BisectedPair, BisectionReport
 from tests.repositories import commit, git, new_repository
 
 
@@ -83,15 +88,23 @@ def branched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_merged_branch_is_one_change_named_by_its_merge(branched: Path) -> None:
-    repository = open_repository(branched)
-    line = commit_range(repository, "v1", "main")
-    assert [one.subject for one in line.commits] == ["one", "bring the side"]
-    assert [one.merge for one in line.commits] == [False, True]
-    assert (line.good.subject, line.good.author) == ("v1", "a")
-    assert line.describe().endswith("2 commits along first parents, 1 merge among them")
-    ends = (git(branched, "rev-parse", "v1"), git(branched, "rev-parse", "side"))
-    assert branch_of(repository, line.commits[1]) == ends
-    assert branch_of(repository, line.commits[0]) is None
+    good, *commits = commit_range(open_repository(branched), "v1", "main")
+    assert [one.subject for one in commits] == ["one", "bring the side"]
+    assert [one.merge for one in commits] == [False, True]
+    assert (good.subject, good.author) == ("v1", "a")
+
+
+def test_a_merge_that_is_the_culprit_comes_with_the_range_of_its_branch(branched: Path) -> None:
+    good, *commits = commit_range(open_repository(branched), "one", "main")
+    found = BisectionReport("train", (), 0.025, good=good, commits=tuple(commits))
+    merge = commits[-1].commit
+    pair = BisectedPair(merge, good.commit, True, 9.0, 10.0, None, (None, None))
+    pairs = tuple(replace(pair, throughput_of_commit=9.0 + n % 2 / 50) for n in range(24))
+    told = answered(replace(found, pairs=pairs), SearchPlan()).recommendation
+    assert told.startswith("it is a merge; gpurun bench bisect $(git merge-base ")
+    words = re.findall(r"bisect \$\((.*?)\)\.\.(\S+)", told)
+    branch = git(branched, *words[0][0].split()[1:]), git(branched, "rev-parse", words[0][1])
+    assert branch == (git(branched, "rev-parse", "v1"), git(branched, "rev-parse", "side"))
 
 
 @pytest.mark.parametrize(

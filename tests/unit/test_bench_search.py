@@ -1,9 +1,8 @@
-"""The search for a culprit names it, or says what it does not know; it loses nothing."""
+"""The search for a culprit halves, leaves out what stays undecided, and confirms what is left."""
 
 from __future__ import annotations
 
 import json
-import math
 import random
 import subprocess
 import sys
@@ -11,181 +10,187 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.bisect.bisect_state import (
-    Bisection,
-    Confirm,
-    Done,
+from gpurun.bench.bisect.bisect_document import answered, is_part
+from gpurun.bench.bisect.culprit_search import (
     Measure,
     Outcome,
-    Pair,
     SearchPlan,
+    Standing,
+    next_action,
 )
-from gpurun.bench.bisect.culprit_search import next_action
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.records.bench.bisection import BisectedPair, BisectionReport
 from gpurun.records.codec import from_json, to_json
-from scripts.simulate_bisect import (
-    OTHERS,
-    Bench,
-    History,
-    bisect,
-    halving_wrong,
-    one_drop,
-    simulate,
-)
+from scripts.simulate_bisect import Bench, History, begun, bisect, drops, simulate
 
-DROP_AT_40 = History(((40, 0.95),))
+PLAN = SearchPlan()
 
 
-def searched(history: History, noise: float = 0.01, plan: SearchPlan | None = None) -> Done:
-    return bisect(Bench(history, "gauss", noise, random.Random(5)), plan)[0]
+def shown(found: BisectionReport, losses: dict[tuple[int, int], float]) -> Standing:
+    """The search goes on: a pair of (commit, against) loses so much, but for a quiet scatter."""
+    while (wanted := (standing := next_action(found, PLAN)).more) is not None:
+        lost = losses[int(wanted.commit), int(wanted.against)]
+        found = with_pair(found, wanted, lost)
+    return standing
 
 
-@pytest.mark.parametrize("law", ["gauss", "walk"])
-def test_the_culprit_of_a_five_percent_drop_is_right_at_two_percent_noise(law: str) -> None:
-    rates = simulate(one_drop(0.05), law, 0.02, histories=20, seed=7)
-    assert rates.share("right") == 1
-    assert rates.covered >= 0.8
+def with_pair(found: BisectionReport, wanted: Measure, lost: float) -> BisectionReport:
+    wobble = 1 + 0.002 * (len(found.pairs) % 3 - 1)
+    speed = (1 - lost) * wobble
+    pair = BisectedPair(
+        wanted.commit, wanted.against, wanted.against_first, speed, 1.0, None, (None, None)
+    )
+    return replace(found, pairs=(*found.pairs, pair))
 
 
-def test_halving_by_one_decision_a_commit_fails_the_same_histories() -> None:
-    assert halving_wrong(one_drop(0.05), "gauss", 0.02, 4, histories=40, seed=7) > 0.1
+def asked(found: BisectionReport) -> list[tuple[int, int]]:
+    """(commit, against) of the questions, in their order."""
+    return list(dict.fromkeys((int(p.commit), int(p.against)) for p in found.pairs))
 
 
-def test_commits_that_do_not_build_are_named_with_the_one_that_they_hide_behind() -> None:
-    done = searched(History(((40, 0.95),), frozenset({7, 39, 40, 41, 60})))
-    assert done.outcome is Outcome.FOUND
-    assert done.suspects[0].commits == ("39", "40", "41", "42")
-    assert done.culprit is None, "nothing tells the four apart"
-
-
-def test_a_slow_down_that_is_not_there_is_denied() -> None:
-    done = searched(History(()))
-    assert done.outcome is Outcome.NOT_REPRODUCED
-    assert done.suspects == ()
-    assert done.slowdown is None
-    assert done.pairs < 16
-
-
-def test_many_small_losses_have_no_culprit() -> None:
-    done, _ = bisect(Bench(OTHERS["bit by bit"](random.Random(1)), "gauss", 0.01, random.Random(2)))
-    assert done.outcome is Outcome.INCONCLUSIVE
-    assert done.culprit is None
-
-
-def test_noise_beyond_the_budget_is_inconclusive_with_the_candidates_that_remain() -> None:
-    done = searched(DROP_AT_40, noise=0.08, plan=SearchPlan(max_pairs=30))
-    assert done.outcome is Outcome.INCONCLUSIVE
-    assert done.pairs == 30
-    assert done.noise == pytest.approx(0.08, rel=0.5)
-    assert "40" in {commit for suspect in done.suspects for commit in suspect.commits}
-    assert sum(s.probability for s in done.suspects) + done.no_drop == pytest.approx(1, abs=0.01)
-
-
-def test_the_smaller_of_two_drops_does_not_pass_for_all_of_the_loss() -> None:
-    done = searched(History(((20, 0.95), (40, 0.9))))
-    assert done.outcome is Outcome.FOUND
-    assert done.culprit in ("20", "40")
-    assert done.another is not None
-    other = {"20": "40", "40": "20"}[str(done.culprit)]
-    assert other in {commit for suspect in done.another.suspects for commit in suspect.commits}
-
-
-def test_the_answer_says_what_the_culprit_costs() -> None:
-    done = searched(DROP_AT_40, noise=0.005)
-    assert done.culprit == "40"
-    assert done.another is None
-    assert done.slowdown == pytest.approx(0.05, abs=0.01)
-    assert done.slowdown_interval is not None
-    assert done.slowdown_interval[0] < 0.05 < done.slowdown_interval[1]
-    assert done.bad_slowdown == pytest.approx(0.05, abs=0.01)
-
-
-def test_a_loss_that_was_partly_made_good_shows_in_what_bad_loses() -> None:
-    done = searched(History(((20, 0.9), (40, 1.05))))
-    assert done.culprit == "20"
-    assert done.slowdown == pytest.approx(0.1, abs=0.02)
-    assert done.bad_slowdown == pytest.approx(0.055, abs=0.02)
-
-
-def test_a_search_that_is_read_from_its_file_before_each_pair_goes_the_same_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    history = History(((40, 0.95),), frozenset({32, 39}))
-    whole = bisect(Bench(history, "gauss", 0.02, random.Random(5)))
-
-    def after_an_interruption(state: Bisection) -> Measure | Done:
-        again = from_json(Bisection, json.loads(json.dumps(to_json(state))))
-        assert again == state
-        return next_action(again)
-
-    monkeypatch.setattr("scripts.simulate_bisect.next_action", after_an_interruption)
-    assert bisect(Bench(history, "gauss", 0.02, random.Random(5))) == whole
-    assert set(whole[1].skipped) <= {"32", "39"}
-
-
-@pytest.mark.parametrize("lost", [0.3, 0.6, 0.99])
-def test_a_drop_of_any_size_is_one_drop(lost: float) -> None:
-    done = searched(History(((40, 1 - lost),)))
-    assert done.culprit == "40"
-    assert done.another is None
-    assert done.slowdown == pytest.approx(lost, abs=0.02)
-
-
-def test_a_likely_culprit_is_held_against_its_parent_in_both_orders() -> None:
-    _, state = bisect(Bench(DROP_AT_40, "gauss", 0.01, random.Random(5)))
-    own = [p.against_first for p in state.pairs if (p.commit, p.against) == ("40", "39")]
-    assert len(own) >= SearchPlan().least_pairs
-    assert abs(2 * sum(own) - len(own)) <= 1
-    before = replace(state, pairs=state.pairs[:-1])
-    assert isinstance(next_action(before), Confirm)
-
-
-def test_a_commit_is_no_culprit_while_its_pairs_with_the_parent_show_nothing() -> None:
-    commits = tuple(str(i) for i in range(1, 65))
-    state = Bisection("0", commits)
-    rng = random.Random(3)
-    shown = [("39", "0", 0.0)] * 20 + [("40", "0", 0.05)] * 20 + [("40", "39", 0.0)] * 4
-    for number, (commit, against, slowdown) in enumerate(shown):
-        noisy = slowdown + rng.gauss(0, 0.015)
-        state = state.with_pair(Pair(commit, against, noisy, number % 2 == 0))
-    action = next_action(state)
-    assert isinstance(action, Confirm)
-    assert action.probability > SearchPlan().level
-
-
-def test_while_a_second_drop_is_open_both_comparisons_are_measured_again() -> None:
-    plan = SearchPlan(doubtful=(0.0, 1.0), most_pairs=9)
-    done, state = bisect(Bench(DROP_AT_40, "gauss", 0.01, random.Random(5)), plan)
-    assert done.culprit == "40"
-    measured = [(p.commit, p.against) for p in state.pairs]
-    assert measured.count(("64", "0")) >= 9
-    assert measured.count(("40", "39")) >= 9
+def quiet(history: History) -> tuple[Standing, BisectionReport]:
+    return bisect(Bench(history, "gauss", 0.003, random.Random(5)))
 
 
 def test_without_pairs_the_ends_of_the_range_are_compared_first() -> None:
-    assert next_action(Bisection("a", ("b", "c", "d"))) == Measure("d", "a", True)
+    standing = next_action(begun(3), PLAN)
+    assert standing.more == Measure("3", "0", against_first=True)
+    assert standing.suspects == ("1", "2", "3")
+
+
+def test_the_middle_of_what_is_left_is_asked_until_one_is_left_and_confirmed() -> None:
+    standing, found = quiet(History({11: 0.08}))
+    assert (standing.outcome, standing.suspects) == (Outcome.FOUND, ("11",))
+    assert asked(found) == [(16, 0), (8, 0), (12, 0), (10, 0), (11, 0), (11, 10)]
+    told = answered(found, PLAN)
+    assert (told.verdict, told.exit_code, told.culprit) == ("found", 0, "11")
+    assert told.slowdown == pytest.approx(0.08, abs=0.01)
+    assert told.slowdown_interval is not None
+    assert told.slowdown_interval[0] < 0.08 < told.slowdown_interval[1]
+    assert told.range_slowdown == pytest.approx(0.08, abs=0.01)
+
+
+def test_both_orders_of_a_pair_take_turns() -> None:
+    _, found = quiet(History({11: 0.08}))
+    for question in asked(found):
+        own = [p.against_first for p in found.pairs if (int(p.commit), int(p.against)) == question]
+        assert own == [n % 2 == 0 for n in range(len(own))]
+
+
+@pytest.mark.parametrize("law", ["gauss", "live"])
+def test_the_culprit_of_a_five_percent_drop_is_right_at_two_percent_noise(law: str) -> None:
+    rates = simulate(drops(0.05), law, 0.02, histories=15, seed=7)
+    assert (rates.right, rates.wrong) == (1, 0)
+
+
+def test_live_pairs_need_fewer_pairs_than_launches_in_turn() -> None:
+    cost = {law: simulate(drops(0.08), law, 0.02, 5, seed=1).pairs for law in ("gauss", "live")}
+    assert cost["live"] < cost["gauss"]
+
+
+def test_pairs_in_turn_and_live_pairs_are_not_mixed() -> None:
+    found = begun(1)
+    wanted = Measure("1", "0", against_first=True)
+    for _ in range(7):
+        found = with_pair(found, wanted, 0.5)
+    live = replace(found.pairs[0], error=0.01, throughput_of_commit=1.0)
+    found = replace(found, pairs=(*found.pairs, live))
+    assert next_action(found, PLAN).lost.slowdown is None, "one live pair is before the first look"
+
+
+def test_an_undecided_commit_is_left_out_and_its_neighbour_is_asked() -> None:
+    # commit 2 loses half of the drop: no number of pairs says on which side of the border it lies
+    losses = {(4, 0): 0.1, (2, 0): 0.0513, (1, 0): 0.0, (3, 0): 0.1, (3, 1): 0.1}
+    standing = shown(begun(4), losses)
+    assert (standing.outcome, standing.suspects) == (Outcome.NARROWED, ("2", "3"))
+
+
+def test_commits_that_do_not_build_are_named_with_the_one_that_they_hide_behind() -> None:
+    standing, _ = quiet(History({9: 0.08}, frozenset({8, 9, 12})))
+    assert (standing.outcome, standing.suspects) == (Outcome.NARROWED, ("8", "9", "10"))
+
+
+def test_a_skipped_commit_after_the_culprit_hides_nothing() -> None:
+    standing, _ = quiet(History({9: 0.08}, frozenset({4, 10, 12})))
+    assert (standing.outcome, standing.suspects) == (Outcome.FOUND, ("9",))
+
+
+def test_a_suspect_that_does_not_lose_against_its_parent_is_not_named() -> None:
+    losses = {(4, 0): 0.1, (2, 0): 0.0, (3, 0): 0.1, (3, 2): 0.0}
+    standing = shown(begun(4), losses)
+    assert (standing.outcome, standing.suspects) == (Outcome.NOT_CONFIRMED, ("3",))
+
+
+def test_the_report_of_an_unconfirmed_suspect_says_where_to_search_on() -> None:
+    found = begun(4)
+    while (wanted := next_action(found, PLAN).more) is not None:
+        fast = (wanted.commit, wanted.against) in (("2", "0"), ("3", "2"))
+        found = with_pair(found, wanted, 0.0 if fast else 0.1)
+    told = answered(found, PLAN)
+    assert (told.verdict, told.exit_code, told.culprit) == ("inconclusive", 3, None)
+    assert told.recommendation.startswith("3 does not lose half of the drop against its parent")
+    assert told.recommendation.endswith("search for the rest of the drop in 0..2 and 3..4")
+
+
+def test_many_small_losses_have_no_culprit() -> None:
+    standing, _ = quiet(History(dict.fromkeys(range(1, 17), 0.004)))
+    assert standing.outcome in (Outcome.NOT_CONFIRMED, Outcome.NARROWED, Outcome.MORE)
+
+
+def test_one_of_two_drops_does_not_pass_for_all_of_the_loss() -> None:
+    standing, found = quiet(History({3: 0.05, 12: 0.1}))
+    assert (standing.outcome, standing.suspects) == (Outcome.FOUND, ("12",))
+    assert is_part(standing)
+    told = answered(found, PLAN)
+    assert told.recommendation.endswith("search for the rest of the drop in 0..11 and 12..16")
+    assert not is_part(quiet(History({12: 0.1}))[0])
+
+
+def test_a_slow_down_that_is_not_there_is_denied() -> None:
+    standing, found = quiet(History({}))
+    assert (standing.outcome, standing.suspects) == (Outcome.NO_DROP, ())
+    assert len(found.pairs) < 16
+    assert answered(found, PLAN).verdict == "no_drop"
+
+
+def test_pairs_that_are_used_up_leave_the_suspects_that_remain() -> None:
+    plan = SearchPlan(max_pairs=20)
+    standing, found = bisect(Bench(History({5: 0.08}), "gauss", 0.01, random.Random(5)), plan)
+    assert (standing.outcome, standing.more, len(found.pairs)) == (Outcome.MORE, None, 20)
+    assert "5" in standing.suspects
+    assert len(standing.suspects) < 16
+    assert "--max-pairs" in answered(found, plan).recommendation
+    assert next_action(found, PLAN).more is not None, "more pairs continue the search"
+
+
+def test_noise_that_hides_the_drop_is_undecided() -> None:
+    standing, _ = bisect(Bench(History({5: 0.08}), "gauss", 0.2, random.Random(5)))
+    assert standing.outcome is Outcome.UNDECIDED
+    assert len(standing.suspects) == 16
+
+
+@pytest.mark.parametrize("lost", [0.3, 0.6, 0.99])
+def test_a_drop_of_any_size_is_found(lost: float) -> None:
+    standing, _ = quiet(History({4: lost}))
+    assert standing.suspects == ("4",)
+    assert standing.own is not None
+    assert standing.own.slowdown == pytest.approx(lost, abs=0.02)
 
 
 def test_a_range_of_one_commit_needs_only_the_proof_that_it_is_slower() -> None:
-    state = Bisection("good", ("bad",))
-    while not isinstance(action := next_action(state), Done):
-        pair = Pair(action.commit, action.against, -math.log(0.9), action.against_first)
-        state = state.with_pair(pair)
-    assert action.culprit == "bad"
-    assert action.pairs == SearchPlan().least_pairs
+    found = begun(1)
+    assert shown(found, {(1, 0): 0.1}).outcome is Outcome.FOUND
 
 
-def test_an_end_of_the_range_that_does_not_run_is_no_regression() -> None:
-    for end in ("a", "c"):
-        with pytest.raises(GpurunError) as caught:
-            Bisection("a", ("b", "c")).without(end)
-        assert caught.value.code is ExitCode.BENCHMARK_FAILED
-
-
-def test_a_range_with_a_commit_twice_is_refused() -> None:
-    for commits in ((), ("b", "b"), ("a", "b")):
-        with pytest.raises(ValueError, match="different commits"):
-            Bisection("a", commits)
+def test_a_search_that_is_read_from_its_file_before_each_pair_goes_the_same_way() -> None:
+    history = History({11: 0.05}, frozenset({8, 12}))
+    standing, found = bisect(Bench(history, "gauss", 0.02, random.Random(5)))
+    again = replace(found, pairs=())
+    for pair in found.pairs:
+        again = from_json(BisectionReport, json.loads(json.dumps(to_json(again))))
+        wanted = next_action(again, PLAN).more
+        assert wanted == Measure(pair.commit, pair.against, pair.against_first)
+        again = replace(again, pairs=(*again.pairs, pair))
+    assert next_action(again, PLAN) == standing
 
 
 def test_reading_a_search_needs_no_numpy() -> None:

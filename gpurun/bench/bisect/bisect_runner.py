@@ -1,61 +1,53 @@
 """A search for a culprit, from GOOD..BAD to the document: pairs are launched until it is known.
 
-The first launches of both ends set the terms for all launches: the number of steps, the unit of
-throughput, and the work that counts as equal. A commit that cannot be measured is skipped; where
-that is an end of the range, the search ends.
+The document is the state, too: `<records>/bisections/<good>-<bad>-<key>.json` is replaced whole
+after each pair and each skipped commit, so the same command continues the search after any end. The
+key stands for the repository and for everything that a launch depends on.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpurun.bench.bench_pairs import MeasuredPair
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.bisect_document import Findings, bisection_report
-from gpurun.bench.bisect.bisect_state import (
-    Confirm,
-    Done,
-    LaunchTerms,
-    Measure,
-    Pair,
-    SearchPlan,
-    SearchState,
-    StateFile,
-    fresh_state,
-    state_file,
-)
-from gpurun.bench.bisect.commit_launches import CommitLauncher, TreePool, Unmeasurable
-from gpurun.bench.bisect.commit_range import CommitRange, branch_of, commit_range
-from gpurun.bench.bisect.culprit_search import next_action
+from gpurun.bench.bisect.bisect_document import answered
+from gpurun.bench.bisect.commit_launches import CommitLauncher, Unmeasurable
+from gpurun.bench.bisect.commit_range import commit_range
+from gpurun.bench.bisect.culprit_search import Measure, SearchPlan, next_action
 from gpurun.bench.compare.pair_runner import Tell
-from gpurun.bench.disturbed_pairs import MOST_AGAIN, disturbance
-from gpurun.bench.record_of_launches import keep
+from gpurun.bench.record_of_launches import Version, keep, record_of
+from gpurun.bench.trees.folder_locks import sole_user
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import Sides, single_side
 from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
 from gpurun.bench.unfinished import Unfinished, ended_by
-from gpurun.bench.workload import Work, figure, refuse_changed
-from gpurun.errors import ExitCode, GpurunError
-from gpurun.formatting.number_text import count
+from gpurun.errors import GpurunError
+from gpurun.formatting.number_text import count, signed_percent
 from gpurun.isolation.available_modes import require
 from gpurun.measure.fingerprint import fingerprint
-from gpurun.records.bench.benchmark import BenchmarkRecord
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.bisection import BisectedPair, BisectionReport
 from gpurun.records.bench.metrics import Metric
-from gpurun.rundir import new_run, own_folder
+from gpurun.records.codec import from_json, to_json
+from gpurun.records.script_arguments import masked
+from gpurun.rundir import new_run, own_folder, read_json, write_json
 from gpurun.trials.signal_guard import SignalGuard
-from gpurun.trials.stop_rules import WHOLE, later_rule
+
+FOLDER = "bisections"
+KEYED = ("folder", "base", "name", "script", "args", "steps", "setup", "needed")
 
 
 @dataclass(frozen=True)
 class BisectRequest:
-    """A request for a search. `good` and `bad` name commits; `deadline`: of `time.monotonic`.
+    """A request for a search. `good` and `bad` name commits; `deadline`: of `time.monotonic`, when
+    no further pair begins.
 
     `fresh` forgets an earlier search. `keep` enters a record into the store; `tell` hears what
     happens, a line each.
@@ -82,289 +74,172 @@ def bisect(
     continues after the last pair. No signal interrupts any more afterwards, until
     `interruption.release`.
     """
-    plan = _plan(benchmark, asked)
-    findings, unfinished = Findings(), None
+    runner, unfinished = BisectRunner(benchmark, asked, interruption), None
     try:
-        repository = open_repository(benchmark.folder)
-        findings.line = line = commit_range(repository, asked.good, asked.bad)
-        remove_abandoned(own_folder(asked.home, WORKTREES))
-        asked.tell(line.describe())
-        with state_file(asked.home, repository, benchmark, line, asked.tell, asked.fresh) as file:
-            state = file.state or fresh_state(line, plan)
-            state = replace(state, search=replace(state.search, plan=plan))
-            findings.state = state
-            if not _is_over(state, asked.tell):
-                _launch(repository, benchmark, asked, file, findings, interruption)
+        runner.search(open_repository(benchmark.folder))
     except BaseException as error:
         done = "interrupted; the same command continues after the last pair"
         todo = "run it again to continue"
         unfinished = ended_by(error, benchmark.name, interruption.exit_code, done, todo)
     finally:
         interruption.hold()
-    if findings.line is not None and findings.state is not None and findings.state.pairs:
-        findings.done = so_far(findings.state)
-        findings.branch = _branch(repository, findings.line, findings.done)
-    return bisection_report(benchmark, findings, plan, unfinished)
+    return runner.document(unfinished)
 
 
 def not_searched(
     benchmark: Benchmark, asked: BisectRequest, unfinished: Unfinished
 ) -> BisectionReport:
     """The document of a benchmark of which nothing is known but why."""
-    return bisection_report(benchmark, Findings(), _plan(benchmark, asked), unfinished)
-
-
-def _plan(benchmark: Benchmark, asked: BisectRequest) -> SearchPlan:
-    """Half of what the gate lets pass counts as a drop, as it does with its usual threshold."""
-    plan = SearchPlan()
-    speed = benchmark.thresholds.get(Metric.THROUGHPUT) or benchmark.thresholds.get(
-        Metric.STEP_TIME
-    )
-    return replace(
-        plan,
-        smallest=plan.smallest if speed is None else speed / 2,
-        max_pairs=asked.max_pairs or plan.max_pairs,
-    )
-
-
-def _is_over(state: SearchState, tell: Tell) -> bool:
-    """True if an earlier call has found the answer; tells where this one begins."""
-    if not state.pairs and not state.skips:
-        return False
-    pairs = count(len(state.pairs), "pair")
-    if isinstance(next_action(state.search), Done):
-        tell(f"this search ended after {pairs}: nothing is launched (--fresh starts again)")
-        return True
-    tell(f"continuing after {pairs} (--fresh starts again)")
-    return False
-
-
-def _launch(
-    repository: Repository,
-    benchmark: Benchmark,
-    asked: BisectRequest,
-    file: StateFile,
-    findings: Findings,
-    interruption: SignalGuard,
-) -> None:
-    """Everything that is launched; at its end nothing may cut the cleaning short."""
-    assert findings.line is not None
-    assert findings.state is not None
-    folder = new_run(asked.home)
-    mode, imperfection = require(benchmark.folder, in_place=asked.in_place)
-    if imperfection:
-        asked.tell(imperfection)
-    launcher = Launcher(benchmark, folder, mode, asked.tell)
-
-    def tree(commit: str) -> AbstractContextManager[Sides]:
-        return single_side(repository, commit, asked.home, benchmark, folder, asked.tell)
-
-    pool = TreePool(tree, launcher.forget)
-    measuring = CommitLauncher(benchmark, launcher, pool, interruption, asked.tell)
-    searching = BisectRunner(
-        findings.line, file, findings.state, measuring, launcher, asked.keep, asked.tell,
-        interruption, asked.deadline,
-    )  # fmt: skip
-    try:
-        searching.run()
-    finally:
-        interruption.hold()
-        pool.close()
-        launcher.close()
-        findings.state, findings.ended = searching.state, searching.ended
-        findings.notes = tuple(measuring.notes)
-
-
-def _branch(repository: Repository, line: CommitRange, done: Done) -> str | None:
-    """The range of the branch that the culprit merged, as people write it; None for others."""
-    culprit = next((one for one in line.commits if one.commit == done.culprit), None)
-    branch = None if culprit is None else branch_of(repository, culprit)
-    return None if branch is None else f"{short(branch[0])}..{short(branch[1])}"
+    return BisectRunner(benchmark, asked, SignalGuard()).document(unfinished)
 
 
 @dataclass
 class BisectRunner:
-    """One search. `deadline`: of `time.monotonic`, when no further pair begins.
+    """One search. `found`: its document so far."""
 
-    `keep` enters a record into the store. `ended`: why it ended before it was decided.
-    """
-
-    line: CommitRange
-    file: StateFile
-    state: SearchState
-    measuring: CommitLauncher
-    launcher: Launcher
-    keep: Callable[[BenchmarkRecord], None]
-    tell: Tell
+    benchmark: Benchmark
+    asked: BisectRequest
     interruption: SignalGuard
-    deadline: float = math.inf
-    ended: str | None = field(init=False, default=None)
-    _again: int = field(init=False, default=0)
-    _suspected: str | None = field(init=False, default=None)
+    found: BisectionReport = field(init=False)
+    plan: SearchPlan = field(init=False)
 
     def __post_init__(self) -> None:
-        self._clock = time.monotonic()
-        self.measuring.terms = self.state.terms
+        """Half of what the gate lets pass counts as a drop, as it does with its usual threshold."""
+        benchmark, plan = self.benchmark, SearchPlan()
+        shares = [benchmark.thresholds.get(m) for m in (Metric.THROUGHPUT, Metric.STEP_TIME)]
+        smallest = next((share / 2 for share in shares if share), plan.smallest)
+        most = self.asked.max_pairs or plan.max_pairs
+        self.plan = replace(plan, smallest=smallest, max_pairs=most)
+        command = masked((benchmark.script, *benchmark.args))
+        self.found = BisectionReport(benchmark.name, command, smallest)
 
-    def run(self) -> None:
+    def search(self, repository: Repository) -> None:
+        """Search the range; `GpurunError` where it cannot be searched or its benchmark fails."""
+        good, *commits = commit_range(repository, self.asked.good, self.asked.bad)
+        self.found = replace(self.found, good=good, commits=tuple(commits))
+        remove_abandoned(own_folder(self.asked.home, WORKTREES))
+        ends = f"{short(good.commit)}..{short(commits[-1].commit)}"
+        self.asked.tell(f"{ends}: {count(len(commits), 'commit')} along first parents")
+        with self.state(repository) as path:
+            if next_action(self.found, self.plan).more is not None:
+                self._launch(repository, path)
+
+    def document(self, unfinished: Unfinished | None) -> BisectionReport:
+        """The document; `unfinished` where something else than the search ended it."""
+        found = answered(self.found, self.plan)
+        if unfinished is None:
+            return found
+        return replace(
+            found,
+            verdict=unfinished.verdict,
+            exit_code=unfinished.exit_code,
+            culprit=None,
+            recommendation=unfinished.todo or "run it again",
+            error=unfinished.error,
+        )
+
+    @contextmanager
+    def state(self, repository: Repository) -> Iterator[Path]:
+        """The file of this search, for this process alone, and what it holds in `found`."""
+        here = fingerprint((), Path.cwd(), None)
+        depends = [getattr(self.benchmark, name) for name in KEYED]
+        depends += [sorted(self.benchmark.env.items()), here["gpus"] or here["cpu"]]
+        line = [one.commit for one in self.found.line]
+        key = hashlib.sha256(repr((repository.common, line, depends)).encode()).hexdigest()[:12]
+        name = f"{short(line[0])}-{short(line[-1])}-{key}.json"
+        path = own_folder(self.asked.home, FOLDER) / name
+        with sole_user(path.with_suffix(".lock")) as other:
+            if other is not None:
+                whose = f" by process {other}" if other else ""
+                todo = "wait for its end, or use another folder of records (--out)"
+                raise GpurunError(f"this search is running already{whose}", todo)
+            if path.exists() and not self.asked.fresh:
+                try:
+                    found = from_json(BisectionReport, read_json(path))
+                except (ValueError, OverflowError, RecursionError) as error:
+                    what = f"{path} cannot be read: {error}"
+                    raise GpurunError(what, "--fresh starts again") from None
+                self.found = replace(found, smallest_slowdown=self.plan.smallest)
+                pairs = count(len(self.found.pairs), "pair")
+                self.asked.tell(f"continuing after {pairs} (--fresh starts again)")
+            yield path
+
+    def _launch(self, repository: Repository, path: Path) -> None:
+        """Everything that is launched; at its end nothing may cut the cleaning short."""
+        asked, benchmark, folder = self.asked, self.benchmark, new_run(self.asked.home)
+        mode, imperfection = require(benchmark.folder, in_place=asked.in_place)
+        if imperfection:
+            asked.tell(imperfection)
+
+        def make(commit: str) -> AbstractContextManager[Sides]:
+            return single_side(repository, commit, asked.home, benchmark, folder, asked.tell)
+
+        good = self.found.line[0].commit
+        launcher = Launcher(benchmark, folder, mode, asked.tell)
+        measuring = CommitLauncher(good, launcher, make, self.interruption, asked.tell)
+        try:
+            self.take_pairs(measuring, path)
+        finally:
+            self.interruption.hold()
+            measuring.close()
+            launcher.close()
+            notes = (*self.found.notes, *measuring.notes)
+            self.found = replace(self.found, notes=tuple(dict.fromkeys(notes)))
+
+    def take_pairs(self, measuring: CommitLauncher, path: Path) -> None:
         """Launch until it is decided or time ends; `GpurunError` where the benchmark fails."""
-        self._refuse_elsewhere()
-        while not isinstance(action := next_action(self.state.search), Done):
-            ahead = self.measuring.estimate((action.commit, action.against))
-            if time.monotonic() + ahead > self.deadline:
-                self.ended = "the budget ended"
+        began, suspects = time.monotonic() - self.found.seconds, len(self.found.commits)
+        while (wanted := (standing := next_action(self.found, self.plan)).more) is not None:
+            if len(standing.suspects) != suspects:
+                suspects = len(standing.suspects)
+                self.asked.tell(f"{count(suspects, 'suspect')} left")
+            if time.monotonic() + measuring.estimate(wanted) > self.asked.deadline:
                 return
             try:
-                terms = self.state.terms or self._agree_on_terms()
-                self._announce(action)
-                self._pair(action, terms)
+                self.found, told = self._pair(wanted, measuring)
             except Unmeasurable as error:
-                self._skip(error)
+                self.found, told = self._skipped(error, measuring)
+            self.interruption.hold()
+            self.found = replace(self.found, seconds=time.monotonic() - began)
+            write_json(path, to_json(self.found))
+            self.asked.tell(told)
+            self.interruption.release()
 
-    def _refuse_elsewhere(self) -> None:
-        """Figures of different devices do not belong into one search."""
-        terms, here = self.state.terms, devices_here()
-        if terms is not None and terms.devices != here:
-            raise GpurunError(
-                f"this search began on {terms.devices}, and this machine has {here}",
-                "continue there, or start again: --fresh",
-            )
-
-    def _agree_on_terms(self) -> LaunchTerms:
-        """By first launches of both ends; `GpurunError` where their work differs."""
-        good, bad = (self.measuring.first(end.commit) for end in (self.line.good, self.line.bad))
-        self._refuse_unequal(good, bad)
-        by_samples = all(launch.result.samples_per_second for launch in (good, bad))
-        if not by_samples:
-            self.tell("samples cannot be counted: throughput counts steps instead")
-        rule = later_rule(self.launcher.benchmark.steps, (good.result, bad.result))
-        terms = LaunchTerms(rule, by_samples, Work.of(good), devices_here())
-        self._write(replace(self.state, terms=terms))
-        return terms
-
-    def _refuse_unequal(self, good: Launch, bad: Launch) -> None:
-        at_bad, at_good = (f" at {short(end.commit)}" for end in (self.line.bad, self.line.good))
-        refuse_changed(
-            Work.of(bad).difference(Work.of(good), at_bad, at_good),
-            "name the same value for both, as in args of [bench], or search on one side of the "
-            "commit that changed it",
-        )
-
-    def _pair(self, action: Measure, terms: LaunchTerms) -> None:
-        """One more pair, launched again where a recorded cause befell one half of it."""
-        if action.against_first:
-            taken = self.measuring.pair(action.against, action.commit, terms)
-        else:
-            taken = self.measuring.pair(action.commit, action.against, terms).turned
-        against, of = taken.first, taken.second
-        if terms.rule == WHOLE and terms.work.steps is None:
-            # The first launches of the ends were stopped; the steps of whole ones show only now.
-            self._refuse_unequal(against, of)
-            terms = replace(terms, work=Work.of(against))
-        cause = disturbance(against, of, live=taken.ratio is not None)
-        if cause is not None and self._again < MOST_AGAIN:
-            self._again += 1
-            self.measuring.remember(f"a pair is launched again: {cause}")
-            return
-        if cause is not None:
-            self.measuring.remember(f"a pair counts although {cause}: this happened too often")
-        self._count(action, taken, terms)
-
-    def _count(self, action: Measure, taken: MeasuredPair, terms: LaunchTerms) -> None:
-        """Keep the pair: its records first, so that a kill in between loses nothing."""
-        against, of = taken.first, taken.second
-        before = _throughput(action.against, against, terms)
-        now = _throughput(action.commit, of, terms)
+    def _pair(self, wanted: Measure, measuring: CommitLauncher) -> tuple[BisectionReport, str]:
+        """The document with one more pair, and a line that tells it."""
+        taken = measuring.pair(wanted, len(self.found.pairs) + 1)
+        before, now = (one.steps_per_second or math.nan for one in (taken.first, taken.second))
         if taken.ratio is not None:
             now = before * math.exp(-taken.ratio.log)
-        worse = Metric.THROUGHPUT.log_worse(before, now)
-        search = self.state.search.with_pair(
-            Pair(action.commit, action.against, worse, action.against_first)
-        )
-        self.interruption.hold()
-        pair = BisectedPair(
-            commit=action.commit,
-            against=action.against,
-            against_first=action.against_first,
-            throughput_of_commit=now,
-            throughput_of_against=before,
-            slowdown=Metric.THROUGHPUT.slowdown(worse),
-            records=(self._kept(action.against, against), self._kept(action.commit, of)),
-        )
-        pairs = (*self.state.pairs, pair)
-        self._write(replace(self.state, search=search, pairs=pairs, terms=terms))
-        self.tell(self._shown(pair, terms))
-        self.interruption.release()
+        self.interruption.hold()  # records come first, so that a kill loses none
+        records = (self._kept(wanted.against, taken.first), self._kept(wanted.commit, taken.second))
+        error = None if taken.ratio is None else taken.ratio.error
+        names = (wanted.commit, wanted.against)
+        pair = BisectedPair(*names, wanted.against_first, now, before, error, records)
+        pairs = (*self.found.pairs, pair)
+        change = signed_percent(now / before - 1)
+        told = f"{short(pair.against)} {before:.4g}, {short(pair.commit)} {now:.4g} steps/s"
+        return replace(self.found, pairs=pairs), f"pair {len(pairs)}: {told} ({change})"
 
-    def _skip(self, error: Unmeasurable) -> None:
+    def _skipped(
+        self, failed: Unmeasurable, measuring: CommitLauncher
+    ) -> tuple[BisectionReport, str]:
+        """Leave out a commit that cannot be measured; `GpurunError` for an end of the range."""
+        commit, error, line = failed.commit, failed.error, self.found.line
         self.interruption.hold()
-        commit = error.commit
-        self.measuring.drop(commit)
-        if error.launch is not None:
-            self._kept(commit, error.launch)
-        for name, end in (("GOOD", self.line.good), ("BAD", self.line.bad)):
+        measuring.drop(commit)
+        if failed.launch is not None:
+            self._kept(commit, failed.launch)
+        for name, end in (("GOOD", line[0]), ("BAD", line[-1])):
             if commit == end.commit:
-                raise GpurunError(
-                    f"{name} ({short(commit)}) cannot be measured: {error.reason}",
-                    error.todo or "name an end of the range whose benchmark runs",
-                    ExitCode.BENCHMARK_FAILED,
-                )
-        self._write(self.state.without(commit, error.reason))
-        self.tell(f"{short(commit)} is skipped: {error.reason}")
-        self.interruption.release()
+                what = f"{name} ({short(commit)}) cannot be measured: {error.what}"
+                todo = error.todo or "name an end of the range whose benchmark runs"
+                raise GpurunError(what, todo, error.code)
+        skipped = (replace(c, skipped=error.what) if c.commit == commit else c for c in line[1:])
+        told = f"{short(commit)} is skipped: {error.what}"
+        return replace(self.found, commits=tuple(skipped)), told
 
     def _kept(self, commit: str, launch: Launch) -> str | None:
-        record = self.measuring.record(commit, launch)
-        return record.id if keep(record, self.keep, self.tell) else None
-
-    def _write(self, state: SearchState) -> None:
-        now = time.monotonic()
-        self.state = replace(state, seconds=state.seconds + now - self._clock)
-        self._clock = now
-        self.measuring.terms = state.terms
-        self.file.write(self.state)
-
-    def _announce(self, action: Measure) -> None:
-        if isinstance(action, Confirm) and action.commit != self._suspected:
-            self._suspected = action.commit
-            one = next(c for c in self.line.commits if c.commit == action.commit)
-            self.tell(
-                f"{short(one.commit)} ({one.subject}) is the likeliest "
-                f"({100 * action.probability:.0f} %): gpurun compares it with its parent"
-            )
-
-    def _shown(self, pair: BisectedPair, terms: LaunchTerms) -> str:
-        unit = "samples/s" if terms.by_samples else "steps/s"
-        change = (pair.throughput_of_commit / pair.throughput_of_against - 1) * 100
-        known = so_far(self.state)
-        top = max(known.suspects, key=lambda one: one.probability, default=None)
-        guess = f"a drop {100 * (1 - known.no_drop):.0f} %"
-        if top is not None:
-            guess += f", likeliest {short(top.commits[-1])} {100 * top.probability:.0f} %"
-        return (
-            f"pair {len(self.state.pairs)}: {short(pair.against)} "
-            f"{pair.throughput_of_against:.4g}, {short(pair.commit)} "
-            f"{pair.throughput_of_commit:.4g} {unit} ({change:+.1f} %); {guess}"
-        )
-
-
-def so_far(state: SearchState) -> Done:
-    """The answer so far, as if no more pairs were allowed."""
-    search = state.search
-    plan = replace(search.plan, max_pairs=len(search.pairs))
-    done = next_action(replace(search, plan=plan))
-    assert isinstance(done, Done)
-    return done
-
-
-def devices_here() -> str:
-    """The GPUs of this machine by name, the processor where there is none."""
-    here = fingerprint((), Path.cwd(), None)
-    return ", ".join(dict.fromkeys(here["gpus"])) or here["cpu"] or "an unknown device"
-
-
-def _throughput(commit: str, launch: Launch, terms: LaunchTerms) -> float:
-    value = figure(Metric.THROUGHPUT, launch.result, terms.by_samples)
-    if not value:
-        raise Unmeasurable(commit, "its samples cannot be counted; other commits' samples can")
-    return float(value)
+        version = Version(commit, None, False)
+        record = record_of(self.benchmark, [launch], version, BenchmarkPurpose.BISECT)
+        return record.id if keep(record, self.asked.keep, self.asked.tell) else None

@@ -6,44 +6,18 @@ each holds all that came before it. A merged branch is one change there, named b
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpurun.bench.trees.git import FULL_HISTORY, Repository, Revision, incomparable, short
 from gpurun.errors import GpurunError
-from gpurun.formatting.number_text import count
 from gpurun.records.bench.bisection import BisectedCommit
 
 FIELDS = "%H%x00%P%x00%an%x00%aI%x00%s"
 
 
-@dataclass(frozen=True)
-class CommitRange:
-    """GOOD, and the commits after it up to and with BAD, oldest first."""
+def commit_range(repository: Repository, good: str, bad: str) -> tuple[BisectedCommit, ...]:
+    """The line from `good` to `bad`, names of commits; `GpurunError` (exit code 4) without one.
 
-    good: BisectedCommit
-    commits: tuple[BisectedCommit, ...]
-
-    @property
-    def bad(self) -> BisectedCommit:
-        """The last one."""
-        return self.commits[-1]
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """The commits without what is known of them."""
-        return tuple(one.commit for one in self.commits)
-
-    def describe(self) -> str:
-        """The range in one line for the user."""
-        merges = sum(one.merge for one in self.commits)
-        text = f"{count(len(self.commits), 'commit')} along first parents"
-        if merges:
-            text += f", {count(merges, 'merge')} among them"
-        return f"{short(self.good.commit)}..{short(self.bad.commit)}: {text}"
-
-
-def commit_range(repository: Repository, good: str, bad: str) -> CommitRange:
-    """The line from `good` to `bad`, names of commits; `GpurunError` (exit code 4) without one."""
+    GOOD comes first, and BAD last.
+    """
     older, newer = repository.resolve(good), repository.resolve(bad)
     if older.commit == newer.commit:
         raise incomparable(
@@ -56,21 +30,9 @@ def commit_range(repository: Repository, good: str, bad: str) -> CommitRange:
         cure = f"start at their common ancestor: {short(start)}..{bad}" if start else FULL_HISTORY
         raise incomparable(f"{good} is not on the line of first parents of {bad}", cure)
     words = ("log", "--no-show-signature", "--encoding=UTF-8", f"--format={FIELDS}")
-    listed = repository.call(*words, "--first-parent", "--topo-order", "--reverse",
-                             f"{older.commit}..{newer.commit}")  # fmt: skip
-    own = repository.call(*words, "--no-walk", older.commit)
-    return CommitRange(_read(own.rstrip("\n")), tuple(map(_read, listed.splitlines())))
-
-
-def branch_of(repository: Repository, merge: BisectedCommit) -> tuple[str, str] | None:
-    """The range (GOOD, BAD) of the branch that a merge brought; None for other commits."""
-    if not merge.merge:
-        return None
-    try:
-        main, branch = (repository.resolve(f"{merge.commit}^{n}") for n in (1, 2))
-        return repository.merge_base(main, branch), branch.commit
-    except GpurunError:
-        return None
+    after = ("--first-parent", "--topo-order", "--reverse", f"{older.commit}..{newer.commit}")
+    listed = repository.call(*words, "--no-walk", older.commit) + repository.call(*words, *after)
+    return tuple(map(_read, listed.splitlines()))
 
 
 def _after(repository: Repository, good: Revision, bad: Revision) -> tuple[str, ...]:

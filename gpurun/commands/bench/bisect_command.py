@@ -9,7 +9,7 @@ from gpurun.arguments.bench_subcommand_flags import parse_bisect
 from gpurun.arguments.options import BisectOptions
 from gpurun.bench.bisect.bisect_document import worst_with_others
 from gpurun.bench.bisect.bisect_runner import BisectRequest, bisect, not_searched
-from gpurun.bench.bisect.bisect_state import SearchPlan
+from gpurun.bench.bisect.culprit_search import SearchPlan
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.bench_outputs import SUMMARY_VARIABLE, emit_markdown
 from gpurun.commands.bench.chosen_benchmarks import chosen, records_home
@@ -24,13 +24,14 @@ from gpurun.trials.signal_guard import SignalGuard
 HELP = f"""\
 usage: gpurun bench bisect GOOD..BAD [flags] [script.py args...]   (or: GOOD BAD)
 
-Finds the commit after GOOD, up to BAD, that made the benchmark slower. gpurun launches commits in
-pairs until one commit is known, and confirms it against its parent. It skips commits that do not
-run. The search follows first parents: a merged branch is one change, named by its merge. After an
-interruption, the same command continues the search.
+Finds the commit after GOOD, up to BAD, that made the benchmark slower. gpurun halves the range: the
+gate of bench --compare answers by pairs of launches whether a commit is slow. The culprit is
+confirmed against its parent. Commits that do not run are skipped. The search follows first parents:
+a merged branch is one change, named by its merge. After an interruption, the same command continues
+the search.
 
-Exit code 0 the culprit is known, 3 it is not (no drop, or pairs or time ended, or the only suspects
-cannot be measured), 4 the range cannot be searched, 5 the benchmark failed at GOOD or BAD.
+Exit code 0 the culprit is known, 3 it is not (no drop, undecided, or pairs or time ended), 4 the
+range cannot be searched, 5 the benchmark failed at GOOD or BAD.
 
   --max-pairs N      pairs after which the search ends, {SearchPlan.max_pairs} by default
   --budget TIME      no pair begins that would end later: 90s, 5m, 1h
