@@ -71,7 +71,7 @@ def test_a_disturbed_pair_is_launched_again_and_counts_if_it_is_always_so(tmp_pa
     one, launcher, findings = comparing(tmp_path, [launch(BASELINE, 1000.0)], [hot])
     one.run()
     assert findings.verdict is Verdict.REGRESSION
-    assert findings.notes[-1].startswith(f"pair {len(findings.pairs)} counts, ")
+    assert findings.notes[-1].startswith(f"pair {len(findings.pairs)} counts")
     assert findings.notes[-1].endswith(hotter)
 
 

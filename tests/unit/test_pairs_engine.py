@@ -129,7 +129,7 @@ def test_a_disturbed_pair_counts_where_it_always_is_so_or_the_time_is_up(late: b
     machine.engine.in_turn = "asked for"
     machine.engine.take("a", "b", 1, turned=True)
     assert machine.launched == "ba" * (1 if late else 1 + MOST_AGAIN)
-    assert machine.notes[-1].startswith("pair 1 counts, ")
+    assert machine.notes[-1].startswith("pair 1 counts")
     machine.engine.take("a", "b", 2, turned=True)
     assert machine.launched.endswith("ba")
     assert len(machine.launched) == 2 * (2 if late else 2 + MOST_AGAIN)
