@@ -184,7 +184,7 @@ def test_an_index_that_cannot_be_used_stays_until_it_is_moved_away(
     before = path.read_bytes()
     refused = refusal(lambda: opened(tmp_path).query())
     assert refused.what.startswith(f"{path}")
-    assert "move it away: the next call makes a new index" in refused.todo
+    assert "move it away (the next call makes a new index" in refused.todo
     assert path.read_bytes() == before
     path.rename(tmp_path / "away.db")
     again = opened(tmp_path)
@@ -199,6 +199,18 @@ def test_no_damage_at_all_is_a_crash(tmp_path: Path, seed: int) -> None:
     shuffled(tmp_path / "bench.db", random.Random(seed))
     with suppress(GpurunError):
         assert len(opened(tmp_path).query()) <= 10
+
+
+def test_an_index_that_has_a_log_is_an_older_one_and_neither_changes(tmp_path: Path) -> None:
+    filled(tmp_path)
+    with closing(sqlite3.connect(tmp_path / "bench.db")) as holder:
+        holder.execute("PRAGMA journal_mode=WAL")
+        holder.execute("UPDATE gpurun_benchmarks SET branch = 'new'")
+        holder.commit()
+        before = tree(tmp_path)
+        refused = refusal(lambda: opened(tmp_path).query())
+        assert "bench.db and its log (-wal) are not of this gpurun" in refused.what
+        assert tree(tmp_path) == before
 
 
 def test_a_file_that_is_moved_away_while_it_is_used_is_made_again(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from gpurun.bench.store.database import Database, T, Work
 from gpurun.bench.store.record_files import (
-    FOLDERS,
     UNREADABLE,
     Document,
     Kept,
@@ -46,9 +45,14 @@ class BenchmarkStore:
         self._notice = notice
         self._filled = False
 
-    def add(self, record: BenchmarkRecord) -> None:
-        """Keep a record; one whose id is there already is left as it is."""
-        self._keep(record)
+    def add(self, document: Document) -> None:
+        """Keep a document: its file, then its row. One whose id is there is left as it is."""
+        path = write_file(self._database.home, document)
+        try:
+            self._run(lambda connection: insert_new(connection, [document]))
+        except GpurunError as error:
+            kept = f"{error.what} (nothing is lost: {path} is kept, and entered later)"
+            raise GpurunError(kept, error.todo) from None
 
     def get(self, record_id: str) -> BenchmarkRecord | None:
         """The record of this id, None if there is none."""
@@ -96,7 +100,7 @@ class BenchmarkStore:
             time=utc_text(now),
             reason=reason,
         )
-        self._keep(baseline)
+        self.add(baseline)
         return baseline
 
     def baselines(
@@ -107,15 +111,6 @@ class BenchmarkStore:
         conditions = [TABLE.c[k] == searchable(v) for k, v in asked.items() if v is not None]
         return self._read(AcceptedBaseline, conditions)
 
-    def _keep(self, document: Document) -> None:
-        """Write the file, then the row."""
-        path = write_file(self._database.home, document)
-        try:
-            self._run(lambda connection: insert_new(connection, [document]))
-        except GpurunError as error:
-            kept = f"{error.what} (nothing is lost: {path} is kept, and entered later)"
-            raise GpurunError(kept, error.todo) from None
-
     def _read(self, cls: type[Kept], asked: Iterable[sa.ColumnElement[bool]]) -> list[Kept]:
         """The documents of a kind for which all of `asked` holds, oldest first."""
         chosen = sa.select(TABLE.c.document).where(TABLE.c.schema == cls.schema, *asked)
@@ -124,8 +119,8 @@ class BenchmarkStore:
         try:
             return [parsed(cls, parse_document(text)) for text in texts]
         except (*UNREADABLE, TypeError) as error:  # some damage reads as NULL
-            what = f"{self.name} holds a record that cannot be read: {error}"
-            raise GpurunError(what, self._database.cure) from None
+            what = f"{self.name} holds a record that this gpurun cannot read: {error}"
+            raise GpurunError(what, f"upgrade gpurun; or {self._database.cure}") from None
 
     def _run(self, work: Work[T]) -> T:
         """Do `work` in the database, after all that has a file has a row."""
@@ -137,12 +132,9 @@ class BenchmarkStore:
     def _fill(self) -> None:
         """Enter what has a file and no row."""
         ids = sa.select(TABLE.c.schema, TABLE.c.id)
-        entered = self._database.run(lambda connection: list(connection.execute(ids)))
-        lacking: list[Document] = []
+        known = self._database.run(lambda connection: {(*row,) for row in connection.execute(ids)})
         unreadable: list[str] = []
-        for cls in FOLDERS:
-            known = {row.id for row in entered if row.schema == cls.schema}
-            lacking += read_new(self._database.home, cls, known, unreadable)
+        lacking = list(read_new(self._database.home, known, unreadable))
         if unreadable:
             more = f", and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
             self._notice(f"a record cannot be read and is left out: {unreadable[0]}{more}")

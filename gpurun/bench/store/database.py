@@ -31,8 +31,8 @@ FORMS = (
     "write postgresql://user@host:5432/database (an @ in a password as %40) or sqlite:///file.db"
 )
 MOVE_AWAY = (
-    "make room and grant access there, or move it away: the next call makes a new index from the"
-    " JSON files beside it; or name another with --store or --out"
+    "move it away (the next call makes a new index from the JSON files beside it), name another"
+    " with --store or --out, or make room and grant access there"
 )
 MEND = "mend that there (server, user, password, rights, table), or name another --store"
 
@@ -119,24 +119,22 @@ def _sqlite(path: Path) -> Database:
 def _make_or_check(path: Path) -> None:
     """Make an empty file for its owner alone; `GpurunError` if there is one that is not ours.
 
-    SQLite alone may change a file that it opens, so the head is read before. Beside an empty file
-    it would remove a log (`-wal`), which is another database's.
+    SQLite alone may change a file that it opens, so the head is read before. A log beside it
+    (`-wal`) is another database's: SQLite would write it into the file, or remove it.
     """
-    has_log = os.path.lexists(f"{path}-wal")
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    if os.path.lexists(f"{path}-wal"):
+        what = f"{path} and its log (-wal) are not of this gpurun; they stay as they are"
+        raise GpurunError(what, MOVE_AWAY)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        opened = os.open(path, flags if has_log else flags | os.O_CREAT, 0o600)
+        opened = os.open(path, flags, 0o600)
         with open(opened, "rb") as file:
             is_plain = stat.S_ISREG(os.fstat(opened).st_mode)
-            head = file.read(HEAD_BYTES) if is_plain else b""
+            head = file.read(HEAD_BYTES) if is_plain else MAGIC
     except OSError as error:
-        alone = isinstance(error, FileNotFoundError)
-        fault = "its log (-wal) lies there alone" if alone else error.strerror
-        raise GpurunError(f"{path} cannot be opened: {fault}", MOVE_AWAY) from None
-    if is_plain and not head and not has_log:
-        return
+        raise GpurunError(f"{path} cannot be opened: {error.strerror}", MOVE_AWAY) from None
     number = int.from_bytes(head[APPLICATION_ID_AT], "big")
-    if not head.startswith(MAGIC) or number != APPLICATION_ID:
+    if head and not (head.startswith(MAGIC) and number == APPLICATION_ID):
         fault = "is no index of benchmarks that gpurun made; it stays as it is"
         raise GpurunError(f"{path} {fault}", MOVE_AWAY)

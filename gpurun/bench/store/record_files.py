@@ -49,19 +49,19 @@ def write_file(home: Path, document: Document) -> Path:
     return path
 
 
-def read_new(
-    home: Path, cls: type[Document], known: set[str], unreadable: list[str]
-) -> Iterator[Document]:
-    """The documents whose ids are not `known`; `unreadable` gets the faults of the others."""
-    paths = {path.stem: path for path in (home / FOLDERS[cls]).glob("*.json")}
-    for name in sorted(filter(ID.fullmatch, paths.keys() - known)):
-        try:
-            document = parsed(cls, read_json(paths[name]))
-            if document.id != name:
-                raise RecordError(f"$.id: {document.id!r} is not the file's name")
-            yield document
-        except (OSError, *UNREADABLE) as error:
-            unreadable.append(f"{paths[name]}: {error}")
+def read_new(home: Path, known: set[tuple[str, str]], unreadable: list[str]) -> Iterator[Document]:
+    """The documents not `known` by schema and id; `unreadable` gets the faults of the others."""
+    for cls, folder in FOLDERS.items():
+        for path in sorted((home / folder).glob("*.json")):
+            if (cls.schema, path.stem) in known or not ID.fullmatch(path.stem):
+                continue
+            try:
+                document = parsed(cls, read_json(path))
+                if document.id != path.stem:
+                    raise RecordError(f"$.id: {document.id!r} is not the file's name")
+                yield document
+            except (OSError, *UNREADABLE) as error:
+                unreadable.append(f"{path}: {error}")
 
 
 def document_text(document: Document) -> str:

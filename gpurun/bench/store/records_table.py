@@ -15,7 +15,8 @@ from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment
 APPLICATION_ID = 0x67707275
 """The number ("gpru") in an SQLite file's head by which it is known as gpurun's."""
 ALONE = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "SELECT pg_advisory_xact_lock(113732704433518)"}
-"""Statements that keep other makers of the table out until the transaction ends."""
+"""Statements that keep other makers of the table out until the transaction ends. The number of the
+advisory lock is "gpurun" in ASCII."""
 DOUBLES = (
     "samples_per_second", "step_time_ms", "gpu_utilization_percent", "energy_joules", "batch_size",
 )  # fmt: skip
