@@ -46,7 +46,7 @@ HANG_SECONDS = 60
 MEMORY_BYTES = 8 << 30
 FAULTS = ("traceback", "internal error", "hang", "died", "nonsense", "no clear line")
 NAMES_DAMAGE = re.compile(
-    r"made again|left out|unreadable|torn|incomplete|cannot|damaged|shape|gone|no record|no process"
+    r"left out|unreadable|torn|incomplete|cannot|damaged|shape|gone|no record|no process"
     r"|ends in|is no|not a"
 )
 IMPORTED = (

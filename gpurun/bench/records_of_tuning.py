@@ -18,7 +18,7 @@ from gpurun.bench.benchmark_launcher import Launch, parameters_of
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.bench.record_of_launches import TURNED, Version, record_of, version_here
 from gpurun.bench.single_tree import users_side
-from gpurun.bench.store.record_files import RecordFiles
+from gpurun.bench.store.record_files import write_file
 from gpurun.errors import GpurunError
 from gpurun.measure.run_events import read_run
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
@@ -40,9 +40,8 @@ def keep_tuning(report: TuningReport, options: Options, folder: Path, home: Path
     `GpurunError` where it cannot be written, or the configuration cannot be read.
     """
     benchmark = benchmark_of(load_config(Path.cwd()), options.target, Path.cwd())
-    files = RecordFiles(home)
     for record in records_of(report, benchmark, folder, version_here(benchmark.folder)):
-        files.write(record)
+        write_file(home, record)
 
 
 def benchmark_of(config: Config, target: Target, folder: Path) -> Benchmark:

@@ -28,7 +28,7 @@ OWNERS = {
     "scipy": ("gpurun.stats",),
     "matplotlib": ("gpurun.report.plots",),
     "sqlalchemy": ("gpurun.bench.store",),
-    "psycopg": ("gpurun.bench.store.postgres",),
+    "psycopg": ("gpurun.bench.store",),
     "pynvml": ("gpurun.measure.nvml",),
     "psutil": ("gpurun.measure.host_sampler", "gpurun.launch"),
     "prometheus_client": ("gpurun.report.live",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,12 +139,16 @@ def test_a_history_that_cannot_be_written_is_an_error(
     ]
 
 
-def test_an_index_of_a_later_gpurun_is_made_again(
+def test_an_index_of_a_later_gpurun_is_refused_until_it_is_moved_away(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keep(folder, measured(folder, 0, 1000.0))
-    with sqlite3.connect(folder / ".gpurun" / "bench.db") as connection:
-        connection.execute("UPDATE gpurun_schema SET version = 99")
+    index = folder / ".gpurun" / "bench.db"
+    with closing(sqlite3.connect(index)) as connection:
+        connection.execute("ALTER TABLE gpurun_benchmarks ADD COLUMN new")
+    assert main(["bench", "history"]) == 2
+    assert "is of another version of gpurun" in lines(capsys)[-3]
+    index.rename(folder / "away.db")
     assert main(["bench", "history"]) == 0
     assert lines(capsys)[-1] == "verdict=ok exit=0 trends=1 regressions=0 improvements=0"
 

@@ -197,7 +197,7 @@ def _empty(path: Path) -> None:
     ("spoil", "said"),
     [
         (lambda path: path.unlink(), "cannot be read: No such file"),
-        (_cut, "is not valid JSON: line 1"),
+        (_cut, "is no record of gpurun: "),
         (_comparison, "is no record of gpurun"),
         (_empty, "holds no record of a benchmark"),
     ],

@@ -20,7 +20,7 @@ from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.past_records import no_baseline, usable
 from gpurun.bench.history.prediction_interval import LEAST_RUNS
 from gpurun.bench.record_of_launches import Version, keep
-from gpurun.bench.store.document_file import read_documents
+from gpurun.bench.store.record_files import read_documents
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count

@@ -1,124 +1,140 @@
-"""A database as the store uses it: work in transactions, and errors in one line."""
+"""The database of a store by its URL: SQLite or PostgreSQL. No message repeats a password."""
 
 from __future__ import annotations
 
-import re
+import os
+import sqlite3
+import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.pool import NullPool
 
-from gpurun.bench.store.database_tables import VERSION, make_tables, version_of
+from gpurun.bench.store.records_table import APPLICATION_ID
 from gpurun.errors import GpurunError
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
-"""One transaction's work. The store repeats it from the start if the transaction fails."""
+
+PATIENCE_SECONDS = 15.0
+"""How long the database itself waits for a lock."""
+CONNECT_SECONDS = 10
+"""How long a server may take to answer, unless the URL has `?connect_timeout=`."""
+MAGIC, HEAD_BYTES, APPLICATION_ID_AT = b"SQLite format 3\0", 100, slice(68, 72)
+"""The beginning of an SQLite file, and the place of its number in its head."""
+FORMS = (
+    "write postgresql://user@host:5432/database (an @ in a password as %40) or sqlite:///file.db"
+)
+MOVE_AWAY = (
+    "move it away (the next call makes a new index from the JSON files beside it), name another"
+    " with --store or --out, or make room and grant access there"
+)
+MEND = "mend that there (server, user, password, rights, table), or name another --store"
 
 
-class EmptyDatabase(Exception):
-    """The tables are gone, to be made again here or by another process."""
-
-
-class UnusableDatabase(Exception):
-    """The database cannot be used as it is."""
-
-
+@dataclass(frozen=True)
 class Database:
-    """A database by its engine. `name` is for messages and holds no password."""
+    """A database by its engine, which keeps no connection open.
+
+    `name` is for messages and holds no password. `home`: where the JSON files of its records are.
+    `cure`: what to do where the database refuses.
+    """
 
     name: str
+    home: Path
+    engine: sa.Engine
+    cure: str
+    secrets: tuple[str, ...] = ()
 
-    def __init__(self, name: str, engine: sa.Engine) -> None:
-        self.name = name
-        self._engine = engine
-
-    def run(self, work: Work[T], *, write: bool = False) -> T:
-        """Do `work` in a transaction of its own; `GpurunError` where the database refuses.
-
-        `write`: it changes something. Each call has a connection of its own, so that nothing is
-        held in between and a forked process shares none.
-        """
+    def run(self, work: Work[T]) -> T:
+        """Do `work` in a transaction of its own; `GpurunError` where the database refuses."""
         try:
-            return self._once(work, write)
+            with self.engine.begin() as connection:
+                return work(connection)
         except DBAPIError as error:
-            self.refuse(error)
-
-    def prepare(self) -> None:
-        """Make the tables, if there are none; those of another gpurun make an index empty."""
-        version = self.run(version_of)
-        if version == 0:
-            self.run(self._make_tables, write=True)
-        elif version != VERSION:
-            raise UnusableDatabase(
-                f"its tables have version {version}, and this gpurun knows version {VERSION}"
-            )
-
-    def discard(self, why: UnusableDatabase) -> None:
-        """Make room for a new database, or raise `GpurunError`: only an index may make room."""
-        raise NotImplementedError
-
-    def refuse(self, error: DBAPIError) -> NoReturn:
-        """Raise `GpurunError` with the database's reason and a remedy."""
-        raise NotImplementedError
-
-    def lock_tables(self, connection: sa.Connection) -> None:
-        """Let no other process make tables until the transaction ends."""
-        raise NotImplementedError
-
-    def _make_tables(self, connection: sa.Connection) -> None:
-        self.lock_tables(connection)
-        make_tables(connection)
-
-    def _once(self, work: Work[T], write: bool) -> T:
-        with self._engine.execution_options(write=write).begin() as connection:
-            return work(connection)
+            said = " ".join(str(error.orig).split())
+        except ValueError as error:
+            said = str(error)
+        for secret in self.secrets:
+            said = said.replace(secret, "***")
+        if "is locked" in said:
+            said = f"locked by another process for more than {PATIENCE_SECONDS:g} s"
+        raise GpurunError(f"{self.name}: {said}", self.cure)
 
 
-def driver_line(error: DBAPIError) -> str:
-    """The driver's message without the statement, in one line."""
-    return " ".join(str(error.orig).split())
-
-
-FILE = "bench.db"
-FORMS = "write postgresql://user@host:5432/database or sqlite:///file.db"
-
-
-def database_at(home: Path, url: str | None, patience: float) -> Database:
+def database_at(home: Path, url: str | None) -> Database:
     """The database of this URL; by default an SQLite file in `home`. Nothing is opened yet.
 
     A relative file of `sqlite:///` is taken from the current folder. `GpurunError` for a URL that
     cannot be read: it may hold a password, so that no message repeats it.
     """
-    from gpurun.bench.store.sqlite import SqliteDatabase
-
     if url is None:
-        return SqliteDatabase(home / FILE, patience)
-    kind = (re.match(r"([A-Za-z0-9+]+)://", url) or ("", ""))[1]
-    parsed = _parsed(url)
-    if kind in ("postgresql", "postgres", "postgresql+psycopg"):
-        from gpurun.bench.store.postgres import PostgresDatabase
-
-        return PostgresDatabase(parsed, patience)
-    if kind == "sqlite":
-        if not parsed.database or parsed.host:
-            raise GpurunError("the store's URL names no SQLite file", FORMS)
-        return SqliteDatabase(Path(parsed.database).absolute(), patience)
-    raise GpurunError(f"gpurun keeps no store in {kind!r}" if kind else UNREADABLE, FORMS)
-
-
-UNREADABLE = "the store's URL cannot be read"
-
-
-def _parsed(url: str) -> sa.URL:
-    authority = url.partition("?")[0]
-    if authority.count("@") > 1:  # a part of the password would be taken for the host's name
-        raise GpurunError(
-            f"{UNREADABLE}: it has more than one @", "write an @ of user or password as %40"
-        )
+        return _sqlite(home / "bench.db")
     try:
-        return sa.make_url(url)
+        parsed = sa.make_url(url)
+        one_host = url.partition("?")[0].count("@") <= 1  # else some password would pass for it
+        if one_host and parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
+            return _postgres(parsed, home)
+        if parsed.drivername == "sqlite" and parsed.database and not parsed.host:
+            return _sqlite(Path(parsed.database).absolute())
     except (ArgumentError, ValueError):
-        raise GpurunError(UNREADABLE, FORMS) from None
+        pass
+    raise GpurunError("the URL of --store names no database that gpurun can use", FORMS)
+
+
+def _postgres(url: sa.URL, home: Path) -> Database:
+    words = (url.password, url.query.get("password"), url.query.get("sslpassword"))
+    secrets = tuple(str(word) for word in words if word)
+    plain = sa.URL.create("postgresql", url.username, None, url.host, url.port, url.database)
+    timeout = {"connect_timeout": url.query.get("connect_timeout", CONNECT_SECONDS)}
+    driver = url.set(drivername="postgresql+psycopg")
+    try:
+        engine = sa.create_engine(driver, poolclass=NullPool, connect_args=timeout)
+    except ImportError as error:
+        what = f"a store in PostgreSQL needs the driver psycopg 3: {' '.join(str(error).split())}"
+        raise GpurunError(what, 'pip install "gpurun-torch[postgres]"') from None
+    wait = f"SET LOCAL lock_timeout = {PATIENCE_SECONDS * 1000:.0f}"
+    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(wait))
+    return Database(plain.render_as_string(), home, engine, MEND, secrets)
+
+
+def _sqlite(path: Path) -> Database:
+    """The index in this file, with SQLite's usual journal: nothing stays beside the file."""
+    place = f"file:{quote(os.fsencode(path))}?mode=rw"
+
+    def connect() -> sqlite3.Connection:
+        _make_or_check(path)
+        # a writer asks for its turn at once: one that read before could no longer wait for it
+        return sqlite3.connect(place, PATIENCE_SECONDS, isolation_level="IMMEDIATE", uri=True)
+
+    engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
+    return Database(os.fspath(path), path.parent, engine, MOVE_AWAY)
+
+
+def _make_or_check(path: Path) -> None:
+    """Make an empty file for its owner alone; `GpurunError` if there is one that is not ours.
+
+    SQLite alone may change a file that it opens, so the head is read before. A log beside it
+    (`-wal`) is another database's: SQLite would write it into the file, or remove it.
+    """
+    flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    if os.path.lexists(f"{path}-wal"):
+        what = f"{path} and its log (-wal) are not of this gpurun; they stay as they are"
+        raise GpurunError(what, MOVE_AWAY)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = os.open(path, flags, 0o600)
+        with open(opened, "rb") as file:
+            is_plain = stat.S_ISREG(os.fstat(opened).st_mode)
+            head = file.read(HEAD_BYTES) if is_plain else MAGIC
+    except OSError as error:
+        raise GpurunError(f"{path} cannot be opened: {error.strerror}", MOVE_AWAY) from None
+    number = int.from_bytes(head[APPLICATION_ID_AT], "big")
+    if head and not (head.startswith(MAGIC) and number == APPLICATION_ID):
+        fault = "is no index of benchmarks that gpurun made; it stays as it is"
+        raise GpurunError(f"{path} {fault}", MOVE_AWAY)

@@ -1,4 +1,4 @@
-"""One JSON file for each record and each accepted baseline: a database is made again from them.
+"""One JSON file for each record and each accepted baseline: an index of them is made from these.
 
 <home>/benchmarks/<id>.json
 <home>/benchmarks/accepted/<id>.json
@@ -7,74 +7,61 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpurun.errors import GpurunError
-from gpurun.records.bench.benchmark import ID, AcceptedBaseline, BenchmarkRecord, check_kept
+from gpurun.records.bench.benchmark import (
+    EXPORT_SCHEMA,
+    ID,
+    AcceptedBaseline,
+    BenchmarkExport,
+    BenchmarkRecord,
+    check_kept,
+)
 from gpurun.records.codec import JsonValue, RecordError, from_json, to_json
 from gpurun.rundir import json_text, read_json, write_whole
 
-FOLDER = "benchmarks"
-ACCEPTED = "accepted"
-
 UNREADABLE = (ValueError, OverflowError, RecursionError)
-"""Errors of reading a file that is no document: of JSON, of UTF-8, of records, of absurd
-figures."""
+"""Errors of text that is no record: of JSON, of UTF-8, of fields, of absurd figures."""
 
 Document = BenchmarkRecord | AcceptedBaseline
-"""The kinds of documents that a store keeps."""
+"""What a store keeps. The `schema` of a document names its kind."""
 Kept = TypeVar("Kept", bound=Document)
+FOLDERS: dict[type[Document], str] = {
+    BenchmarkRecord: "benchmarks",
+    AcceptedBaseline: "benchmarks/accepted",
+}
 
 
-class RecordFiles:
-    """The files below one home (`.gpurun/`); folders are made when something is written."""
+def write_file(home: Path, document: Document) -> Path:
+    """Keep a document, whole or not at all; one that is there stays as it is."""
+    path = home / FOLDERS[type(document)] / f"{document.id}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_whole(path, document_text(document))
+    except OSError as error:
+        what = f"{path} could not be written: {error.strerror or error}"
+        todo = "make room and grant access there, or name another folder with --out"
+        raise GpurunError(what, todo) from None
+    return path
 
-    def __init__(self, home: Path) -> None:
-        self.folder = home / FOLDER
 
-    def place(self, document: Document) -> Path:
-        """The file of a record or baseline, whether it is there or not."""
-        return self._folder(type(document)) / f"{document.id}.json"
-
-    def write(self, document: Document) -> Path:
-        """Keep a document, whole or not at all; one that is there stays as it is."""
-        path = self.place(document)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if not path.exists():
-                write_whole(path, document_text(document))
-        except OSError as error:
-            reason = error.strerror or error
-            raise GpurunError(
-                f"{path} could not be written: {reason}",
-                "make room and grant access there, or name another folder with --out",
-            ) from None
-        return path
-
-    def ids(self, cls: type[Kept]) -> set[str]:
-        """The ids of the records that have files."""
-        stems = (path.stem for path in self._folder(cls).glob("*.json"))
-        return {stem for stem in stems if ID.fullmatch(stem)}
-
-    def read(
-        self, cls: type[Kept], ids: Iterable[str], unreadable: list[str] | None = None
-    ) -> Iterator[Kept]:
-        """These documents, by id; what cannot be read is left out and told in `unreadable`."""
-        for name in sorted(ids):
-            path = self._folder(cls) / f"{name}.json"
+def read_new(home: Path, known: set[tuple[str, str]], unreadable: list[str]) -> Iterator[Document]:
+    """The documents not `known` by schema and id; `unreadable` gets the faults of the others."""
+    for cls, folder in FOLDERS.items():
+        for path in sorted((home / folder).glob("*.json")):
+            if (cls.schema, path.stem) in known or not ID.fullmatch(path.stem):
+                continue
             try:
                 document = parsed(cls, read_json(path))
-                if document.id != name:
+                if document.id != path.stem:
                     raise RecordError(f"$.id: {document.id!r} is not the file's name")
                 yield document
             except (OSError, *UNREADABLE) as error:
-                if unreadable is not None:
-                    unreadable.append(f"{path}: {error}")
-
-    def _folder(self, cls: type[Kept]) -> Path:
-        return self.folder if cls is BenchmarkRecord else self.folder / ACCEPTED
+                unreadable.append(f"{path}: {error}")
 
 
 def document_text(document: Document) -> str:
@@ -87,8 +74,29 @@ def document_text(document: Document) -> str:
     return text
 
 
-def parsed(cls: type[Kept], document: JsonValue, where: str = "$") -> Kept:
+def parsed(cls: type[Kept], document: JsonValue) -> Kept:
     """A record or baseline of a JSON value; `RecordError` names the place that is off."""
-    found = from_json(cls, document, where)
-    check_kept(found, where)
+    found = from_json(cls, document)
+    check_kept(found)
     return found
+
+
+def read_documents(path: Path) -> list[Document]:
+    """The records and baselines of any file; `GpurunError` if it cannot be read, or has none."""
+    kinds = {EXPORT_SCHEMA: BenchmarkExport, **{cls.schema: cls for cls in FOLDERS}}
+    try:
+        document = read_json(path)
+        schema = document.get("schema") if isinstance(document, dict) else None
+        if schema not in tuple(kinds):  # which a list, too, may be asked of
+            raise ValueError(f"its schema is {schema!r}, not one of {', '.join(kinds)}")
+        found: Any = from_json(kinds[schema], document)
+        documents = [*found.records, *found.baselines] if schema == EXPORT_SCHEMA else [found]
+        for one in documents:
+            document_text(one)
+        return documents
+    except OSError as error:
+        fault = f"cannot be read: {error.strerror or error}"
+    except UNREADABLE as error:
+        fault = f"is no record of gpurun: {' '.join(str(error).split())}"
+    todo = "name a file of gpurun bench --json, or of .gpurun/benchmarks"
+    raise GpurunError(f"{path} {fault}", todo)
