@@ -3,7 +3,7 @@
     python scripts/bench_overhead.py [--pairs 6] [--seconds 5] [--only TEXT]
 
 Both sides of a pair are launched, warmed up and then take turns of a few steps, one frozen while
-the other trains (`gpurun/pairs/turns.py`), so that what other programs take comes on top of
+the other trains (`gpurun/pairs/turn_taking.py`), so that what other programs take comes on top of
 both. The plain side carries the turn hook and nothing else of gpurun. The first row measures two
 plain sides against each other: its interval must contain 0, and its width is the noise.
 Launches differ beyond their turns, so every figure is a mean over pairs of fresh launches, with its
@@ -36,7 +36,7 @@ from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.launch.child_environment import child_environment
 from gpurun.pairs.side import Side, await_both
 from gpurun.pairs.turn_ratio import LEAST_ROUNDS, Round
-from gpurun.pairs.turns import take_turns
+from gpurun.pairs.turn_taking import take_turns
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json

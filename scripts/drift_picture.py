@@ -24,7 +24,7 @@ from statistics import median
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpurun.pairs.side import await_both
-from gpurun.pairs.turns import take_turns
+from gpurun.pairs.turn_taking import take_turns
 from gpurun.report.plots.plot_style import (
     BETTER,
     LARGE,

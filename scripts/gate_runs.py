@@ -24,9 +24,9 @@ ENDLESS = "1000000000"
 """Training steps: gpurun ends a launch itself."""
 IN_TURN = """
 import sys
-from gpurun.bench import live_or_in_turn
+from gpurun.bench.compare import pair_runner
 from gpurun.cli import main
-live_or_in_turn.obstacle = lambda first, mode: "asked for"
+pair_runner.obstacle = lambda first, mode: "asked for"
 sys.exit(main(sys.argv[1:]))
 """
 """gpurun with launches in turn, for which its command line has no flag."""

@@ -49,7 +49,7 @@ sys.path.insert(0, sys.argv[1])
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.pairs.side import Side, await_both
-from gpurun.pairs.turns import take_turns
+from gpurun.pairs.turn_taking import take_turns
 from gpurun.trials.turn_fifos import make_fifos
 folder = Path(sys.argv[2])
 with ExitStack() as stack:

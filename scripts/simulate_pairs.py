@@ -6,8 +6,8 @@ Every run goes through `gpurun.pairs.gain.look` or `gpurun.pairs.gate.judge`, pa
 the plan stops. A case says how pairs of equal launches truly differ: by 0.5, 1, 2.5 or 4 times the
 prior; normally, with heavy tails (`t3`), with a correlation of 0.3 between neighbours (`ar`), or so
 and one pair in ten displaced by five deviations while its turns claim a third of the usual error
-(`biased`). The errors within pairs are half the prior on average, and vary by a factor of e either
-way. Launches in turn have none, and drift as well (`drift`, `walk`: see `launch_noise.py`).
+(`biased`). The errors within pairs are half the prior on average, and vary by a factor of 4.5
+either way. Launches in turn have none, and drift as well (`drift`, `walk`: see `launch_noise.py`).
 
 `--recorded` takes the pairs out of `scripts/recordings/live_pairs.json` instead: those of one
 workload, with either sign, in random order; the gate may take twelve.
@@ -82,7 +82,7 @@ def draw(case: Case, runs: int, pairs: int, seed: int) -> Draws:
     logs = case.multiple * case.prior.sd * (sides[:, :, 0] - sides[:, :, 1]) / math.sqrt(2)
     if case.kind == "in turn":
         return Draws(logs, np.zeros((runs, pairs)))
-    errors = 0.5 * case.prior.sd * np.exp(rng.uniform(-1, 1, (runs, pairs)))
+    errors = 0.5 * case.prior.sd * np.exp(rng.uniform(-1.5, 1.5, (runs, pairs)))
     logs = logs + errors * rng.standard_normal((runs, pairs))
     if case.law == "biased":
         hit = rng.random((runs, pairs)) < 0.1

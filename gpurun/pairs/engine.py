@@ -45,6 +45,10 @@ Request = TypeVar("Request")
 Side = TypeVar("Side", bound=Launched)
 
 
+class NotLive(Exception):
+    """A pair that must be live cannot be; the text says why."""
+
+
 @dataclass(frozen=True)
 class Pair(Generic[Side]):
     """Two launches that belong together. `ratio`: step time of the second over the first one's, by
@@ -66,8 +70,8 @@ class PairEngine(Generic[Request, Side]):
     """Takes the pairs of one comparison, proof or search.
 
     `beside` launches two as a live pair, `alone` one. `in_turn`: why pairs are launched in turn, ""
-    while they are live. `note` hears, once each, what disturbed pairs. `late`: whether there is no
-    time to measure one again.
+    while they are live; `live_only`: `NotLive` is raised instead. `note` hears, once each, what
+    disturbed pairs. `late`: whether there is no time to measure one again.
     """
 
     beside: Callable[[Request, Request], PairOutcome[Side]]
@@ -75,6 +79,7 @@ class PairEngine(Generic[Request, Side]):
     note: Callable[[str], None]
     late: Callable[[], bool] = lambda: False
     in_turn: str = ""
+    live_only: bool = False
     _has_live: bool = False
     _again: int = 0
     _noted: frozenset[str] = frozenset()
@@ -116,6 +121,8 @@ class PairEngine(Generic[Request, Side]):
                     self._has_live = True
                     return Pair(both.first, both.second, both.ratio)
             in_turn = why_in_turn(both)
+        if self.live_only:
+            raise NotLive(in_turn)
         one = self.alone(first)
         self.in_turn = in_turn
         return Pair(one, self.alone(second))

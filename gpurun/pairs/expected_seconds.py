@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from gpurun.pairs.live_pair import STRETCH_SECONDS, STRETCH_SECONDS_WITHOUT_GPU
 from gpurun.pairs.side import LEAST_STEPS
 from gpurun.pairs.turn_ratio import least_rounds
-from gpurun.pairs.turns import (
+from gpurun.pairs.turn_taking import (
     EPOCH_SECONDS,
-    FED_NS,
     LARGE_ERROR,
     LONGER,
     MOST_TURN_SECONDS,
@@ -28,13 +27,11 @@ class SideSeconds:
     """Seconds of a side's start, until it could take turns, of a step, and of an epoch.
 
     `imports`: the part of its start in which it uses one core. `epoch` is 0 where it is not known.
-    `fed`: loader workers feed it.
     """
 
     start: float
     step: float = 0.0
     epoch: float = 0.0
-    fed: bool = False
     imports: float = 0.0
 
 
@@ -57,8 +54,6 @@ def live_pair_seconds(
         starts = one.start + other.start - min(one.imports, other.imports)
     stretch = STRETCH_SECONDS if on_gpu else STRETCH_SECONDS_WITHOUT_GPU
     longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
-    if one.fed or other.fed:
-        longest = max(longest, FED_NS / 1e9)
     turns = least_rounds(longest) * ((1 + LONGER) * longest + one.step + other.step)
     epochs = seconds_to_see_epochs(max(one.epoch, other.epoch))
     if epochs > EPOCH_SECONDS:  # too long to be waited for

@@ -17,7 +17,7 @@ LEVELS = {
     1: 0.001, 2: 0.010, 3: 0.005, 4: 0.010, 5: 0.005, 6: 0.005, 8: 0.005, 10: 0.005, 12: 0.004,
 }  # fmt: skip
 """Two-sided error of the look after so many pairs. The second gets much: a large gain is to be
-proven by two pairs. The first pair alone can prove only gains of many deviations."""
+proven by two pairs. There is none after a pair that is not judged alone."""
 MOST_PAIRS = max(LEVELS)
 ALPHA = sum(LEVELS.values())
 PRECISE = 1.2
@@ -54,7 +54,7 @@ def look(readings: Sequence[Reading], prior: Prior) -> Look:
     To be called after every pair; a budget that ends between two looks leaves the earlier one.
     """
     pairs = max((n for n in LEVELS if n <= len(readings)), default=0)
-    if not pairs:
+    if not pairs or (pairs == 1 and prior.alone is None):
         return NOTHING
     found, level = estimate(readings[:pairs], prior), LEVELS[pairs]
     half = found.half_width(level / 2)
@@ -69,6 +69,6 @@ def look(readings: Sequence[Reading], prior: Prior) -> Look:
         interval=interval,
         p_value=min(1.0, 2 * tail * ALPHA / level),
         significant=significant,
-        settled=precise or futile or pairs == MOST_PAIRS,
+        settled=pairs > 1 and (precise or futile or pairs == MOST_PAIRS),
         pairs_used=pairs,
     )

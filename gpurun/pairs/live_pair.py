@@ -18,7 +18,7 @@ from gpurun.pairs.peak_memory import peaks_at_same_step
 from gpurun.pairs.shared_gpu import shared_gpu_notes
 from gpurun.pairs.side import PairFailed, Side, SideLate, await_both
 from gpurun.pairs.turn_ratio import Round, TurnRatio, turn_ratio
-from gpurun.pairs.turns import TurnLimits, take_turns
+from gpurun.pairs.turn_taking import TurnLimits, take_turns
 from gpurun.records.messages.turns import Turn
 from gpurun.records.spec import GO
 

@@ -16,7 +16,7 @@ from gpurun.measure.sampler import Sampler
 from gpurun.pairs.live_pair import PairSide, live_side
 from gpurun.pairs.side import PairFailed, SideEnded
 from gpurun.pairs.turn_ratio import Round, TurnRatio, turn_ratio
-from gpurun.pairs.turns import MOST_TURN_SECONDS, TurnLimits, take_turns
+from gpurun.pairs.turn_taking import MOST_TURN_SECONDS, TurnLimits, take_turns
 from gpurun.records.failure import Failure, FailureKind
 
 LIMITS = TurnLimits(seconds=4.0, most_seconds=4.0, epoch_seconds=8.0, error=0.01)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gpurun.knobs.loading.loader_need import NOTICEABLE
 from gpurun.pairs.expected_seconds import CORES_FOR_TWO, SideSeconds, live_pair_seconds
 from gpurun.trials.prestart import CORES_EACH
 from gpurun.tuner.proof.time_for_proof import (
@@ -252,17 +251,7 @@ def _side(trial: Trial, launch: float, epoch_steps: int, imports: float) -> Side
     after = trial.record.seconds - _start(trial)
     step = _step(trial)
     start = max(0.0, launch - after)
-    workers = _workers_waited_for(trial)
-    return SideSeconds(start, step, epoch_steps * step, workers > 0, min(imports, start))
-
-
-def _workers_waited_for(trial: Trial) -> int:
-    """Its loader workers; 0 where the training hardly waited for them."""
-    step, split = _step(trial), None if trial.result is None else trial.result.split
-    wait = None if split is None else split.data_wait_ms
-    if trial.log is None or (wait is not None and wait / 1000 <= NOTICEABLE * step):
-        return 0
-    return max((loader.workers for loader in trial.log.loaders), default=0)
+    return SideSeconds(start, step, epoch_steps * step, min(imports, start))
 
 
 def _step(trial: Trial) -> float:

@@ -38,7 +38,7 @@ class Trial:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return self.record.purpose.value
+        return self.record.purpose.value.removeprefix("pair ")
 
     @property
     def whole(self) -> bool:

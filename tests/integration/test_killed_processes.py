@@ -19,7 +19,7 @@ from gpurun.launch.child_environment import child_environment
 from gpurun.pairs.freezer import tree_below
 from gpurun.pairs.side import SideEnded, await_both
 from gpurun.pairs.turn_ratio import Round
-from gpurun.pairs.turns import take_turns
+from gpurun.pairs.turn_taking import take_turns
 from gpurun.trials.prestart import Prestarted
 from tests.integration.isolation_launcher import gone_within, processes_with
 from tests.integration.launched import DEADLINE_SECONDS, ORPHAN_SECONDS, alive, start, wait_for

@@ -16,7 +16,7 @@ import pytest
 from gpurun.measure import summarise_run
 from gpurun.pairs.freezer import tree_below
 from gpurun.pairs.side import SideEnded, await_both
-from gpurun.pairs.turns import take_turns
+from gpurun.pairs.turn_taking import take_turns
 from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, wait_for
 from tests.integration.live_sides import Sides, state
@@ -112,7 +112,7 @@ from pathlib import Path
 from tests.integration.live_sides import Sides
 from gpurun.pairs.freezer import tree_below
 from gpurun.pairs.side import await_both
-from gpurun.pairs.turns import take_turns
+from gpurun.pairs.turn_taking import take_turns
 with ExitStack() as stack:
     sides = Sides(Path(sys.argv[1]), dict(os.environ), stack)
     pair = tuple(sides.launch(name, workers=1) for name in ("first", "second"))

@@ -17,13 +17,13 @@ from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.bisect import bisect_runner
 from gpurun.bench.bisect.bisect_runner import BisectRequest, BisectRunner
 from gpurun.bench.bisect.commit_launches import CommitLauncher
-from gpurun.bench.disturbed_pairs import MOST_AGAIN
 from gpurun.bench.trees.git import Repository
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.bench.trees.setup_command import SetupFailed
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.pairs.engine import MOST_AGAIN
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.bisection import BisectedCommit, BisectionReport
 from gpurun.records.codec import from_json, to_json

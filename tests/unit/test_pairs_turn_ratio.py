@@ -13,7 +13,7 @@ import pytest
 
 from gpurun.pairs.side import LEAST_STEPS, Side
 from gpurun.pairs.turn_ratio import LEAST_ROUNDS, Round, TurnRatio, turn_ratio
-from gpurun.pairs.turns import take_turns
+from gpurun.pairs.turn_taking import take_turns
 from gpurun.records.messages.turns import Turn
 
 Steps = Iterator[tuple[float, bool]]

@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gpurun.records.messages.loader_keys import place
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
-from gpurun.runtime.observe.loader_workers import LoaderWorkers, send
 from gpurun.runtime.observe.step_clock import LoaderState, StepClock
 from gpurun.runtime.observe.torch_loader_internals import LoaderIterator
+from gpurun.runtime.observe.worker_processes import LoaderWorkers, send
 from gpurun.runtime.trial import live_pair_side as turns_module
 from gpurun.runtime.trial.live_pair_side import Turns
 from gpurun.trials.turn_fifos import make_fifos

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.bench.trees.git import source_files
+from gpurun.bench.trees.git import is_in_repository, source_files
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.events import OriginsEvent
 
@@ -18,7 +18,8 @@ LARGEST_READ = 1 << 20
 
 
 class EditedFiles:
-    """The files of some trees as they are now: sources that git knows, and modules once loaded.
+    """The files of some trees as they are now: sources that git knows, and modules once loaded. In
+    a folder that is in no repository, as two settings of a script may be, these alone.
 
     `scripts_write`: launches work on the real files, so only python files that were there are
     looked at.
@@ -45,7 +46,7 @@ class EditedFiles:
                 raise _edited(file, "added")
 
     def _sources(self) -> Iterator[str]:
-        for root in self._roots:
+        for root in filter(is_in_repository, self._roots):
             yield from (str(root / name) for name in source_files(root))
 
     def _add(self, files: Iterable[str]) -> None:

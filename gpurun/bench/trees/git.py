@@ -20,6 +20,7 @@ from pathlib import Path
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.launch.process import die_with_parent
 
+NO_REPOSITORY = "not a git repository"
 REDIRECTING = frozenset(
     f"GIT_{name}"
     for name in (
@@ -227,11 +228,16 @@ def open_repository(folder: Path) -> Repository:
         )
     if "must be run in a work tree" in done.stderr:
         raise GpurunError(f"{folder} has no working tree", "start gpurun in a checkout")
-    if "not a git repository" in done.stderr:
+    if NO_REPOSITORY in done.stderr:
         raise GpurunError(
             f"{folder} is in no git repository", "start gpurun in a checkout of the script"
         )
     raise failure(words, done.stderr)
+
+
+def is_in_repository(folder: Path) -> bool:
+    """False if git says that there is none."""
+    return NO_REPOSITORY not in run_git(folder, "rev-parse", "--git-dir").stderr
 
 
 def source_files(folder: Path) -> list[str]:

@@ -158,7 +158,7 @@ def _install_safety(spec: RunSpec) -> None:
 
 
 def _take_turns(control: Path, after_steps: int) -> None:
-    from gpurun.runtime.observe.loader_workers import WORKERS
+    from gpurun.runtime.observe.worker_processes import WORKERS
     from gpurun.runtime.trial import trial_exit
     from gpurun.runtime.trial.live_pair_side import Turns
 

@@ -22,7 +22,7 @@ import torch
 
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnEvent, TurnOrder
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe.loader_workers import LoaderWorkers, send
+from gpurun.runtime.observe.worker_processes import LoaderWorkers, send
 
 now = time.perf_counter_ns
 

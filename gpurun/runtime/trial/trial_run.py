@@ -23,8 +23,8 @@ from gpurun.runtime.observe import (
 )
 from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
-from gpurun.runtime.observe.loader_workers import WORKERS
 from gpurun.runtime.observe.step_clock import CLOCK
+from gpurun.runtime.observe.worker_processes import WORKERS
 from gpurun.runtime.trial import trial_exit
 from gpurun.runtime.trial.audit_outputs import OutputsAudit
 from gpurun.runtime.trial.audit_training import TrainingAudit

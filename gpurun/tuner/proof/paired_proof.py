@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.formatting.number_text import count
+from gpurun.pairs.engine import NotLive
 from gpurun.pairs.estimate import Reading
 from gpurun.pairs.gain import LEAST_GAIN, MOST_PAIRS, Look, look
 from gpurun.pairs.priors import speed_prior
@@ -38,8 +39,9 @@ class PairResult:
     in_turn: str = ""
 
 
-TakePair = Callable[[Mapping[str, Any], int], PairResult]
-"""(settings of the finalist, number of the round) → the pair."""
+TakePair = Callable[[Mapping[str, Any], int, bool], PairResult]
+"""(settings of the finalist, number of the round, whether it must be live) → the pair; or `NotLive`
+is raised."""
 
 
 @dataclass
@@ -127,9 +129,10 @@ def prove(
     as long as none has told.
     """
     costs = {finalist.name: seconds for finalist in finalists}
+    finished: set[str] = set()
     told = begun = False
     for number in range(MOST_PAIRS):
-        ahead = [finalist for finalist in finalists if not finalist.done]
+        ahead = [one for one in finalists if not (one.done or one.name in finished)]
         if not ahead or baseline.failure is not None:
             return
         whole = sum(costs[finalist.name] for finalist in ahead)
@@ -143,15 +146,18 @@ def prove(
             return
         begun = True
         for finalist in ahead:
-            pair = take(finalist.settings, number)
+            proven = finalist.live and finalist.look().significant
+            try:
+                pair = take(finalist.settings, number, proven)
+            except NotLive as obstacle:
+                report(f"{finalist.name}: no more pairs, the gain is proven: {obstacle}")
+                finished.add(finalist.name)
+                continue
             costs[finalist.name] = pair.seconds
             if any(t.record.status == "timeout" for t in (pair.baseline, pair.finalist)):
                 if out_of_time(0.0):
                     report("the budget ended in the middle of a round")
                     return
-            if pair.in_turn and finalist.live and finalist.look().significant:
-                report(f"no more pairs, the gain is proven: {pair.in_turn}")
-                return
             ours, theirs = baseline.launched(pair.baseline), finalist.launched(pair.finalist)
             if ours and theirs:
                 finalist.paired(pair, baseline.rates[-1])

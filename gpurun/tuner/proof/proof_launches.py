@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.pairs.engine import Pair, PairEngine
+from gpurun.pairs.engine import NotLive, Pair, PairEngine
 from gpurun.pairs.obstacle import MemoryPeaks, live_pair_obstacle
 from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.records.facts import Facts
@@ -33,7 +33,7 @@ SHARES_OF_BUDGET = 0.15
 Settings = Mapping[str, Any]
 Companions = Callable[[LadderRow], Sequence[str]]
 TakeShare = Callable[[Settings, Settings], PairResult]
-"""(settings without the change, chosen settings) → their pair."""
+"""(settings without the change, chosen settings) → their pair, which must be live; `NotLive`."""
 
 
 @dataclass
@@ -63,8 +63,8 @@ class ProofLaunches:
         if engine.in_turn:
             self._decide(f"the proof launches one side after the other: {engine.in_turn}")
 
-        def take(settings: Settings, number: int) -> PairResult:
-            live = not engine.in_turn
+        def take(settings: Settings, number: int, live_only: bool) -> PairResult:
+            live, engine.live_only = not engine.in_turn, live_only
             pair = self._pair(engine, (base, settings), number, PAIR_SIDES)
             if live and pair.in_turn:
                 self._decide(f"launches one after the other from here on: {pair.in_turn}")
@@ -79,7 +79,7 @@ class ProofLaunches:
         self._round_seconds = self.timetable.round_of(best)
         prove(baseline, finalists, take, self._no_room, update, self._round_seconds)
         if baseline.failure is not None:
-            if not any(finalist.settled for finalist in finalists):
+            if not any(one.settled or one.look().significant for one in finalists):
                 raise TuningEnded(
                     "script_failed", f"the script as it is failed: {baseline.failure}"
                 )
@@ -102,6 +102,7 @@ class ProofLaunches:
             self.timetable.left, SHARES_OF_BUDGET * self.timetable.budget
         )
         engine, numbers = self._engine(""), itertools.count()
+        engine.live_only = True
 
         def take(without: Settings, chosen: Settings) -> PairResult:
             self.view.note("a pair with and without one change measures its share of the gain")
@@ -257,9 +258,12 @@ def measure_shares(
         rest = {k: v for k, v in chosen.items() if k not in (row.knob, *companions(row))}
         if not room(seconds):
             return "the budget ended first"
-        pair = take(rest, chosen)
-        if pair.in_turn or pair.gain is None:
-            return pair.in_turn or "a side's score was not measured"
+        try:
+            pair = take(rest, chosen)
+        except NotLive as obstacle:
+            return str(obstacle)
+        if pair.gain is None:
+            return "a side's score was not measured"
         seconds = pair.seconds
         rows[number] = replace(row, speedup=pair.gain)
     return ""

@@ -11,11 +11,18 @@ from typing import Any, cast
 
 import pytest
 
-from gpurun.pairs import turns as turns_module
+from gpurun.pairs import turn_taking as turns_module
 from gpurun.pairs.reference import LIMITS, NAME, BesideReference, Reference
 from gpurun.pairs.side import LEAST_STEPS, Side, SideBlocked, SideEnded
 from gpurun.pairs.turn_ratio import LEAST_ROUNDS, Round, turn_ratio
-from gpurun.pairs.turns import FED_NS, LEAST_NS, MOST_NS, TurnLimits, take_turns, turn_nanoseconds
+from gpurun.pairs.turn_taking import (
+    FED_NS,
+    LEAST_NS,
+    MOST_NS,
+    TurnLimits,
+    take_turns,
+    turn_nanoseconds,
+)
 from gpurun.records.messages.turns import Turn
 
 MILLISECOND = 1_000_000
