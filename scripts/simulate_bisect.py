@@ -25,7 +25,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.bench.bisect.bisect_document import is_part
 from gpurun.bench.bisect.culprit_search import Outcome, SearchPlan, Standing, next_action
 from gpurun.records.bench.bisection import BisectedCommit, BisectedPair, BisectionReport
 from scripts.launch_noise import CORRELATED, CORRELATION, Machine
@@ -131,7 +130,7 @@ def simulate(make: Maker, law: str, noise: float, histories: int, seed: int) -> 
         standing, found = bisect(Bench(history, law, noise, rng))
         answers.append(judged(history, standing))
         pairs.append(len(found.pairs))
-        part += is_part(standing)
+        part += standing.part
     shares = (answers.count(word) / histories for word in ("right", "wrong"))
     return Rates(*shares, sum(pairs) / histories, max(pairs), part / histories)
 

@@ -398,11 +398,13 @@ def test_the_scripts_first_file_has_the_number_three(tmp_path: Path, gpurun: Gpu
 
 def test_coverage_of_the_script_counts_no_file_of_ours(tmp_path: Path, gpurun: Gpurun) -> None:
     pytest.importorskip("coverage")
-    measured = "import coverage, sys\ndata = coverage.CoverageData()\ndata.read()\n"
+    measured = "import coverage, sys\ndata = coverage.CoverageData(sys.argv[1])\ndata.read()\n"
     name = script(tmp_path, text="import torch\ntorch.nn.Linear(1, 1)\n")
-    assert gpurun("-m", "coverage", "run", name).returncode == 0
+    data = str(tmp_path / "data")  # these tests may be measured themselves
+    run = ("-m", "coverage", "run", f"--data-file={data}", name)
+    assert gpurun(*run).returncode == 0
     files = subprocess.run(
-        [sys.executable, "-c", f"{measured}print(*data.measured_files())"],
+        [sys.executable, "-c", f"{measured}print(*data.measured_files())", data],
         cwd=tmp_path,
         capture_output=True,
         check=True,

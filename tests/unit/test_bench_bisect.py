@@ -227,13 +227,16 @@ def test_time_that_is_up_leaves_what_is_left_of_the_suspects(tmp_path: Path) -> 
     assert "more --budget" in found.recommendation
 
 
-def test_a_disturbed_pair_is_launched_again(tmp_path: Path) -> None:
+def test_a_disturbed_pair_is_measured_again(tmp_path: Path) -> None:
     course = HistoryCourse(tmp_path, odd={CULPRIT: {"devices": (device("thermal"),)}})
     found = course.run()
     assert found.culprit == name(CULPRIT)
-    told = [line for line in course.lines if line.startswith("a pair is launched again")]
-    assert told == ["a pair is launched again: the GPU was throttled in the 090909090 half only "
-                    "(thermal)"] * MOST_AGAIN  # fmt: skip
+    told = [line for line in course.lines if " is measured again: " in line]
+    number = 1 + next(n for n, pair in enumerate(found.pairs) if pair.commit == name(CULPRIT))
+    assert told == [f"pair {number} is measured again: the GPU was throttled in the 090909090 half "
+                    "only (thermal)"]  # fmt: skip
+    launched = [turn for turn in course.machine.turns if "*" not in turn]
+    assert len(launched) == 2 * (len(found.pairs) + MOST_AGAIN)
 
 
 def test_a_pair_is_in_the_file_before_it_is_told(tmp_path: Path) -> None:
@@ -331,8 +334,7 @@ def test_the_report_names_the_culprit_its_author_and_what_is_skipped(tmp_path: P
     assert lines[0] == (
         f'FOUND train|er: 090909090 "Change 9" by An Author ({len(found.pairs)} pairs)'
     )
-    assert lines[1].startswith("  throughput −10.0 % (−13.1 % to ")
-    assert lines[1].endswith(" against its parent")
+    assert lines[1] == "  throughput −10.6 % (−15.4 % to −1.3 %) against its parent"
     assert lines[2].endswith(" 000000000..161616161")
     assert '  skipped 121212121 "Change 12" by An Author: setup failed: no compiler' in lines
     assert lines[-1] == "see git show 090909090"

@@ -138,9 +138,24 @@ def test_a_script_that_works_in_place_may_write_a_module(tmp_path: Path) -> None
 
 
 def test_trees_that_git_cannot_list_are_not_compared_unwatched(tmp_path: Path) -> None:
-    (tmp_path / CURRENT).mkdir()
-    with pytest.raises(GpurunError, match="git ls-files failed: fatal: not a git repository"):
+    tree = new_repository(tmp_path / CURRENT)
+    (tree / ".git" / "index").write_text("no index")
+    with pytest.raises(GpurunError, match="git ls-files failed: "):
         comparing(tmp_path, Live(tmp_path, [0.0]))
+
+
+def test_in_a_folder_without_a_repository_loaded_files_alone_are_watched(tmp_path: Path) -> None:
+    for name in ("loaded.py", "other.py"):
+        (tmp_path / name).write_text("1")
+    edited = EditedFiles([tmp_path], scripts_write=False)
+    loaded = str(tmp_path / "loaded.py")
+    edited.loaded([OriginsEvent((("loaded", loaded),), (), (), (), complete=True)])
+    for name in ("other.py", "new.py"):
+        (tmp_path / name).write_text("2 instead")
+    edited.refuse()
+    (tmp_path / "loaded.py").write_text("2 instead")
+    with pytest.raises(GpurunError, match=f"{loaded} was changed"):
+        edited.refuse()
 
 
 def test_live_pairs_decide_by_their_turns_and_not_by_their_stretches(tmp_path: Path) -> None:

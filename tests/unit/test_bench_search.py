@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.bisect.bisect_document import answered, is_part
+from gpurun.bench.bisect.bisect_document import answered
 from gpurun.bench.bisect.culprit_search import (
     Measure,
     Outcome,
@@ -20,7 +20,7 @@ from gpurun.bench.bisect.culprit_search import (
 )
 from gpurun.records.bench.bisection import BisectedPair, BisectionReport
 from gpurun.records.codec import from_json, to_json
-from scripts.simulate_bisect import Bench, History, begun, bisect, drops, simulate
+from scripts.simulate_bisect import BAR, Bench, History, begun, bisect, drops, simulate
 
 PLAN = SearchPlan()
 
@@ -78,8 +78,9 @@ def test_both_orders_of_a_pair_take_turns() -> None:
 
 @pytest.mark.parametrize("law", ["gauss", "live"])
 def test_the_culprit_of_a_five_percent_drop_is_right_at_two_percent_noise(law: str) -> None:
-    rates = simulate(drops(0.05), law, 0.02, histories=15, seed=7)
-    assert (rates.right, rates.wrong) == (1, 0)
+    rates = simulate(drops(0.05), law, 0.02, histories=60, seed=7)
+    assert rates.right >= BAR
+    assert rates.wrong == 0
 
 
 def test_live_pairs_need_fewer_pairs_than_launches_in_turn() -> None:
@@ -139,10 +140,10 @@ def test_many_small_losses_have_no_culprit() -> None:
 def test_one_of_two_drops_does_not_pass_for_all_of_the_loss() -> None:
     standing, found = quiet(History({3: 0.05, 12: 0.1}))
     assert (standing.outcome, standing.suspects) == (Outcome.FOUND, ("12",))
-    assert is_part(standing)
+    assert standing.part
     told = answered(found, PLAN)
     assert told.recommendation.endswith("search for the rest of the drop in 0..11 and 12..16")
-    assert not is_part(quiet(History({12: 0.1}))[0])
+    assert not quiet(History({12: 0.1}))[0].part
 
 
 def test_a_slow_down_that_is_not_there_is_denied() -> None:

@@ -3,13 +3,14 @@ half was disturbed."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
 
 from gpurun.bench.benchmark_launcher import Launch
-from gpurun.pairs.engine import MOST_AGAIN, PairEngine
+from gpurun.pairs.engine import MOST_AGAIN, NotLive, PairEngine
 from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
@@ -87,6 +88,22 @@ def test_a_live_pair_that_fails_after_one_that_was_measured_is_launched_once_mor
     machine.engine.take("a", "b", 1, turned=False)
     assert machine.engine.take("a", "b", 2, turned=False).ratio is None
     assert machine.launched == "(ab)(ab)(ab)ab"
+
+
+def test_a_pair_that_must_be_live_is_not_launched_in_turn_and_it_says_why() -> None:
+    machine = Machine([live, failing, failing])
+    machine.engine.live_only = True
+    assert machine.engine.take("a", "b", 1, turned=False).ratio is not None
+    with pytest.raises(NotLive, match=re.escape(f"a live pair failed: {PORT.text}")):
+        machine.engine.take("a", "b", 2, turned=False)
+    assert machine.launched == "(ab)(ab)(ab)", "nothing alone"
+    assert machine.engine.in_turn == "", "live pairs may be tried again"
+    assert machine.engine.take("a", "b", 2, turned=True).ratio is not None
+
+    machine.engine.in_turn = "asked for"
+    with pytest.raises(NotLive, match=r"^asked for$"):
+        machine.engine.take("a", "b", 3, turned=False)
+    assert machine.launched == "(ab)(ab)(ab)(ba)", "nothing at all"
 
 
 def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn() -> None:

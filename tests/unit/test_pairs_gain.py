@@ -52,11 +52,21 @@ def test_one_pair_never_settles_a_gain_however_large(size: float) -> None:
 
 
 def test_one_pair_proves_a_gain_only_far_beyond_what_launches_are_known_to_differ_by() -> None:
-    known = Prior(QUIET.sd, worth=4)
-    assert looked(3.0, prior=known).significant
+    known = Prior(QUIET.sd, alone=0.05)
+    assert looked(1.25, prior=known).significant
     assert not looked(1.15, prior=known).significant
-    assert not looked(3.0, prior=known, error=0.3).significant, "its turns disagree"
-    assert not looked(3.0).significant, "a prior that is worth one pair is worth too little"
+    assert not looked(3.0, prior=known, error=0.35).significant, "its turns disagree"
+
+
+def test_one_pair_says_nothing_where_nothing_is_assumed_of_a_pair_alone() -> None:
+    assert looked(3.0) == look([], QUIET)
+    assert looked(3.0, 3.0).significant
+
+
+def test_one_pair_without_a_gain_is_not_given_up() -> None:
+    sure = Prior(QUIET.sd, alone=0.001)
+    assert not looked(1.0, prior=sure, error=0.0).settled
+    assert looked(1.0, 1.0, prior=sure, error=0.0).settled
 
 
 def test_two_pairs_prove_a_gain_of_twenty_percent_where_launches_differ_little() -> None:
@@ -129,11 +139,11 @@ def test_pairs_after_the_last_completed_look_are_left_out() -> None:
 
 
 def test_the_adjusted_p_value_is_below_5_percent_exactly_where_the_interval_excludes_1() -> None:
-    sides = set()
+    sides, prior = set(), Prior(QUIET.sd, alone=0.02)
     for seed in range(200):
         pairs = noisy(MOST_PAIRS, 1.03, 0.03, seed)
         for count in LEVELS:
-            found = look(pairs[:count], QUIET)
+            found = look(pairs[:count], prior)
             assert found.interval is not None
             assert found.p_value is not None
             excluded = not found.interval[0] <= 1 <= found.interval[1]

@@ -74,7 +74,8 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
         assert trial.evidence.seed == number, "both of a pair share a seed"
         return trial
 
-    def take(settings: Mapping[str, Any], number: int) -> PairResult:
+    def take(settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
+        assert not live_only, "launches in turn prove nothing that must stay live"
         sides = zip(PAIR_SIDES, ({}, settings), strict=True)
         ours, theirs = (launch(purpose, side, number) for purpose, side in sides)
         gain = gain_of(Pair(ours, theirs), Objective.THROUGHPUT)

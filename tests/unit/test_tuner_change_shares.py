@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpurun.pairs.engine import NotLive
 from gpurun.records.tuning import LadderRow
 from gpurun.tuner.proof.paired_proof import PairResult
 from gpurun.tuner.proof.proof_launches import measure_shares
@@ -28,8 +29,10 @@ def measured(
     def pair(rest: Mapping[str, Any], chosen: Mapping[str, Any]) -> PairResult:
         assert chosen == CHOSEN
         asked.append(dict(rest))
+        if failure:
+            raise NotLive(failure)
         gain = 1.0 + 0.1 * len(asked)
-        return PairResult(trial(100.0), trial(100.0 * gain), gain, 20.0, in_turn=failure)
+        return PairResult(trial(100.0), trial(100.0 * gain), gain, 20.0)
 
     why = measure_shares(
         rows,

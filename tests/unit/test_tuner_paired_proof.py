@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from gpurun.pairs.engine import NotLive
 from gpurun.pairs.estimate import Reading
 from gpurun.pairs.gain import MOST_PAIRS, look
 from gpurun.pairs.priors import IN_TURN, LIVE
-from gpurun.tuner.proof.paired_proof import Finalist, PairResult, proof_of, prove
+from gpurun.tuner.proof.paired_proof import Finalist, PairResult, TakePair, proof_of, prove
 from tests.unit.tuner_trials import trial
 
 NOISE = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998, 1.0)
@@ -22,7 +23,8 @@ class Pairs:
     """Pairs of a given gain, live until the pair of the number `in_turn`.
 
     `failing`: (side, number of the pair) that falls over; side 0 is the baseline. The launches' own
-    rates are those of a disturbed machine where pairs are live: only the turns count.
+    rates are those of a disturbed machine where pairs are live: only the turns count. `must`: for
+    each pair that was asked for, whether it had to be live.
     """
 
     def __init__(
@@ -35,12 +37,16 @@ class Pairs:
         seconds: float = 1.0,
     ) -> None:
         self.taken: list[tuple[int, Mapping[str, Any]]] = []
+        self.must: list[bool] = []
         self._gain, self._scatter, self._in_turn = gain, scatter, in_turn
         self._failing, self._seconds = failing, seconds
 
-    def __call__(self, settings: Mapping[str, Any], number: int) -> PairResult:
+    def __call__(self, settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
         self.taken.append((number, settings))
+        self.must.append(live_only)
         why = "a port is taken" if number >= self._in_turn else ""
+        if why and live_only:
+            raise NotLive(why)
         gain = self._gain * self._scatter[number % len(self._scatter)]
         rates: list[float | None] = [100.0, 100.0 * gain if why else 10.0]
         if self._failing is not None and self._failing[1] == number:
@@ -58,7 +64,7 @@ class Pairs:
 
 
 def proven(
-    pairs: Callable[[Mapping[str, Any], int], PairResult],
+    pairs: TakePair,
     *finalists: Finalist,
     baseline: Finalist | None = None,
     out_of_time: Callable[[float], bool] = lambda _: False,
@@ -98,13 +104,26 @@ def test_two_live_pairs_prove_a_large_gain_by_their_turns() -> None:
     assert told[-1].endswith(") after 2 pairs, settled")
 
 
-def test_one_pair_is_told_by_its_gain_alone() -> None:
-    told = proven(Pairs(1.3), one := chosen(), out_of_time=lambda _: bool(one.pairs))
-    assert told[0] == "chosen: not settled: ×1.3 in 1 pair"
+@pytest.mark.parametrize(("gain", "significant"), [(1.3, True), (1.1, False)])
+def test_one_live_pair_proves_a_large_gain_and_never_settles(
+    gain: float, significant: bool
+) -> None:
+    told = proven(Pairs(gain), one := chosen(), out_of_time=lambda _: bool(one.pairs))
+    state = "proven, not precise yet" if significant else "not settled"
+    assert told[0].startswith(f"chosen: ×{gain} (")
+    assert told[0].endswith(f") after 1 pair, {state}")
     proof = proof_of(one)
     assert proof is not None
-    assert proof.speedup_confidence_interval is None
-    assert not proof.statistically_significant
+    assert proof.speedup_confidence_interval is not None
+    assert proof.statistically_significant == significant
+    assert not proof.settled
+
+
+def test_one_pair_in_turn_is_told_by_its_gain_alone() -> None:
+    pairs = Pairs(3.0, in_turn=0)
+    told = proven(pairs, one := chosen(), out_of_time=lambda _: bool(one.pairs))
+    assert told[0] == "chosen: ×3 in 1 pair"
+    assert proof_of(one) is None
 
 
 def test_launches_in_turn_have_their_own_prior_and_prove_a_large_gain_too() -> None:
@@ -188,7 +207,7 @@ def test_where_time_is_short_it_is_for_the_first_finalist() -> None:
 
 
 def test_a_pair_that_the_end_of_the_budget_cut_off_is_no_failure_of_the_finalist() -> None:
-    def cut_off(settings: Mapping[str, Any], number: int) -> PairResult:
+    def cut_off(settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
         late = trial(None, settings, status="timeout", reason="given up after 9 s")
         return PairResult(trial(100.0), late, None, 9.0, in_turn="a port is taken")
 
@@ -212,19 +231,36 @@ def test_live_pairs_and_launches_in_turn_are_not_mixed() -> None:
 def test_a_gain_that_live_pairs_have_proven_stays_where_later_ones_fail() -> None:
     pairs, one = Pairs(1.6, scatter=(1.0, 1.25, 0.9), in_turn=4), chosen()
     told = proven(pairs, one)
-    assert told[-1] == "no more pairs, the gain is proven: a port is taken"
+    assert told[-1] == "chosen: no more pairs, the gain is proven: a port is taken"
     assert pairs.numbers == [0, 1, 2, 3, 4]
+    assert pairs.must == [False, True, False, False, True], "proven by one, and by four"
     assert len(one.pairs) == 4
     assert one.live
     assert one.look().significant
     assert not one.settled
 
 
+def test_where_one_finalist_is_proven_and_no_longer_live_the_other_goes_on() -> None:
+    class OneStops(Pairs):
+        def __call__(self, settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
+            self._in_turn = 1 if "a" in settings else math.inf
+            return super().__call__(settings, number, live_only)
+
+    pairs, one, other = OneStops(1.3), chosen(), larger()
+    told = proven(pairs, one, other)
+    assert told.count("chosen: no more pairs, the gain is proven: a port is taken") == 1
+    assert [number for number, settings in pairs.taken if "a" in settings] == [0, 1]
+    assert (len(one.pairs), one.live, one.settled) == (1, True, False)
+    assert one.look().significant
+    assert other.settled
+    assert len(other.pairs) == 2
+
+
 def test_a_finalist_that_fails_is_out_and_the_other_goes_on() -> None:
     class OneFails(Pairs):
-        def __call__(self, settings: Mapping[str, Any], number: int) -> PairResult:
+        def __call__(self, settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
             self._failing = (1, 0) if "a" in settings else None
-            return super().__call__(settings, number)
+            return super().__call__(settings, number, live_only)
 
     pairs, one, other = OneFails(3.0), chosen(), larger()
     proven(pairs, one, other)

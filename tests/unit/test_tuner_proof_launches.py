@@ -255,6 +255,15 @@ def test_a_live_pair_that_fails_is_measured_again_and_twice_ends_live_pairs() ->
     assert len(chosen.pairs) == len(twice.launched) // 2, "live ones are not mixed with them"
 
 
+def test_a_gain_that_is_proven_live_is_not_measured_in_turn() -> None:
+    series = StandIn()
+    series.fails = lambda number: number in (1, 2)
+    proven(launches(series), chosen := Finalist("chosen", A))
+    assert (len(series.pairs), series.launched) == (3, [])
+    assert (len(chosen.pairs), chosen.live, chosen.settled) == (1, True, False)
+    assert chosen.look().significant
+
+
 def test_a_baseline_launch_that_fails_once_by_itself_is_repeated() -> None:
     series = StandIn(in_turn_only="asked for")
     series.alone = lambda number: None if number == 0 else 100.0
@@ -270,6 +279,15 @@ def test_a_baseline_that_keeps_failing_ends_the_tuning_or_the_proof() -> None:
     with pytest.raises(TuningEnded, match="it fell over"):
         proven(launches(series), Finalist("chosen", A))
     assert len(series.launched) == 3
+
+
+def test_a_baseline_that_fails_after_the_gain_is_proven_ends_the_proof_alone() -> None:
+    series = StandIn(in_turn_only="asked for")
+    series.alone = lambda number: (100.0, 106.0, None, None)[number]
+    _, told = proven(launches(series), chosen := Finalist("chosen", A))
+    assert told[-1] == "the proof ended early, the script as it is failed: it fell over"
+    assert (len(chosen.pairs), chosen.settled) == (2, False)
+    assert chosen.look().significant
 
 
 def test_a_pair_has_the_time_that_it_was_expected_to_take_whatever_is_left() -> None:

@@ -11,9 +11,6 @@ from gpurun.errors import ExitCode
 from gpurun.records.bench.bisection import BisectionReport
 
 WORST_FIRST = ("interrupted", "failed", "found", "narrowed", "inconclusive", "no_drop")
-MUCH_LESS = 0.8
-"""A culprit that surely lost less than this share of the drop is not all of it. Simulated histories
-with one drop of 5 % at 2 % noise are told so in up to 0.7 % (`scripts/simulate_bisect.py`)."""
 MERGE = (
     "it is a merge; gpurun bench bisect $(git merge-base {last}^1 {last}^2)..{last}^2 searches the "
     "merged branch"
@@ -54,16 +51,8 @@ def _todo(found: BisectionReport, standing: Standing) -> str:
         return "the budget ended: the same command with more --budget continues from here"
     if standing.outcome is Outcome.FOUND and found.line[last].merge:
         text = MERGE.format(last=short(commits[last]))
-    if standing.outcome is Outcome.NOT_CONFIRMED or is_part(standing):
+    if standing.outcome is Outcome.NOT_CONFIRMED or standing.part:
         parts = ((commits[0], commits[last - 1]), (commits[last], commits[-1]))
         ranges = [f"{short(good)}..{short(bad)}" for good, bad in parts if good != bad]
         text += bool(ranges) * f"; search for the rest of the drop in {' and '.join(ranges)}"
     return text
-
-
-def is_part(standing: Standing) -> bool:
-    """True if the culprit surely lost less than BAD did."""
-    interval = standing.own.interval if standing.own is not None else None
-    if standing.outcome is not Outcome.FOUND or interval is None or standing.lost.slowdown is None:
-        return False
-    return interval[1] < MUCH_LESS * standing.lost.slowdown
