@@ -4,12 +4,20 @@
 
 One of 16 commits loses 5 or 8 % of throughput, or two do, none, or all a little. Noise is that of a
 launch in turn, by the laws of `launch_noise.py` (`ar`: neighbouring pairs correlate by 0.3), or for
-`live` that of a live pair, whose turns add 1 %. Right: the culprit is named; without
-a drop, that there is none; of two drops either one. Wrong: another commit is named. `part`: the
-report says that the named commit is only a part of the drop. The bar: right in 97 % of histories
-with one drop, at 1 and 2 % noise.
+`live` that of a live pair, whose turns add 1 %. Right: the culprit is named; without a drop, that
+there is none; of two drops either one. Wrong: another commit is named. `part`: the report calls it
+a part of the drop. The bar: right in 97 % of histories with one drop, at 1 and 2 % noise.
 
-TABLE
+Of 300 searches, the share that is right, and the mean pairs; none is wrong:
+
+    noise, drop  1 %, 5 %     1 %, 8 %     2 %, 5 %     2 %, 8 %     3 %, 5 %     3 %, 8 %
+    gauss        100 %, 46    100 %, 34    100 %, 84    100 %, 51    93.7 %, 119  100 %, 72
+    t3           100 %, 43    100 %, 32    99.3 %, 73   100 %, 48    92.7 %, 108  100 %, 65
+    ar           100 %, 46    100 %, 34    98.3 %, 87   99.7 %, 53   79.7 %, 125  99.7 %, 78
+    live         100 %, 36    100 %, 22    100 %, 45    100 %, 26    99.3 %, 65   100 %, 33
+
+Of 200 without a drop, 98.5 % say so at 2 %, after 23 pairs; of 5 + 10 %, all name one of them, after
+51. Two equal drops take 156, and 70 % end undecided, as all do whose drop came in 16 steps.
 """
 
 from __future__ import annotations
@@ -91,9 +99,9 @@ def bisect(bench: Bench, plan: SearchPlan = PLAN) -> tuple[Standing, BisectionRe
     while (wanted := (standing := next_action(found, plan)).more) is not None:
         number = int(wanted.commit)
         if number in bench.history.broken:
-            commits = list(found.commits)
-            commits[number - 1] = replace(commits[number - 1], skipped="does not build")
-            found = replace(found, commits=tuple(commits))
+            broken = replace(found.commits[number - 1], skipped="does not build")
+            line = (*found.commits[: number - 1], broken, *found.commits[number:])
+            found = replace(found, commits=line)
             continue
         pair = bench.pair(number, int(wanted.against), wanted.against_first)
         found = replace(found, pairs=(*found.pairs, pair))
@@ -104,11 +112,9 @@ def judged(history: History, standing: Standing) -> str:
     """`right`, `wrong` (another commit is named) or `undecided`."""
     if standing.outcome is Outcome.NO_DROP:
         return "wrong" if history.losses else "right"
-    if standing.outcome not in (Outcome.FOUND, Outcome.NARROWED):
+    if standing.outcome is not Outcome.FOUND:
         return "undecided"
-    if not history.losses.keys() & set(map(int, standing.suspects)):
-        return "wrong"
-    return "right" if standing.outcome is Outcome.FOUND else "undecided"
+    return "right" if int(standing.suspects[0]) in history.losses else "wrong"
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class Rates:
     part: float
 
 
-def simulate(make: Maker, law: str, noise: float, histories: int, seed: int) -> Rates:
+def simulate(make: Maker, law: str, noise: float, histories: int, seed: int = 1) -> Rates:
     """Search in histories that `make` draws."""
     rng = random.Random(f"{law} {noise} {seed}")
     answers, pairs, part = [], [], 0
@@ -137,13 +143,9 @@ def simulate(make: Maker, law: str, noise: float, histories: int, seed: int) -> 
 
 
 def drops(*losses: float) -> Maker:
-    """Histories with these drops, in this order, at random commits."""
-
-    def make(rng: random.Random) -> History:
-        at = sorted(rng.sample(range(1, COMMITS + 1), len(losses)))
-        return History(dict(zip(at, losses, strict=True)))
-
-    return make
+    """Histories with these drops, at random commits."""
+    places = range(1, COMMITS + 1)
+    return lambda rng: History(dict(zip(rng.sample(places, len(losses)), losses, strict=True)))
 
 
 KINDS: dict[str, Maker] = {
@@ -161,7 +163,6 @@ def main() -> int:
     """Print one line a setting; exit 1 if the bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--histories", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--law", choices=LAWS)
     options = parser.parse_args()
     held = True
@@ -170,7 +171,7 @@ def main() -> int:
         other = name not in ONE and (law != "gauss" or noise > 0.02)
         if other or options.law not in (None, law):
             continue
-        r = simulate(KINDS[name], law, noise, options.histories, options.seed)
+        r = simulate(KINDS[name], law, noise, options.histories)
         missed = name in ONE and noise <= 0.02 and r.right < BAR
         held &= not missed
         row = f"{law:5} {noise:5.0%}  {name:8} {r.right:7.1%} {r.wrong:7.1%}"
