@@ -4,12 +4,20 @@
 
 One of 16 commits loses 5 or 8 % of throughput, or two do, none, or all a little. Noise is that of a
 launch in turn, by the laws of `launch_noise.py` (`ar`: neighbouring pairs correlate by 0.3), or for
-`live` that of a live pair, whose turns add 1 %. Right: the culprit is named; without
-a drop, that there is none; of two drops either one. Wrong: another commit is named. `part`: the
-report says that the named commit is only a part of the drop. The bar: right in 97 % of histories
-with one drop, at 1 and 2 % noise.
+`live` that of a live pair, whose turns add 1 %. Right: the culprit is named; without a drop, that
+there is none; of two drops either one. Wrong: another commit is named. `part`: the report calls it
+a part of the drop. The bar: right in 97 % of histories with one drop, at 1 and 2 % noise.
 
-TABLE
+Of 300 searches, the share that is right, and the mean pairs; none is wrong:
+
+    noise, drop  1 %, 5 %     1 %, 8 %     2 %, 5 %     2 %, 8 %     3 %, 5 %     3 %, 8 %
+    gauss        100 %, 45    100 %, 34    99.7 %, 82   100 %, 51    91.3 %, 122  100 %, 72
+    t3           100 %, 42    100 %, 33    99.7 %, 72   99.7 %, 47   96 %, 108    99 %, 65
+    ar           100 %, 46    100 %, 34    97.7 %, 88   100 %, 52    72.3 %, 122  98.7 %, 77
+    live         100 %, 35    100 %, 22    100 %, 45    100 %, 26    99.3 %, 67   100 %, 33
+
+At 2 %, 99.7 % of those without a drop say so, after 22 pairs. Of 5 + 10 %, 100 % name one, after
+51. Two equal drops take 166, and 82 % end undecided, as all do whose drop came in steps.
 """
 
 from __future__ import annotations
@@ -32,8 +40,6 @@ from scripts.launch_noise import CORRELATED, CORRELATION, Machine
 COMMITS = 16
 LIVE, TURN_ERROR = "live", 0.01
 LAWS = ("gauss", "t3", CORRELATED, LIVE)
-NOISES = (0.01, 0.02, 0.03)
-BAR = 0.97
 PLAN = SearchPlan()
 
 
@@ -57,8 +63,7 @@ class Bench:
 
     def __init__(self, history: History, law: str, noise: float, rng: random.Random) -> None:
         self.history, self.law, self.noise, self.rng = history, law, noise, rng
-        self.machine = Machine(law, noise, rng)
-        self.last = rng.gauss(0, 1)
+        self.machine, self.last = Machine(law, noise, rng), rng.gauss(0, 1)
 
     def pair(self, commit: int, against: int, against_first: bool) -> BisectedPair:
         """Both launches in this order, or as a live pair."""
@@ -90,9 +95,9 @@ def bisect(bench: Bench, plan: SearchPlan = PLAN) -> tuple[Standing, BisectionRe
     while (wanted := (standing := next_action(found, plan)).more) is not None:
         number = int(wanted.commit)
         if number in bench.history.broken:
-            commits = list(found.commits)
-            commits[number - 1] = replace(commits[number - 1], skipped="does not build")
-            found = replace(found, commits=tuple(commits))
+            broken = replace(found.commits[number - 1], skipped="does not build")
+            line = (*found.commits[: number - 1], broken, *found.commits[number:])
+            found = replace(found, commits=line)
             continue
         pair = bench.pair(number, int(wanted.against), wanted.against_first)
         found = replace(found, pairs=(*found.pairs, pair))
@@ -103,25 +108,22 @@ def judged(history: History, standing: Standing) -> str:
     """`right`, `wrong` (another commit is named) or `undecided`."""
     if standing.outcome is Outcome.NO_DROP:
         return "wrong" if history.losses else "right"
-    if standing.outcome not in (Outcome.FOUND, Outcome.NARROWED):
+    if standing.outcome is not Outcome.FOUND:
         return "undecided"
-    if not history.losses.keys() & set(map(int, standing.suspects)):
-        return "wrong"
-    return "right" if standing.outcome is Outcome.FOUND else "undecided"
+    return "right" if int(standing.suspects[0]) in history.losses else "wrong"
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Over all histories: shares of answers, mean and most pairs, and how often "part" was said."""
+    """Over all histories: shares of answers, mean pairs, and how often "part" was said."""
 
     right: float
     wrong: float
     pairs: float
-    most: int
     part: float
 
 
-def simulate(make: Maker, law: str, noise: float, histories: int, seed: int) -> Rates:
+def simulate(make: Maker, law: str, noise: float, histories: int, seed: int = 1) -> Rates:
     """Search in histories that `make` draws."""
     rng = random.Random(f"{law} {noise} {seed}")
     answers, pairs, part = [], [], 0
@@ -132,17 +134,13 @@ def simulate(make: Maker, law: str, noise: float, histories: int, seed: int) -> 
         pairs.append(len(found.pairs))
         part += standing.part
     shares = (answers.count(word) / histories for word in ("right", "wrong"))
-    return Rates(*shares, sum(pairs) / histories, max(pairs), part / histories)
+    return Rates(*shares, sum(pairs) / histories, part / histories)
 
 
 def drops(*losses: float) -> Maker:
-    """Histories with these drops, in this order, at random commits."""
-
-    def make(rng: random.Random) -> History:
-        at = sorted(rng.sample(range(1, COMMITS + 1), len(losses)))
-        return History(dict(zip(at, losses, strict=True)))
-
-    return make
+    """Histories with these drops, at random commits."""
+    places = range(1, COMMITS + 1)
+    return lambda rng: History(dict(zip(rng.sample(places, len(losses)), losses, strict=True)))
 
 
 KINDS: dict[str, Maker] = {
@@ -160,22 +158,20 @@ def main() -> int:
     """Print one line a setting; exit 1 if the bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--histories", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--law", choices=LAWS)
     options = parser.parse_args()
     held = True
-    print("law   noise  drops      right   wrong  undecided  pairs  most   part")
-    for name, law, noise in product(KINDS, LAWS, NOISES):
+    print("law   noise  drops      right   wrong  undecided  pairs   part")
+    for name, law, noise in product(KINDS, LAWS, (0.01, 0.02, 0.03)):
         other = name not in ONE and (law != "gauss" or noise > 0.02)
         if other or options.law not in (None, law):
             continue
-        r = simulate(KINDS[name], law, noise, options.histories, options.seed)
-        missed = name in ONE and noise <= 0.02 and r.right < BAR
+        r = simulate(KINDS[name], law, noise, options.histories)
+        missed = name in ONE and noise <= 0.02 and r.right < 0.97
         held &= not missed
         row = f"{law:5} {noise:5.0%}  {name:8} {r.right:7.1%} {r.wrong:7.1%}"
-        row += f" {1 - r.right - r.wrong:10.1%} {r.pairs:6.1f} {r.most:5d} {r.part:6.1%}"
+        row += f" {1 - r.right - r.wrong:10.1%} {r.pairs:6.1f} {r.part:6.1%}"
         print(f"{row}{'  MISSED' * missed}", flush=True)
-    print(f"verdict={'held' if held else 'missed'}")
     return 0 if held else 1
 
 
