@@ -33,6 +33,10 @@ OWN_FOLDERS = (
     "tuned", "probes", "bisections", "worktrees", "benchmarks", "benchmarks/accepted",
 )  # fmt: skip
 """The folders of records beside `runs/`."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""A full disk, a quota, and a limit on the size of files (`ulimit -f`)."""
+MOVED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Errors of a place in a folder of records that somebody moved meanwhile."""
 RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 MADE: list[Path] = []
 """Run folders that this process made."""
@@ -170,13 +174,15 @@ def of_surroundings(error: Exception) -> GpurunError | None:
         )
     if not isinstance(error, OSError):
         return None
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in NO_ROOM:
         return no_records(error)
     try:
         gone = next((str(run) for run in MADE if not run.is_dir()), None)
         os.getcwd()
     except FileNotFoundError:
         gone = "the working folder"
+    if gone is None and error.errno in MOVED and FOLDER in Path(str(error.filename)).parts:
+        gone = str(error.filename)
     if gone is not None:
         return GpurunError(
             f"{gone} is gone: somebody removed it", "start again, and keep it until gpurun ends"
@@ -223,7 +229,8 @@ def check_output(flag: str, path: Path) -> None:
     """
     if str(path) == "-":
         raise GpurunError(f"{flag} - is no file", "name a file")
-    if (path.suffix in SOURCES or path.name in CONFIGURATIONS) and os.path.exists(path):
+    real = Path(os.path.realpath(path))  # of a link, what it names
+    if (real.suffix in SOURCES or real.name in CONFIGURATIONS) and os.path.exists(real):
         raise GpurunError(f"{flag}: {path} is there and would be written over", "name another file")
     if os.path.isdir(path):
         raise GpurunError(f"{flag}: {path} is a folder", "name a file")

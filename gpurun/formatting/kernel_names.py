@@ -11,6 +11,8 @@ import re
 from gpurun.formatting.one_line import one_line
 
 MOST_CHARACTERS = 64
+MOST_READ = 4096
+"""Characters of a signature that are looked at: those of CUTLASS have 3,000."""
 MOST_ARGUMENTS = 2
 _RETURNS = re.compile(r"^(?:std::)?enable_if<[^>]*>::type |^void ")
 _NAMESPACE = re.compile(r"(?:\w+|\(anonymous namespace\)|\{anonymous\}|<unnamed>)::")
@@ -31,6 +33,7 @@ def short_kernel_name(signature: str) -> str:
     A name that is no C++ signature stays as it is; all are cut off with "…" after
     `MOST_CHARACTERS`.
     """
+    signature = signature[:MOST_READ]
     plain = _NAMESPACE.sub("", _RETURNS.sub("", signature))
     name = re.match(r"[\w.]*", plain)
     base = name.group() if name else ""

@@ -22,7 +22,7 @@ MOST_PROCESSES = 1000
 FREE_BYTES, EXPANSION = 64 << 20, 200
 """Text that a file may hold, and so many times its size more. A trace expanded to 15 times its
 size; a bomb expands to 1,000 times."""
-FREE_SECONDS, SECONDS_A_MB = 10, 5
+FREE_SECONDS, SECONDS_A_MB = 7, 5
 """Processor time. A zipped trace took 0.4 seconds a megabyte."""
 FREE_MEMORY, MEMORY_A_BYTE = 1 << 30, 50
 """Memory beside that in use before. A zipped trace took 5 bytes a byte, an SQLite export 7."""

@@ -145,6 +145,15 @@ def test_a_store_is_made_again_from_the_files(tmp_path: Path) -> None:
     assert again.baselines() == [accepted]
 
 
+def test_a_link_in_place_of_the_folder_of_records_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "benchmarks").symlink_to("../elsewhere")
+    error = refusal(lambda: opened(tmp_path / "home").add(record(1)))
+    assert "is a link" in error.what
+    assert not any((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_file_that_cannot_be_read_is_told_and_keeps_nobody_out(tmp_path: Path) -> None:
     opened(tmp_path).add(record(1))
     (tmp_path / "benchmarks" / "r0002.json").write_text("{")

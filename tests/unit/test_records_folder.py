@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -16,10 +17,12 @@ from gpurun.records.codec import to_json
 from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import (
     OWN_FOLDERS,
+    check_output,
     existing_home,
     find_home,
     kept_run,
     new_run,
+    of_surroundings,
     write_output,
     write_whole,
 )
@@ -238,3 +241,24 @@ def test_a_file_that_the_user_names_is_written_through_a_link(tmp_path: Path) ->
     write_whole(tmp_path / "link", "own")
     assert (tmp_path / "file").read_text() == "text"
     assert (tmp_path / "link").read_text() == "own"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_disk_a_quota_and_a_limit_of_size_are_told_alike(number: int) -> None:
+    told = of_surroundings(OSError(number, os.strerror(number), "/x/.gpurun/bench.db"))
+    assert told is not None
+    assert told.what.startswith("records cannot be written to /x/.gpurun/bench.db")
+
+
+def test_a_record_that_moves_while_it_is_read_is_told_and_other_files_are_not() -> None:
+    gone = of_surroundings(FileNotFoundError(errno.ENOENT, "", "/x/.gpurun/runs/a/report.html"))
+    assert gone is not None
+    assert gone.what == "/x/.gpurun/runs/a/report.html is gone: somebody removed it"
+    assert of_surroundings(FileNotFoundError(errno.ENOENT, "", "/x/other")) is None
+
+
+def test_a_script_is_not_written_over_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    (tmp_path / "page.html").symlink_to("train.py")
+    with pytest.raises(GpurunError, match="would be written over"):
+        check_output("--html", tmp_path / "page.html")
