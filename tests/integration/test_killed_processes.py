@@ -68,7 +68,6 @@ def test_a_kill_in_a_frozen_side_of_a_live_pair_names_the_side_and_leaves_nothin
     with pytest.raises(SideEnded) as raised:
         take_turns(pair, random.Random(0), kill_after_three)
     assert (raised.value.name, raised.value.exit_code) == ("hit", code)
-    assert len(raised.value.rounds) >= 3
     for side, sandbox in zip(pair, sides.sandboxes, strict=True):
         side.thaw()  # as its end does
         sandbox.close()
