@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpurun.bench.trees.git import short
-from gpurun.formatting.number_text import count, duration, percent, signed_percent
+from gpurun.formatting.number_text import change_interval, count, duration, percent, signed_percent
 from gpurun.formatting.one_line import one_line
 from gpurun.records.bench.bisection import BisectedCommit, BisectionReport
 from gpurun.report.markdown_text import escaped
@@ -63,8 +63,8 @@ def _details(found: BisectionReport) -> list[str]:
     )
     for what, lost, bounds in changes:
         if lost is not None and bounds is not None:
-            low, high = (signed_percent(-bound) for bound in bounds[::-1])
-            lines.append(f"throughput {signed_percent(-lost)} ({low} to {high}) {what}")
+            bounds_text = change_interval(-bounds[1], -bounds[0])
+            lines.append(f"throughput {signed_percent(-lost)} ({bounds_text}) {what}")
     if found.pairs:
         commits, pairs = count(len(found.commits), "commit"), count(len(found.pairs), "pair")
         lines.append(f"{commits}, {pairs} of launches in {duration(found.seconds)}")

@@ -25,11 +25,11 @@ from scripts.simulate_bisect import BAR, Bench, History, begun, bisect, drops, s
 PLAN = SearchPlan()
 
 
-def shown(found: BisectionReport, losses: dict[tuple[int, int], float]) -> Standing:
-    """The search goes on: a pair of (commit, against) loses so much, but for a quiet scatter."""
+def shown(found: BisectionReport, losses: dict[tuple[int, int], tuple[float, ...]]) -> Standing:
+    """The search goes on: pairs of (commit, against) lose so much by turns, with some scatter."""
     while (wanted := (standing := next_action(found, PLAN)).more) is not None:
         lost = losses[int(wanted.commit), int(wanted.against)]
-        found = with_pair(found, wanted, lost)
+        found = with_pair(found, wanted, lost[len(found.pairs) % len(lost)])
     return standing
 
 
@@ -99,10 +99,16 @@ def test_pairs_in_turn_and_live_pairs_are_not_mixed() -> None:
 
 
 def test_an_undecided_commit_is_left_out_and_its_neighbour_is_asked() -> None:
-    # commit 2 loses half of the drop: no number of pairs says on which side of the border it lies
-    losses = {(4, 0): 0.1, (2, 0): 0.0513, (1, 0): 0.0, (3, 0): 0.1, (3, 1): 0.1}
+    # half of commit 2's pairs lose all of the drop, and half of them nothing
+    fast, slow = (0.0,), (0.1,)
+    losses = {(4, 0): slow, (2, 0): fast + slow, (1, 0): fast, (3, 0): slow, (3, 1): slow}
     standing = shown(begun(4), losses)
     assert (standing.outcome, standing.suspects) == (Outcome.NARROWED, ("2", "3"))
+
+
+def test_no_look_of_a_halving_decides_by_chance() -> None:
+    plan = SearchPlan().halving
+    assert max(max(plan.levels(look)) for look in plan.looks) < 0.5
 
 
 def test_commits_that_do_not_build_are_named_with_the_one_that_they_hide_behind() -> None:
@@ -116,7 +122,7 @@ def test_a_skipped_commit_after_the_culprit_hides_nothing() -> None:
 
 
 def test_a_suspect_that_does_not_lose_against_its_parent_is_not_named() -> None:
-    losses = {(4, 0): 0.1, (2, 0): 0.0, (3, 0): 0.1, (3, 2): 0.0}
+    losses = {(4, 0): (0.1,), (2, 0): (0.0,), (3, 0): (0.1,), (3, 2): (0.0,)}
     standing = shown(begun(4), losses)
     assert (standing.outcome, standing.suspects) == (Outcome.NOT_CONFIRMED, ("3",))
 
@@ -179,7 +185,7 @@ def test_a_drop_of_any_size_is_found(lost: float) -> None:
 
 def test_a_range_of_one_commit_needs_only_the_proof_that_it_is_slower() -> None:
     found = begun(1)
-    assert shown(found, {(1, 0): 0.1}).outcome is Outcome.FOUND
+    assert shown(found, {(1, 0): (0.1,)}).outcome is Outcome.FOUND
 
 
 def test_a_search_that_is_read_from_its_file_before_each_pair_goes_the_same_way() -> None:
