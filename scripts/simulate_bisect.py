@@ -11,13 +11,13 @@ a part of the drop. The bar: right in 97 % of histories with one drop, at 1 and 
 Of 300 searches, the share that is right, and the mean pairs; none is wrong:
 
     noise, drop  1 %, 5 %     1 %, 8 %     2 %, 5 %     2 %, 8 %     3 %, 5 %     3 %, 8 %
-    gauss        100 %, 37    100 %, 24    100 %, 76    100 %, 35    87.3 %, 125  99.7 %, 59
-    t3           100 %, 36    99.7 %, 24   98.3 %, 63   100 %, 34    88.7 %, 106  99.7 %, 49
-    ar           100 %, 37    100 %, 24    98 %, 77     100 %, 36    72.3 %, 118  97.3 %, 60
-    live         100 %, 32    100 %, 20    99.7 %, 51   100 %, 26    99.7 %, 85   99.7 %, 37
+    gauss        100 %, 40    100 %, 25    100 %, 80    100 %, 39    87.7 %, 118  100 %, 63
+    t3           99.3 %, 38   100 %, 25    98 %, 69     100 %, 35    87 %, 102    99.3 %, 52
+    ar           100 %, 40    100 %, 25    98 %, 81     100 %, 38    78 %, 107    98.3 %, 62
+    live         100 %, 34    100 %, 22    100 %, 55    100 %, 28    99 %, 88     100 %, 39
 
 At 2 %, 97.7 % of those without a drop say so, after 23 pairs. Of 5 + 10 %, 99.7 % name one, after
-38. Two equal drops take 139, and 33 % end undecided, as all do whose drop came in steps.
+41. Two equal drops take 117, and 54 % end undecided, as all do whose drop came in steps.
 """
 
 from __future__ import annotations
