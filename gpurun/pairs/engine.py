@@ -70,8 +70,9 @@ class PairEngine(Generic[Request, Side]):
     """Takes the pairs of one comparison, proof or search.
 
     `beside` launches two as a live pair, `alone` one. `in_turn`: why pairs are launched in turn, ""
-    while they are live; `live_only`: `NotLive` is raised instead. `note` hears, once each, what
-    disturbed pairs. `late`: whether there is no time to measure one again.
+    while they are live; `live_only`: `NotLive` is raised instead, as it is when a live pair fails
+    and it is `late`: there is no time to measure one again. `note` hears, once each, what disturbed
+    pairs.
     """
 
     beside: Callable[[Request, Request], PairOutcome[Side]]
@@ -112,7 +113,9 @@ class PairEngine(Generic[Request, Side]):
         """Live, or in this order. A live pair that fails after one that was measured is launched
         once more: launches in turn would begin anew."""
         in_turn = self.in_turn
-        for _ in range(0 if in_turn else 1 + self._has_live):
+        for number in range(0 if in_turn else 1 + self._has_live):
+            if number and self.late():
+                break
             both = self.beside(first, second)
             for line in both.notes:
                 self._tell(line)
@@ -121,8 +124,8 @@ class PairEngine(Generic[Request, Side]):
                     self._has_live = True
                     return Pair(both.first, both.second, both.ratio)
             in_turn = why_in_turn(both)
-        if self.live_only:
-            raise NotLive(in_turn)
+        if self.live_only or (in_turn and not self.in_turn and self.late()):
+            raise NotLive(in_turn)  # no time for launches in turn, which begin anew
         one = self.alone(first)
         self.in_turn = in_turn
         return Pair(one, self.alone(second))

@@ -26,8 +26,6 @@ from gpurun.stats.student_t import t_quantile, t_upper_tail
 MOST_WEIGHT = 3.0
 """SPEC: no weight above three times the least."""
 CORRELATION = 0.3
-SURE = 1000
-"""Degrees of freedom of a standard deviation that is taken for granted."""
 WIDENING = math.sqrt((1 + CORRELATION) / (1 - CORRELATION))
 """The effect of AR(1) noise with this correlation of neighbours on the error of a mean."""
 
@@ -43,15 +41,10 @@ class Reading:
 @dataclass(frozen=True)
 class Prior:
     """The assumed standard deviation of ln of the ratio between equal launches, beyond the error
-    within a pair; that knowledge is `worth` so many pairs.
-
-    `alone`: a pair alone shows no scatter, and is judged as if equal launches surely differed by so
-    much. None: it is not judged.
-    """
+    within a pair; that knowledge is `worth` so many pairs."""
 
     sd: float
     worth: int = 1
-    alone: float | None = None
 
 
 @dataclass(frozen=True)
@@ -75,9 +68,6 @@ class Estimate:
 
 def estimate(readings: Sequence[Reading], prior: Prior) -> Estimate:
     """The estimate of at least one pair."""
-    if len(readings) == 1 and prior.alone is not None:
-        error = math.hypot(prior.alone, readings[0].error)
-        return Estimate(readings[0].log, error, SURE, error)
     variances = [prior.sd**2 + one.error**2 for one in readings]
     least = 1 / max(variances)
     weights = [min(1 / variance, MOST_WEIGHT * least) for variance in variances]

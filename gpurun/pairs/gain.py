@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from gpurun.pairs.estimate import Prior, Reading, estimate
 
 LEVELS = {
-    1: 0.001, 2: 0.010, 3: 0.005, 4: 0.010, 5: 0.005, 6: 0.005, 8: 0.005, 10: 0.005, 12: 0.004,
+    2: 0.011, 3: 0.005, 4: 0.010, 5: 0.005, 6: 0.005, 8: 0.005, 10: 0.005, 12: 0.004,
 }  # fmt: skip
 """Two-sided error of the look after so many pairs. The second gets much: a large gain is to be
-proven by two pairs. There is none after a pair that is not judged alone."""
+proven by two pairs. One pair shows no scatter, so nothing is claimed of it."""
 MOST_PAIRS = max(LEVELS)
 ALPHA = sum(LEVELS.values())
 PRECISE = 1.2
@@ -44,6 +44,11 @@ class Look:
     settled: bool
     pairs_used: int
 
+    @property
+    def proven(self) -> bool:
+        """True if it is a gain beyond chance, and no loss."""
+        return self.significant and (self.speedup or 0.0) > 1.0
+
 
 NOTHING = Look(None, None, None, False, False, 0)
 
@@ -54,7 +59,7 @@ def look(readings: Sequence[Reading], prior: Prior) -> Look:
     To be called after every pair; a budget that ends between two looks leaves the earlier one.
     """
     pairs = max((n for n in LEVELS if n <= len(readings)), default=0)
-    if not pairs or (pairs == 1 and prior.alone is None):
+    if not pairs:
         return NOTHING
     found, level = estimate(readings[:pairs], prior), LEVELS[pairs]
     half = found.half_width(level / 2)
@@ -69,6 +74,6 @@ def look(readings: Sequence[Reading], prior: Prior) -> Look:
         interval=interval,
         p_value=min(1.0, 2 * tail * ALPHA / level),
         significant=significant,
-        settled=pairs > 1 and (precise or futile or pairs == MOST_PAIRS),
+        settled=precise or futile or pairs == MOST_PAIRS,
         pairs_used=pairs,
     )

@@ -11,11 +11,10 @@ from gpurun.records.bench.metrics import Metric
 
 IN_TURN = Prior(0.025)
 """Launches one after the other: 0.9 % on a quiet machine, 10 % and more on a shared one."""
-LIVE = Prior(0.012, alone=0.05)
+LIVE = Prior(0.012)
 """Live pairs (`scripts/recordings/live_pairs.json`): 0.6 % over 49 pairs of eleven workloads, 0.9 %
 at most; 0.1 % where a GPU sets the pace, 2 % where its loader does, 5 % of a GPU training that the
-host holds up: four times this, for which the plans are simulated too, and what a pair alone is
-judged by."""
+host holds up: four times this, for which the plans are simulated too."""
 MEMORY = Prior(0.003)
 """Peak memory of live pairs on a CPU: 0.3 %."""
 

@@ -117,9 +117,9 @@ class BesideReference:
         `SideEnded` if it fails itself.
         """
         side, partner = self._side, self._reference.side
-        side.await_ready()
-        side.freeze()
         try:
+            side.await_ready()
+            side.freeze()
             nanoseconds = int(STRETCH_SECONDS * 1e9)
             side.take(nanoseconds, partner)
             if not self._reference.settled:

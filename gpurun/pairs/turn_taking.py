@@ -14,7 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gpurun.pairs.side import LEAST_STEPS, Side, SideEnded
-from gpurun.pairs.turn_ratio import LEAST_EPOCHS, LEAST_ROUNDS, Round, TurnRatio, turn_ratio
+from gpurun.pairs.turn_ratio import (
+    LEAST_EPOCHS,
+    LEAST_ROUNDS,
+    MOST_BLOCKS,
+    Round,
+    TurnRatio,
+    turn_ratio,
+)
 from gpurun.stats.descriptive import median
 
 LEAST_NS = 15_000_000
@@ -78,7 +85,9 @@ class TurnLimits:
             if begun[-1] > hurry:
                 return True
             most = self.most_seconds if ratio.error > LARGE_ERROR else self.seconds
-            return taken > most or ratio.error < self.error
+            # of few blocks an error is small by chance, and turns that end on it would believe it
+            known = ratio.rounds >= 2 * MOST_BLOCKS and ratio.error < self.error
+            return taken > most or known
 
         return enough
 

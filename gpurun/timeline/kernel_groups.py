@@ -87,6 +87,8 @@ _PLAIN_CORES = re.compile(r"simt|ffma|sgemm|dgemm|gemv|convolve_[sd]gemm|f32f32_
 ON_TENSOR_CORES = (Group.MATMUL, Group.CONV, Group.ATTENTION)
 """Kinds of work that tensor cores do."""
 _UNTOLD = (Group.OTHER, Group.COMMUNICATION)
+MOST_READ = 4096
+"""Characters of a name that are looked at: those of CUTLASS have 3,000."""
 
 
 @functools.lru_cache(maxsize=65536)
@@ -104,6 +106,7 @@ def operator_group(name: str) -> Group:
 @functools.lru_cache(maxsize=65536)
 def uses_tensor_cores(name: str) -> bool | None:
     """True if a kernel computes on tensor cores; None where its name does not tell."""
+    name = name[:MOST_READ]
     group = kernel_group(name)
     if group not in ON_TENSOR_CORES:
         return None if group in _UNTOLD else False
@@ -113,4 +116,5 @@ def uses_tensor_cores(name: str) -> bool | None:
 
 
 def _first(rules: tuple[tuple[Group, re.Pattern[str]], ...], name: str) -> Group:
-    return next((group for group, pattern in rules if pattern.search(name)), Group.OTHER)
+    looked_at = name[:MOST_READ]
+    return next((group for group, pattern in rules if pattern.search(looked_at)), Group.OTHER)

@@ -16,6 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from gpurun.bench.compare.compare_stored_results import read_baseline
 from gpurun.bench.store import open_store
 from gpurun.bench.store.benchmark_store import BenchmarkStore
 from gpurun.bench.store.record_files import read_documents
@@ -295,3 +296,8 @@ def test_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "bench.db") as database:
         assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.db", "benchmarks"]
+
+
+def test_a_name_that_no_file_can_have_is_refused_in_one_line(tmp_path: Path) -> None:
+    error = refusal(lambda: read_baseline(tmp_path / ("x" * 400)))
+    assert "cannot be read: File name too long" in error.what

@@ -255,15 +255,6 @@ def test_a_live_pair_that_fails_is_measured_again_and_twice_ends_live_pairs() ->
     assert len(chosen.pairs) == len(twice.launched) // 2, "live ones are not mixed with them"
 
 
-def test_a_gain_that_is_proven_live_is_not_measured_in_turn() -> None:
-    series = StandIn()
-    series.fails = lambda number: number in (1, 2)
-    proven(launches(series), chosen := Finalist("chosen", A))
-    assert (len(series.pairs), series.launched) == (3, [])
-    assert (len(chosen.pairs), chosen.live, chosen.settled) == (1, True, False)
-    assert chosen.look().significant
-
-
 def test_a_baseline_launch_that_fails_once_by_itself_is_repeated() -> None:
     series = StandIn(in_turn_only="asked for")
     series.alone = lambda number: None if number == 0 else 100.0

@@ -58,7 +58,11 @@ def read_baseline(path: Path) -> list[BenchmarkRecord]:
 
 def _records(path: Path) -> list[BenchmarkRecord]:
     """The records of a file, or of all files of a folder, oldest first."""
-    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    try:
+        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        what = f"{path} cannot be read: {error.strerror or error}"
+        raise GpurunError(what, "name a file of gpurun bench --json, or a folder of them") from None
     documents = (one for file in files for one in read_documents(file))
     found = (one for one in documents if isinstance(one, BenchmarkRecord))
     return sorted(found, key=lambda record: (utc_moment(record.time), record.id))

@@ -23,7 +23,7 @@ from gpurun.bench.workload import check_workload, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.pairs.engine import Pair
+from gpurun.pairs.engine import NotLive, Pair
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
 from gpurun.pairs.priors import prior_of
 from gpurun.records.bench.comparison import TrainingComparison
@@ -169,7 +169,11 @@ class PairRunner:
             if self._late(engine):
                 findings.ended = f"the budget ended after {count(len(findings.pairs), 'pair')}"
                 return
-            self._pair(engine)
+            try:
+                self._pair(engine)
+            except NotLive as failed:
+                findings.ended = f"the budget ended after a pair that failed: {failed}"
+                return
             findings.result = findings.judged(self.plan)
             if loses_its_loss(*findings.loss_curves()):
                 return  # a regression, however fast: further pairs change nothing

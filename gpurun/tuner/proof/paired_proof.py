@@ -146,11 +146,12 @@ def prove(
             return
         begun = True
         for finalist in ahead:
-            proven = finalist.live and finalist.look().significant
+            proven = finalist.live and finalist.look().proven
             try:
                 pair = take(finalist.settings, number, proven)
             except NotLive as obstacle:
-                report(f"{finalist.name}: no more pairs, the gain is proven: {obstacle}")
+                why = "the gain is proven" if proven else "the time is up"
+                report(f"{finalist.name}: no more pairs, {why}: {obstacle}")
                 finished.add(finalist.name)
                 continue
             costs[finalist.name] = pair.seconds
@@ -173,7 +174,7 @@ def _told(finalist: Finalist) -> str:
     if says_nothing(seen.interval):
         return f"{finalist.name}: not settled: {gains} in {found}"
     low, high = seen.interval
-    proven = "proven, not precise yet" if seen.significant else "not settled"
+    proven = "proven, not precise yet" if seen.proven else "not settled"
     state = "settled" if seen.settled else proven
     used = count(seen.pairs_used, "pair")
     return f"{finalist.name}: ×{seen.speedup:.3g} ({low:.3g}–{high:.3g}) after {used}, {state}"

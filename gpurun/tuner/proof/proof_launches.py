@@ -72,14 +72,14 @@ class ProofLaunches:
 
         def update(line: str) -> None:
             self.view.proof_update(line)
-            if any(finalist.look().significant for finalist in finalists):
+            if any(finalist.look().proven for finalist in finalists):
                 self.findings.proof_seconds = self.findings.proof_seconds or self.timetable.spent
 
         self.timetable.live = not engine.in_turn
         self._round_seconds = self.timetable.round_of(best)
         prove(baseline, finalists, take, self._no_room, update, self._round_seconds)
         if baseline.failure is not None:
-            if not any(one.settled or one.look().significant for one in finalists):
+            if not any(one.settled or one.look().proven for one in finalists):
                 raise TuningEnded(
                     "script_failed", f"the script as it is failed: {baseline.failure}"
                 )
