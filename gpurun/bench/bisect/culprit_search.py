@@ -27,9 +27,9 @@ from gpurun.records.bench.metrics import Metric
 SPEED = Metric.THROUGHPUT
 CLAIM = GatePlan.up_to(32)
 HALVING = replace(GatePlan.up_to(32), regression_error=0.6, pass_error=0.6)
-"""Sums over all looks. It finds 98 to 100 % of drops of 5 % at 2 % noise, in up to 81 pairs. With 0.4
-it takes 94. With 1.0 it finds 96 % where neighbours correlate, and the last look decides by chance:
-its levels must stay below a half.
+"""Sums over all looks. It finds 98 to 100 % of drops of 5 % at 2 % noise, in up to 81 pairs. With
+0.4 it takes 94. With 1.0 it finds 96 % where neighbours correlate, and its last look decides by
+chance: the last levels must stay below a half.
 """
 
 MUCH_LESS = 0.9
