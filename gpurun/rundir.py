@@ -312,15 +312,19 @@ def _prepared(home: Path) -> Path:
     return home
 
 
-def _check(home: Path) -> None:
-    """`GpurunError` if one of the folders of records is a link, or came with a repository."""
-    folders = (home, home / RUNS, *(home / name for name in OWN_FOLDERS))
+def refuse_links(*folders: Path) -> None:
+    """`GpurunError` if one of these folders of records is a link."""
     link = next((folder for folder in folders if os.path.islink(folder)), None)
     if link is not None:
         raise GpurunError(
             f"{link} is a link, and gpurun keeps no records behind one",
             "remove it, or name another folder with --out",
         )
+
+
+def _check(home: Path) -> None:
+    """`GpurunError` if one of the folders of records is a link, or came with a repository."""
+    refuse_links(home, home / RUNS, *(home / name for name in OWN_FOLDERS))
     if os.path.isdir(home) and _is_tracked(home):
         raise GpurunError(
             f"git tracks files in {home}: they came with the repository, and not from gpurun",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gpurun.pairs.turn_ratio import TurnRatio
@@ -26,9 +26,3 @@ class PairOutcome(Generic[Side]):
     failure: Failure | None
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
-
-    @property
-    def turned(self) -> PairOutcome[Side]:
-        """The same pair with its second side first."""
-        ratio = None if self.ratio is None else self.ratio.turned
-        return replace(self, first=self.second, second=self.first, ratio=ratio)

@@ -110,13 +110,15 @@ def _turn_seconds(rounds: Sequence[Round]) -> float:
     return median([min(turn.nanoseconds for turn in r.turns) / 1e9 for r in rounds])
 
 
+def pace(rounds: Sequence[Round], number: int) -> float:
+    """The mean step time of the first (0) or second (1) side over these rounds (ns)."""
+    turns = [both.turns[number] for both in rounds]
+    return sum(turn.nanoseconds for turn in turns) / sum(turn.steps for turn in turns)
+
+
 def _log_of(rounds: Sequence[Round]) -> float:
     """The logarithm of the ratio of mean step times."""
-    first, second = (
-        sum(turn.nanoseconds for turn in turns) / sum(turn.steps for turn in turns)
-        for turns in ([r.first for r in rounds], [r.second for r in rounds])
-    )
-    return math.log(second / first)
+    return math.log(pace(rounds, 1) / pace(rounds, 0))
 
 
 def _blocks(rounds: Sequence[Round]) -> list[Sequence[Round]]:

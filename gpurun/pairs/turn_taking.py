@@ -20,6 +20,7 @@ from gpurun.pairs.turn_ratio import (
     MOST_BLOCKS,
     Round,
     TurnRatio,
+    pace,
     turn_ratio,
 )
 from gpurun.stats.descriptive import median
@@ -122,10 +123,12 @@ def take_turns(sides: tuple[Side, Side], draws: random.Random, enough: Enough) -
 def turn_nanoseconds(rounds: Sequence[Round], handovers: Sequence[int]) -> int:
     """Counted time of the next turn of each side, by the rounds and the hand-overs so far (ns).
 
-    It has room for the least steps of both, and hand-overs take their share at most.
+    It has room for the least steps of both, and hand-overs take their share at most. By the last
+    round alone, turns after a regular cost would be longer than others, and would hold fewer
+    uncounted steps.
     """
     recent = sorted(handovers[-RECENT:])
-    steps = LEAST_STEPS * max(_pace(rounds, 0), _pace(rounds, 1))
+    steps = LEAST_STEPS * max(pace(rounds, 0), pace(rounds, 1))
     least = FED_NS if rounds[-1].fed else LEAST_NS
     wanted = max(least, steps, recent[len(recent) // 2] / HANDOVER_SHARE)
     return int(min(wanted, max(MOST_NS, steps)))
@@ -143,16 +146,9 @@ def _length(
     """
     if not rounds:
         return nanoseconds, LEAST_STEPS
-    wanted = max(LEAST_STEPS, nanoseconds / _pace(rounds, number))
+    wanted = max(LEAST_STEPS, nanoseconds / pace(rounds, number))
     steps = min(wanted, 2 * rounds[-1].turns[number].steps)
     return 0, round(steps * draws.uniform(1, LONGER))
-
-
-def _pace(rounds: Sequence[Round], number: int) -> float:
-    """The mean time of a side's steps so far (ns). By its last turn alone, turns after a regular
-    cost would be longer than others, and would hold fewer uncounted steps."""
-    turns = [both.turns[number] for both in rounds]
-    return sum(turn.nanoseconds for turn in turns) / sum(turn.steps for turn in turns)
 
 
 def _handover(took: int, both: Round) -> int:

@@ -56,7 +56,6 @@ class CommitLauncher:
     _rule: StopRule | None = field(init=False, default=None)
     _work: Work | None = field(init=False, default=None)
     _trees: dict[str, tuple[Sides, ExitStack]] = field(init=False, default_factory=dict)
-
     _engine: BenchEngine | None = field(init=False, default=None)
 
     def estimate(self, wanted: Measure) -> float:

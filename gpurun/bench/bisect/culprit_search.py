@@ -139,10 +139,10 @@ def next_action(found: BisectionReport, plan: SearchPlan) -> Standing:
     outcome = CONFIRMED[verdict]
     if outcome is Outcome.FOUND and high - low > 1:
         outcome = Outcome.NARROWED
-    much = MUCH_LESS * lost.slowdown
-    last = pairs_of(found, commits[high], commits[low])
-    less = _judged(last, much, replace(PART, irrelevant=much)).verdict is Verdict.PASS
-    part = outcome is Outcome.FOUND and less
+    part = False
+    if outcome is Outcome.FOUND:
+        much, last = MUCH_LESS * lost.slowdown, pairs_of(found, commits[high], commits[low])
+        part = _judged(last, much, replace(PART, irrelevant=much)).verdict is Verdict.PASS
     return Standing(outcome, commits[low + 1 : high + 1], lost, own, part, more)
 
 

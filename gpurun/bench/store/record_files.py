@@ -21,7 +21,7 @@ from gpurun.records.bench.benchmark import (
     check_kept,
 )
 from gpurun.records.codec import JsonValue, RecordError, from_json, to_json
-from gpurun.rundir import json_text, read_json, write_whole
+from gpurun.rundir import json_text, read_json, refuse_links, write_whole
 
 UNREADABLE = (ValueError, OverflowError, RecursionError)
 """Errors of text that is no record: of JSON, of UTF-8, of fields, of absurd figures."""
@@ -38,7 +38,7 @@ FOLDERS: dict[type[Document], str] = {
 def write_file(home: Path, document: Document) -> Path:
     """Keep a document, whole or not at all; one that is there stays as it is."""
     path = home / FOLDERS[type(document)] / f"{document.id}.json"
-    _refuse_links(home)
+    refuse_links(*(home / folder for folder in FOLDERS.values()))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -52,7 +52,7 @@ def write_file(home: Path, document: Document) -> Path:
 
 def read_new(home: Path, known: set[tuple[str, str]], unreadable: list[str]) -> Iterator[Document]:
     """The documents not `known` by schema and id; `unreadable` gets the faults of the others."""
-    _refuse_links(home)
+    refuse_links(*(home / folder for folder in FOLDERS.values()))
     for cls, folder in FOLDERS.items():
         for path in sorted((home / folder).glob("*.json")):
             if (cls.schema, path.stem) in known or not ID.fullmatch(path.stem):
@@ -64,13 +64,6 @@ def read_new(home: Path, known: set[tuple[str, str]], unreadable: list[str]) -> 
                 yield document
             except (OSError, *UNREADABLE) as error:
                 unreadable.append(f"{path}: {error}")
-
-
-def _refuse_links(home: Path) -> None:
-    for folder in FOLDERS.values():
-        if (home / folder).is_symlink():
-            what = f"{home / folder} is a link, and gpurun keeps no records behind one"
-            raise GpurunError(what, "remove the link, or name another folder with --out or --store")
 
 
 def document_text(document: Document) -> str:
