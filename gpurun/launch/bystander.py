@@ -25,38 +25,42 @@ FORWARDED = (
     signal.SIGALRM,
 )
 """The signals that a launcher may pass on."""
-WAITS = "import os; os.read(0, 1)"
-"""Its program: standard input ends when the launcher does, in whatever way."""
+TELLS = """
+import _signal, _thread, posix
+_thread.start_new_thread(lambda: (posix.read(0, 1), posix._exit(0)), ())
+while True:
+    posix.write(1, bytes([_signal.sigwait(_signal.pthread_sigmask(_signal.SIG_BLOCK, ()))]))
+"""
+"""Its program: a byte for each signal. Standard input ends when the launcher does, in whatever way;
+the modules are those that are built into python, for it must be there soon."""
 
 
 class Bystander:
-    """A process in which all signals stay pending: one that it got was sent to all.
+    """A process in which all signals stay blocked, and which tells of each that it gets.
 
     It is the launcher's own python, and the script's words are among its own. So signals sent by
     name reach both or neither.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._words = (sys.executable, "-I", "-S", "-c", WAITS, *command)
-        self._heard: set[int] = set()
-        self._pid, self._lifeline = 0, -1
-        self._start()
+        self._told: list[int] = []
+        self._pid, self._lifeline, self._tells = 0, -1, -1
+        self._start((sys.executable, "-I", "-S", "-c", TELLS, *command))
 
     def heard(self, number: int) -> bool:
         """True if it got the signal too."""
         until = time.monotonic() + HEARD_SECONDS
-        while number not in self._heard:
-            pending = self._pending()
-            if number in pending:  # it would not notice a second one: a new process takes over
-                self.close()
-                self._start()
-                self._heard |= pending
-            elif time.monotonic() > until:
+        while True:
+            if self._pending(number):  # it will be told, if not at once
+                until = time.monotonic() + HEARD_SECONDS
+            with suppress(BlockingIOError):
+                self._told += os.read(self._tells, 1024) if self._pid else b""
+            if number in self._told:
+                self._told.remove(number)
+                return True
+            if time.monotonic() > until:
                 return False
-            else:
-                time.sleep(0.002)
-        self._heard.discard(number)
-        return True
+            time.sleep(0.002)
 
     def close(self) -> None:
         """End it."""
@@ -65,30 +69,38 @@ class Bystander:
             with suppress(ChildProcessError):  # of a launcher that ignores SIGCHLD
                 os.waitpid(self._pid, 0)
             os.close(self._lifeline)
+            os.close(self._tells)
         self._pid = 0
 
-    def _start(self) -> None:
+    def _start(self, words: tuple[str, ...]) -> None:
         """Where the system has no process left the id stays 0, and nothing is heard."""
+        ends: list[int] = []
         try:
-            waits_on, self._lifeline = os.pipe()
-        except OSError:
-            return
-        null = ((os.POSIX_SPAWN_OPEN, out, os.devnull, os.O_WRONLY, 0) for out in (1, 2))
-        actions = ((os.POSIX_SPAWN_DUP2, waits_on, 0), *null)
-        try:
+            ends += os.pipe()
+            ends += os.pipe()
+            (its_input, lifeline, tells, its_output) = ends
+            actions = (
+                (os.POSIX_SPAWN_DUP2, its_input, 0),
+                (os.POSIX_SPAWN_DUP2, its_output, 1),
+                (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+            )
             self._pid = os.posix_spawn(
-                sys.executable, self._words, os.environ, file_actions=actions, setsigmask=FORWARDED
+                sys.executable, words, os.environ, file_actions=actions, setsigmask=FORWARDED
             )
         except OSError:
-            os.close(self._lifeline)
-        finally:
-            os.close(waits_on)
+            for end in ends:
+                os.close(end)
+            return
+        os.close(its_input)
+        os.close(its_output)
+        os.set_blocking(tells, False)
+        self._lifeline, self._tells = lifeline, tells
 
-    def _pending(self) -> set[int]:
+    def _pending(self, number: int) -> bool:
+        """True while the signal has reached it and is not told yet."""
         try:
             with open(f"/proc/{self._pid}/status", "rb") as status:
                 waiting = next(line for line in status if line.startswith(b"ShdPnd:"))
         except (OSError, StopIteration):
-            return set()
-        mask = int(waiting.split()[1], 16)
-        return {number for number in FORWARDED if mask >> (number - 1) & 1}
+            return False
+        return bool(int(waiting.split()[1], 16) >> (number - 1) & 1)
