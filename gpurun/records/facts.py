@@ -29,6 +29,27 @@ class BatchFlag:
 
 
 @record
+class WorkerRate:
+    """Samples a second with so many loader workers; `error`: of that, relative, None: not known."""
+
+    workers: int
+    samples_per_second: float
+    error: float | None
+
+
+@record
+class WorkerRates:
+    """Several numbers of workers, fewest first, measured in turns of one launch.
+
+    `compute_ms`: of a step that does not wait for data, when that was asked for. Without `rates`
+    nothing could be measured.
+    """
+
+    compute_ms: float
+    rates: tuple[WorkerRate, ...]
+
+
+@record
 class Facts:
     """Everything a knob may ask. `device`: "cpu" or "cuda", where the root module lives, or what
     the optimizer steps if no module is called.
@@ -59,6 +80,8 @@ class Facts:
     planned_steps: int | None = None
     """Optimizer steps of the whole training, by its loader and its argument of epochs; None if not
     known."""
+    worker_rates: WorkerRates | None = None
+    """None before the numbers of loader workers were measured."""
 
     def loaders_of_training(self) -> tuple[LoaderEvent, ...]:
         """The loaders that feed training steps."""

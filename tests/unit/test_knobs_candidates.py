@@ -10,9 +10,10 @@ import pytest
 from gpurun.knobs import find
 from gpurun.knobs.api import Skip
 from gpurun.knobs.compiling.compiler_requirements import missing_tool
+from gpurun.knobs.loading.loader_workers import numbers_for_turns
 from gpurun.knobs.memory.allocator import CHOSEN
-from gpurun.records.facts import Facts
-from gpurun.records.result import HostUse
+from gpurun.records.facts import Facts, WorkerRate, WorkerRates
+from gpurun.records.result import EpochPace, HostUse
 from tests.unit.knob_facts import (
     GIB,
     H200,
@@ -53,15 +54,10 @@ class TestLoaderWorkers:
         """As seen on an H200: 14.5 of 42.8 ms loaded a batch, on all cores; 8 workers were few."""
         seen = result(14.5, 42.8, host=HostUse(606.0, 16.0, GIB, 1))
         assert proposed("loader_workers", gpu_facts(result=seen))[0] == 14
-        assert proposed("loader_workers", gpu_facts(result=seen)) == [14, 8]
         large = gpu_facts(result=seen, machine=replace(H200, cores=192.0))
         assert proposed("loader_workers", large)[0] == 32
         single = result(14.5, 42.8, host=HostUse(100.0, 16.0, GIB, 1))
         assert proposed("loader_workers", gpu_facts(result=single))[0] == 8
-
-    def test_a_loader_much_slower_than_the_model_is_tried_at_the_cores_too(self) -> None:
-        ground = facts(result=result(190, 200), machine=replace(H200, cores=16.0))
-        assert proposed("loader_workers", ground) == [20, 16]
 
     def test_the_number_is_bounded_and_divided_among_ranks(self) -> None:
         endless = result(1000, 1001)
@@ -69,14 +65,41 @@ class TestLoaderWorkers:
         shared = facts(result=replace(endless, ranks=4))
         assert max(proposed("loader_workers", shared)) == 8
 
-    def test_it_doubles_while_it_gains_and_wait_is_left(self) -> None:
-        knob, ground = find("loader_workers"), facts(result=result(36, 40))
-        assert knob.refine(ground, 4, 2.0) == 8
-        assert knob.refine(ground, 4, 1.04) is None
-        assert knob.refine(ground, 32, 2.0) is None
+    def test_what_turns_found_to_be_enough_is_tried_in_place_of_the_guess(self) -> None:
+        rates = tuple(WorkerRate(n, 100.0 * min(n, 3), 0.01) for n in (1, 2, 4, 8))
+        measured = WorkerRates(10.0, rates)
+        assert proposed("loader_workers", facts(worker_rates=measured)) == [4]
+        assert proposed("loader_workers", facts(worker_rates=WorkerRates(10.0, ()))) == [4]
+        present = facts(worker_rates=measured, **loader(workers=4))
+        assert skipped("loader_workers", present) == "4 are enough"
+        idle = {"result": result(0.1, 40), "worker_rates": measured}
+        assert proposed("loader_workers", facts(**idle, **loader(workers=8))) == [4, 0]
 
-    def test_it_stops_doubling_once_nothing_of_the_wait_can_be_left(self) -> None:
-        assert find("loader_workers").refine(facts(result=result(20, 40)), 2, 2.0) is None
+    def test_turns_have_all_numbers_for_which_there_is_memory(self) -> None:
+        assert numbers_for_turns(facts()) == (1, 2, 4, 8, 16, 32)
+        assert numbers_for_turns(facts(**loader(workers=6))) == (1, 2, 4, 6, 8, 16, 32)
+        large = result(host=HostUse(100.0, 8.0, 3 * GIB, 1))
+        assert numbers_for_turns(facts(result=large)) == (1, 2, 4, 8, 10)
+        crowded = facts(result=result(0.1, 40), **loader(workers=8))
+        assert numbers_for_turns(crowded) == (1, 2, 4, 8)
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"result": result(0.1, 40)}, "does not wait"),
+            (loader(iterable=True), "its own part of an iterable data set"),
+            (loader(start_method="spawn"), "seconds to start"),
+            ({"result": result(ranks=2)}, "several ranks"),
+            ({"result": result(epoch_pace=EpochPace(60.0, 1.0))}, "another pace than later ones"),
+            ({"result": result(host=HostUse(100.0, 8.0, 40 * GIB, 1))}, "no room for more workers"),
+        ],
+    )
+    def test_scripts_whose_numbers_cannot_take_turns(
+        self, changes: dict[str, Any], reason: str
+    ) -> None:
+        refused = numbers_for_turns(facts(**changes))
+        assert isinstance(refused, Skip)
+        assert reason in refused.reason
 
     def test_no_wait_means_no_trial(self) -> None:
         assert "does not wait" in skipped("loader_workers", facts(result=result(0.1, 40)))

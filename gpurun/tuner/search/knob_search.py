@@ -33,6 +33,7 @@ from gpurun.tuner.search.screening import (
     repaid_too_late,
     startup_difference,
 )
+from gpurun.tuner.search.worker_numbers import worker_rates_of, worker_rates_sentence
 from gpurun.tuner.search.worth_a_trial import not_worth_a_trial
 from gpurun.tuner.tuning_trial import Trial
 
@@ -56,6 +57,7 @@ class KnobSearch:
 
     def __init__(self, launch: Launch, note: Note, rule: StopRule, limits: SearchLimits) -> None:
         self._note = note
+        self._rule = rule
         self._allowed = limits.allowed
         self._seen: dict[str, list[Any]] = {}
         """Values by knob that were tried, or had no room."""
@@ -92,6 +94,8 @@ class KnobSearch:
                 self._note(f"{knob.name}: not tried: outputs not compared: {unseen}")
             else:
                 open_knobs.append(knob)
+        if state.facts.device == "cpu":  # beside a GPU the likely changes shorten the step first
+            self._measure_workers(open_knobs, state)
         combined = CombinedTrial(self._screening, open_knobs, state)
         while True:
             known = combined.settled.keys() | combined.slower
@@ -118,6 +122,16 @@ class KnobSearch:
             self._note(f"the best gain is uncertain (×{unsure.gain:.2f}): the proof measures it")
             unsure.keep()
 
+    def _measure_workers(self, knobs: Sequence[Knob], state: SearchState) -> None:
+        """Have the numbers of loader workers measured, if one of the knobs sets it."""
+        knob = next((knob for knob in knobs if knob.name == "loader_workers"), None)
+        if knob is None or self._screening.exhausted(state):
+            return
+        found = worker_rates_of(knob, state.facts, self._rule, self._screening.launch_for)
+        if not isinstance(found, Skip):
+            state.facts = replace(state.facts, worker_rates=found)
+            self._note(worker_rates_sentence(found))
+
     def _one_by_one(
         self, knobs: Sequence[Knob], combined: CombinedTrial, state: SearchState
     ) -> bool:
@@ -125,6 +139,7 @@ class KnobSearch:
 
         False when there is no more room.
         """
+        self._measure_workers(knobs, state)
         for number, knob in enumerate(knobs):
             values = self._open_values(knob, combined, state)
             if values and not self.try_knob(knob, values, state):

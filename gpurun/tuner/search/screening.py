@@ -218,6 +218,11 @@ class Screening:
         self._left -= 1
         return _both(trial, self._launch(request))
 
+    def launch_for(self, request: TrialRequest) -> Trial:
+        """A trial that measures something else than a gain."""
+        self._left -= 1
+        return self._launch(request)
+
     def remember_unsure(self, trial: Trial, other: Trial, keep: Callable[[], None]) -> None:
         """What may be better than `other` goes to the proof if nothing surer is found."""
         gain = gain_over(trial, other)
