@@ -38,18 +38,6 @@ class WorkerRate:
 
 
 @record
-class WorkerRates:
-    """Several numbers of workers, fewest first, measured in turns of one launch.
-
-    `compute_ms`: of a step that does not wait for data, when that was asked for. Without `rates`
-    nothing could be measured.
-    """
-
-    compute_ms: float
-    rates: tuple[WorkerRate, ...]
-
-
-@record
 class Facts:
     """Everything a knob may ask. `device`: "cpu" or "cuda", where the root module lives, or what
     the optimizer steps if no module is called.
@@ -80,8 +68,9 @@ class Facts:
     planned_steps: int | None = None
     """Optimizer steps of the whole training, by its loader and its argument of epochs; None if not
     known."""
-    worker_rates: WorkerRates | None = None
-    """None before the numbers of loader workers were measured."""
+    worker_rates: tuple[WorkerRate, ...] | None = None
+    """Of several numbers of loader workers, fewest first, measured in turns of one launch; none
+    where that showed nothing, None before."""
 
     def loaders_of_training(self) -> tuple[LoaderEvent, ...]:
         """The loaders that feed training steps."""

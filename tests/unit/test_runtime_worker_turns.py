@@ -119,9 +119,7 @@ def test_no_more_workers_are_tried_than_gain(monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(training.numbers) == [1, 1, 2, 2, 4, 4, 8, 8]
 
 
-def test_turns_that_disagree_are_taken_again_but_for_what_cannot_be_the_best(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_turns_that_disagree_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = {1: 20.0, 2: 98.0, 4: 100.0}
     training = Training(rates, monkeypatch)
 
@@ -129,8 +127,8 @@ def test_turns_that_disagree_are_taken_again_but_for_what_cannot_be_the_best(
         rates[4] = 100.0 + 8.0 * (len(training.turns) % 2)
 
     assert training.run(plan((1, 2, 4)), drift) == "enough"
-    assert training.numbers.count(1) == 2
     assert training.numbers.count(4) > 2
+    assert training.ns < 60e9, "until their mean is known"
 
 
 def test_a_turn_counts_from_where_the_batches_of_earlier_workers_are_used_up(

@@ -12,7 +12,7 @@ from gpurun.knobs import find
 from gpurun.knobs.api import Skip
 from gpurun.measure.run_events import read_run
 from gpurun.records.events import WorkerTurnEvent
-from gpurun.records.facts import Facts, WorkerRates
+from gpurun.records.facts import Facts, WorkerRate
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner.search.worker_numbers import worker_rates_of, worker_rates_sentence
@@ -48,16 +48,16 @@ class Launcher:
         return replace(trial(None), log=self.log, failure=self.failure)
 
 
-def measured(ground: Facts, launch: Launcher) -> WorkerRates | Skip:
+def measured(ground: Facts, launch: Launcher) -> tuple[WorkerRate, ...] | Skip:
     return worker_rates_of(find("loader_workers"), ground, PROBE, launch)
 
 
 def test_one_launch_gives_the_rate_of_each_number_and_its_error(tmp_path: Path) -> None:
     launch = Launcher(tmp_path)
     found = measured(facts(), launch)
-    assert isinstance(found, WorkerRates)
-    assert [rate.workers for rate in found.rates] == [1, 2]
-    assert [rate.samples_per_second for rate in found.rates] == pytest.approx([400.0, 800.0])
+    assert isinstance(found, tuple)
+    assert [rate.workers for rate in found] == [1, 2]
+    assert [rate.samples_per_second for rate in found] == pytest.approx([400.0, 800.0])
     assert worker_rates_sentence(found) == "workers in turns: 1: 400, 2: 800 samples/s (±0.0%)"
     (request,) = launch.requests
     assert request.purpose is TrialPurpose.WORKERS
@@ -88,38 +88,21 @@ def test_turns_have_whole_epochs_where_these_are_short(
     assert request.settings["loader_persistent"] is True
 
 
-def test_they_are_measured_again_once_other_changes_made_the_step_faster(tmp_path: Path) -> None:
-    launch = Launcher(tmp_path)
-    found = measured(facts(), launch)
-    assert isinstance(found, WorkerRates)
-    for step_ms, again in ((36.0, False), (20.0, True)):
-        now = facts(
-            result=result(step_ms - 0.25 * step_ms, step_ms),
-            worker_rates=found,
-            current={"loader_workers": 2, "compile": "default"},
-        )
-        assert isinstance(measured(now, launch), WorkerRates) is again
-    assert [request.settings.get("compile") for request in launch.requests] == [None, "default"]
-
-
 def test_single_turns_count_only_where_the_launch_broke_off(tmp_path: Path) -> None:
     """It may have run out of shared memory; if its time was over, more workers may gain more."""
     launch = Launcher(tmp_path)
     launch.log = replace(launch.log, worker_turns=launch.log.worker_turns[:2])
-    assert measured(facts(), launch) == WorkerRates(10.0, ())
+    assert measured(facts(), launch) == ()
     launch.failure = Failure(FailureKind.EXCEPTION, "Bus error")
     found = measured(facts(), launch)
-    assert isinstance(found, WorkerRates)
-    assert [(rate.workers, rate.error) for rate in found.rates] == [(1, None), (2, None)]
+    assert isinstance(found, tuple)
+    assert [(rate.workers, rate.error) for rate in found] == [(1, None), (2, None)]
 
 
-def test_a_launch_that_shows_nothing_is_not_repeated(tmp_path: Path) -> None:
-    launch = Launcher(tmp_path, turns=False)
-    found = measured(facts(), launch)
-    assert found == WorkerRates(10.0, ())
-    assert isinstance(found, WorkerRates)
-    assert worker_rates_sentence(found) == "workers in turns: none could be measured"
-    assert isinstance(measured(facts(worker_rates=found), launch), Skip)
+def test_a_launch_that_shows_nothing_says_so(tmp_path: Path) -> None:
+    found = measured(facts(), Launcher(tmp_path, turns=False))
+    assert found == ()
+    assert worker_rates_sentence(found) == "workers in turns: no figures"
 
 
 @pytest.mark.parametrize("changes", [{"objective": "memory"}, loading(iterable=True)])

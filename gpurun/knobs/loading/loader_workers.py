@@ -23,8 +23,6 @@ from gpurun.knobs.loading.worker_rates import enough_workers
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
-SHORTER = 8
-"""Other changes may shorten a step on a GPU to an eighth."""
 CORES_LEFT = 2
 """For the script itself and the thread that pins its batches."""
 MANY = 32
@@ -44,14 +42,13 @@ NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiproce
 class LoaderWorkers(Knob):
     """`DataLoader(num_workers=n)`: samples are loaded in processes of their own.
 
-    Helps when the step waits for data. The first guess is the number of workers that hides the
-    measured wait behind the rest of the step, and at least one for two cores. Beside a GPU it is
-    the number for a step an eighth as long, because other changes shorten the step. A worker
-    computes with one thread; the script used as many as it was seen to keep busy. A loader that
-    waits for storage profits beyond the number of cores, one that computes does not: one launch
-    measures 1, 2, 4, ... workers in turns, and the fewest within the noise of the best are taken.
-    Short epochs get `loader_persistent` with it, for workers
-    started anew would eat the gain.
+    Helps when the step waits for data. One launch measures 1, 2, 4, ... workers in turns, and the
+    fewest within the noise of the best are taken: a loader that waits for storage profits beyond
+    the number of cores, one that computes does not. Beside a GPU that happens once other changes
+    have shortened the step, if it still waits: the first guess is all cores but two. Where turns
+    are not possible (iterable data, several ranks, a first epoch of another pace) the guess is the
+    number that hides the measured wait behind the rest of the step. Short epochs get
+    `loader_persistent` with it, for workers started anew would eat the gain.
 
     Risks: workers draw the transforms' random numbers: other draws from the same distributions.
     Forked workers that read from one pipe, socket or data base mix up samples without an error.
@@ -86,8 +83,8 @@ class LoaderWorkers(Knob):
             return wait
         present, measured = workers_now(facts), facts.worker_rates
         crowd = [] if wait.noticeable else [0]
-        if measured is not None and measured.rates:
-            value = enough_workers(measured.rates)
+        if measured:
+            value = enough_workers(measured)
             values = [value, *crowd] if value != present else crowd
             return values or Skip(f"{value} are enough")
         if not present:
@@ -144,25 +141,20 @@ def open_wait(facts: Facts) -> DataWait | Skip:
 
 def numbers_for_turns(facts: Facts) -> tuple[int, ...] | Skip:
     """The numbers of workers that one launch can measure in turns, or why none."""
-    wait, loaders = open_wait(facts), facts.loaders_of_training()
+    wait, loaders, result = open_wait(facts), facts.loaders_of_training(), facts.result
     if isinstance(wait, Skip):
         return wait
-    if any(loader.iterable for loader in loaders):
-        return Skip("each worker has its own part of an iterable data set")
-    if any(loader.start_method == "spawn" for loader in loaders):
-        return Skip("each worker takes seconds to start (spawn)")
-    if facts.result.ranks > 1:
-        return Skip("the script runs in several ranks")
-    if facts.result.epoch_pace is not None:
-        return Skip("its first epoch loads at another pace than later ones")
-    present, host = workers_now(facts), facts.result.host
+    if any(loader.iterable or loader.start_method == "spawn" for loader in loaders):
+        return Skip("each worker has a part of its own of iterable data, or starts slowly (spawn)")
+    if result.ranks > 1 or result.epoch_pace is not None:
+        return Skip("it runs in several ranks, or its first epoch loads at another pace")
+    present = workers_now(facts)
     most = _most(facts) if wait.noticeable else present
-    if host is not None and host.peak_rss_bytes:
-        copies = MEMORY_SHARE * facts.machine.memory_bytes / host.peak_rss_bytes
+    if result.host is not None and result.host.peak_rss_bytes:
+        copies = MEMORY_SHARE * facts.machine.memory_bytes / result.host.peak_rss_bytes
         most = max(min(most, int(copies)), 1)
     numbers = {present, most, *(1 << n for n in range(most.bit_length()))} - {0}
-    fit = tuple(sorted(number for number in numbers if number <= most))
-    return fit if len(fit) > 1 else Skip("the memory has no room for more workers than one")
+    return tuple(sorted(number for number in numbers if number <= most))
 
 
 def _refusal(facts: Facts) -> Skip | None:
@@ -184,25 +176,10 @@ def _most(facts: Facts) -> int:
 
 def _first_guess(facts: Facts, wait: DataWait) -> int:
     cores = _cores_a_rank(facts)
-    if wait.compute_ms <= 0:
-        return cores
-    hides = math.ceil(wait.wait_ms / wait.compute_ms) + 1
+    hides = math.ceil(wait.wait_ms / wait.compute_ms) + 1 if wait.compute_ms > 0 else cores
     if facts.device != "cpu":
-        work = wait.wait_ms * _cores_of_the_wait(facts, wait)
-        shorter = math.ceil(SHORTER * work / wait.compute_ms) + 1
-        hides = min(max(hides, cores // 2, min(shorter, cores - CORES_LEFT)), MANY)
+        hides = min(max(hides, cores - CORES_LEFT), MANY)
     return min(hides, _most(facts))
-
-
-def _cores_of_the_wait(facts: Facts, wait: DataWait) -> float:
-    """The number of cores that load a batch now: torch computes on all of them, and on one in a
-    worker."""
-    host = facts.result.host
-    if workers_now(facts) or host is None or host.cpu_percent is None or wait.wait_ms <= 0:
-        return 1.0
-    busy = host.cpu_percent / 100 / max(1, facts.result.ranks)
-    loading = (busy * (wait.wait_ms + wait.compute_ms) - wait.compute_ms) / wait.wait_ms
-    return min(max(loading, 1.0), float(_cores_a_rank(facts)))
 
 
 def _unfit(call: LoaderCall, value: int, hooks: Hooks) -> str | None:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from gpurun.knobs.loading.marked_arguments import MarkedInt
-from gpurun.knobs.loading.worker_rates import WITHIN, lost, noise, worker_rates
+from gpurun.knobs.loading.worker_rates import WITHIN, worker_rates
 from gpurun.records.events import WorkerTurnEvent
 from gpurun.records.spec import StopRule, WorkerTurnPlan
 from gpurun.runtime.core.patching import replace
@@ -34,8 +34,6 @@ MOST_ROUNDS = 8
 """A turn ends with a whole round of its workers, or after so many: they may load in step."""
 LOSSES = 2
 """The number is not raised further after so many that gained nothing over a smaller one."""
-CLEAR = 4.0
-"""A number whose rate is below the best by so many times the noise gets no third turn."""
 
 now = time.perf_counter_ns
 
@@ -153,8 +151,7 @@ class WorkerTurns:
         RECORDER.event(WorkerTurnEvent(number, begin_ns, end_ns))
 
     def _numbers(self) -> Iterator[int]:
-        """Upwards while that gains, then what was seen in random order, twice each at least, until
-        the error is small."""
+        """Upwards while that gains, then all of these in random order until the error is small."""
         losses = 0
         for number in self._plan.workers:
             best = max((seen[0] for seen in self._rates.values()), default=0.0)
@@ -163,15 +160,7 @@ class WorkerTurns:
             if losses == LOSSES:
                 break
         draws = random.Random(self._rule.max_steps)
-        contenders = list(self._rates)
-        while contenders:
-            yield from draws.sample(contenders, len(contenders))
-            contenders = self._contenders()
-
-    def _contenders(self) -> list[int]:
-        """The numbers that may be the best; none if that is known well enough."""
-        rates = worker_rates(self._rates)
-        best = max(rates, key=lambda rate: rate.samples_per_second)
-        near = [rate for rate in rates if lost(rate, best) <= CLEAR * noise(rate, best)]
-        known = len(near) == 1 or all(noise(rate, best) <= WITHIN for rate in near)
-        return [] if known else [rate.workers for rate in near]
+        error = 1.0
+        while error > WITHIN:
+            yield from draws.sample(list(self._rates), len(self._rates))
+            error = max(rate.error or 0.0 for rate in worker_rates(self._rates))

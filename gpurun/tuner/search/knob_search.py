@@ -123,9 +123,9 @@ class KnobSearch:
             unsure.keep()
 
     def _measure_workers(self, knobs: Sequence[Knob], state: SearchState) -> None:
-        """Have the numbers of loader workers measured, if one of the knobs sets it."""
+        """Have the numbers of loader workers measured once, if one of the knobs sets it."""
         knob = next((knob for knob in knobs if knob.name == "loader_workers"), None)
-        if knob is None or self._screening.exhausted(state):
+        if knob is None or state.facts.worker_rates is not None or self._screening.end(state):
             return
         found = worker_rates_of(knob, state.facts, self._rule, self._screening.launch_for)
         if not isinstance(found, Skip):

@@ -8,10 +8,9 @@ from dataclasses import replace
 from gpurun.arguments.options import Objective
 from gpurun.formatting.number_text import number
 from gpurun.knobs.api import Knob, Skip
-from gpurun.knobs.loading.loader_need import data_wait
 from gpurun.knobs.loading.loader_workers import numbers_for_turns
 from gpurun.knobs.loading.worker_rates import worker_rates
-from gpurun.records.facts import Facts, WorkerRates
+from gpurun.records.facts import Facts, WorkerRate
 from gpurun.records.spec import StopRule, WorkerTurnPlan
 from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner import knob_calls
@@ -21,8 +20,6 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 MOST_SECONDS = 12.0
 """All turns end by then. Six numbers have two turns of each in it where a step takes 50 ms."""
-FASTER = 1.25
-"""A step that computes so many times faster may need more workers: they are measured again."""
 TURNS = 2
 """Of each number at least, unless the launch broke off: one that runs out of shared memory shows
 which numbers do fit."""
@@ -32,39 +29,36 @@ SHORT_EPOCH_SECONDS = 1.0
 
 def worker_rates_of(
     knob: Knob, facts: Facts, rule: StopRule, launch: Callable[[TrialRequest], Trial]
-) -> WorkerRates | Skip:
+) -> tuple[WorkerRate, ...] | Skip:
     """The rates of several numbers of workers under the settings of the facts, or why none.
 
-    They are none where the launch showed nothing. There is no second launch before other changes
-    have made the step faster. `knob`: it sets the number. `rule`: of the other trials.
+    `knob`: it sets the number. `rule`: of the other trials. Empty: the launch showed nothing.
     """
-    if facts.objective != Objective.THROUGHPUT.value:
-        return Skip("it is tuned for throughput alone")
-    numbers, wait, known = numbers_for_turns(facts), data_wait(facts), facts.worker_rates
-    if isinstance(numbers, Skip) or isinstance(wait, Skip):
-        return numbers if isinstance(numbers, Skip) else Skip("it does not wait for data")
-    if known is not None and FASTER * wait.compute_ms > known.compute_ms:
-        return Skip("they were measured")
+    numbers = numbers_for_turns(facts)
+    if isinstance(numbers, Skip):
+        return numbers
+    if facts.objective != Objective.THROUGHPUT.value or len(numbers) < 2:
+        return Skip("it is tuned for throughput alone, where the memory has room for two workers")
     try:
         companions = [knob_calls.companions(knob, facts, value) for value in numbers]
     except KnobRaised as raised:
         return Skip(str(raised))
     settings = {**facts.current, **companions[-1], knob.name: numbers[-1]}
-    threads = tuple(own.get("cpu_threads", facts.current.get("cpu_threads")) for own in companions)
-    settings.pop("cpu_threads", None)
+    usual = facts.current.get("cpu_threads")
+    threads = tuple(own.get("cpu_threads", usual) for own in companions)
+    settings.pop("cpu_threads", None)  # of each turn its own
     plan = WorkerTurnPlan(numbers, threads, MOST_SECONDS, _steps_of_short_epochs(facts))
     most = min(rule.max_steps, facts.planned_steps or rule.max_steps)
     stop = replace(rule, audit_steps=0, max_steps=most)
     trial = launch(TrialRequest(TrialPurpose.WORKERS, settings, stop, worker_turns=plan))
     turns: dict[int, list[float]] = {}
-    if trial.log is not None:
-        for turn in trial.log.worker_turns:
-            rate = samples_per_second(trial.log, (turn.begin_ns, turn.end_ns))
-            if rate is not None:
-                turns.setdefault(turn.workers, []).append(rate)
+    for turn in trial.log.worker_turns if trial.log else ():
+        rate = samples_per_second(trial.log, (turn.begin_ns, turn.end_ns)) if trial.log else None
+        if rate is not None:
+            turns.setdefault(turn.workers, []).append(rate)
     if trial.failure is None and any(len(seen) < TURNS for seen in turns.values()):
-        turns.clear()  # its time was over while more workers still gained
-    return WorkerRates(wait.compute_ms, worker_rates(turns))
+        return ()  # its time was over while more workers still gained
+    return worker_rates(turns)
 
 
 def _steps_of_short_epochs(facts: Facts) -> int:
@@ -76,11 +70,9 @@ def _steps_of_short_epochs(facts: Facts) -> int:
     return lengths[0] if lengths[0] * step.mean / 1000 <= SHORT_EPOCH_SECONDS else 0
 
 
-def worker_rates_sentence(found: WorkerRates) -> str:
+def worker_rates_sentence(rates: tuple[WorkerRate, ...]) -> str:
     """One line: "workers in turns: 1: 160, 2: 310 samples/s"."""
-    if not found.rates:
-        return "workers in turns: none could be measured"
-    rates = ", ".join(f"{rate.workers}: {number(rate.samples_per_second)}" for rate in found.rates)
-    errors = [rate.error for rate in found.rates if rate.error is not None]
+    told = ", ".join(f"{rate.workers}: {number(rate.samples_per_second)}" for rate in rates)
+    errors = [rate.error for rate in rates if rate.error is not None]
     error = f" (±{max(errors):.1%})" if errors else ""
-    return f"workers in turns: {rates} samples/s{error}"
+    return f"workers in turns: {told} samples/s{error}" if told else "workers in turns: no figures"
