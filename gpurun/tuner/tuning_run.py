@@ -424,7 +424,8 @@ class TuningRun:
         trial = self._reference.run(replace(request, limit_seconds=limit))
         if trial.record.status == "timeout" and trial.record.seconds >= limit:
             trial = replace(trial, late=True)
-        self._time.launched(trial, started_early=bool(self._trials.prestart_modules))
+        if request.worker_turns is None:  # nothing was tried by that
+            self._time.launched(trial, started_early=bool(self._trials.prestart_modules))
         return trial
 
     def _rule_for(self, settings: Mapping[str, Any]) -> StopRule:

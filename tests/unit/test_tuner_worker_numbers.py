@@ -88,8 +88,10 @@ def test_turns_have_whole_epochs_where_these_are_short(
     assert request.settings["loader_persistent"] is True
 
 
-def test_single_turns_count_only_where_the_launch_broke_off(tmp_path: Path) -> None:
-    """It may have run out of shared memory; if its time was over, more workers may gain more."""
+def test_what_was_seen_is_used_unless_the_time_was_over_while_more_workers_gained(
+    tmp_path: Path,
+) -> None:
+    """A launch that broke off, out of shared memory say, shows the numbers for which there is."""
     launch = Launcher(tmp_path)
     launch.log = replace(launch.log, worker_turns=launch.log.worker_turns[:2])
     assert measured(facts(), launch) == ()

@@ -4,8 +4,8 @@ The loader starts with the most workers. In a turn only the first few are given 
 wait for work, which costs nothing. Batches keep the sampler's order. An item's random draws depend
 on the worker that loads it, so only the speed of these steps says anything.
 
-A turn begins to count when the batches that were sent out before it are used up, and as many more
-as its own workers read ahead.
+A turn begins to count when the batches that were sent out before it are used up, and one more of
+each worker; where there were more workers before, all that the fewer ones have read ahead.
 """
 
 from __future__ import annotations
@@ -129,8 +129,9 @@ class WorkerTurns:
     def _settle(self, before: int = 0) -> None:
         """Wait until batches that were sent out to `before` workers are used up, and then some."""
         self._began, self._passes = None, WORKERS.passes
-        ahead = self._workers.ahead * (max(before, self._workers.count) + self._workers.count)
-        self._counts_from = self._workers.handed_out + ahead
+        ahead, number = self._workers.ahead, self._workers.count
+        own = ahead * number if before > number else number  # fewer may have some ready by then
+        self._counts_from = self._workers.handed_out + ahead * before + own
 
     def _is_over(self, count: int, end_ns: int) -> bool:
         assert self._began is not None

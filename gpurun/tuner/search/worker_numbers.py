@@ -20,9 +20,6 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 MOST_SECONDS = 12.0
 """All turns end by then. Six numbers have two turns of each in it where a step takes 50 ms."""
-TURNS = 2
-"""Of each number at least, unless the launch broke off: one that runs out of shared memory shows
-which numbers do fit."""
 SHORT_EPOCH_SECONDS = 1.0
 """A turn has whole epochs if they are shorter, so that what an epoch's start costs is in it."""
 
@@ -56,9 +53,16 @@ def worker_rates_of(
         rate = samples_per_second(trial.log, (turn.begin_ns, turn.end_ns)) if trial.log else None
         if rate is not None:
             turns.setdefault(turn.workers, []).append(rate)
-    if trial.failure is None and any(len(seen) < TURNS for seen in turns.values()):
-        return ()  # its time was over while more workers still gained
+    if trial.failure is None and _still_rising(turns):
+        return ()
     return worker_rates(turns)
+
+
+def _still_rising(turns: dict[int, list[float]]) -> bool:
+    """True if the time was over when the last of the numbers had gained again."""
+    first = {number: rates[0] for number, rates in turns.items()}
+    over = any(len(rates) == 1 for rates in turns.values())
+    return over and max(first, key=first.__getitem__) == max(first)
 
 
 def _steps_of_short_epochs(facts: Facts) -> int:
