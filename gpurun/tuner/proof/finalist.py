@@ -1,26 +1,21 @@
-"""The proof: pairs of fresh launches of finalist and baseline until a sequential test settles.
-
-The two launches of a pair share a seed. How a pair is launched is the pair engine's.
-"""
+"""One side of the proof: settings, their launches, and what their pairs say."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.formatting.number_text import count
-from gpurun.pairs.engine import NotLive
-from gpurun.pairs.estimate import Reading
-from gpurun.pairs.gain import LEAST_GAIN, MOST_PAIRS, Look, look
+from gpurun.pairs.estimate import Estimate, Reading, estimate
+from gpurun.pairs.gain import LEAST_GAIN, Look, look
 from gpurun.pairs.priors import speed_prior
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.intervals import says_nothing
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.proof.time_for_proof import PROOF_ROUNDS, TRUST
 from gpurun.tuner.tuning_trial import Trial
 
 
@@ -37,11 +32,6 @@ class PairResult:
     seconds: float
     error: float = 0.0
     in_turn: str = ""
-
-
-TakePair = Callable[[Mapping[str, Any], int, bool], PairResult]
-"""(settings of the finalist, number of the round, whether it must be live) → the pair; or `NotLive`
-is raised."""
 
 
 @dataclass
@@ -69,10 +59,16 @@ class Finalist:
 
     def look(self) -> Look:
         """The state of the test."""
+        return look(self._readings(), speed_prior(live=self.live))
+
+    def estimate(self) -> Estimate:
+        """What all its pairs say together; there must be one."""
+        return estimate(self._readings(), speed_prior(live=self.live))
+
+    def _readings(self) -> list[Reading]:
         logs = [math.log(theirs / ours) for ours, theirs in self.pairs]
         errors = self.errors if self.live else [0.0] * len(logs)
-        readings = [Reading(*pair) for pair in zip(logs, errors, strict=True)]
-        return look(readings, speed_prior(live=self.live))
+        return [Reading(*pair) for pair in zip(logs, errors, strict=True)]
 
     @property
     def done(self) -> bool:
@@ -115,58 +111,8 @@ class Finalist:
             self.errors.append(pair.error)
 
 
-def prove(
-    baseline: Finalist,
-    finalists: list[Finalist],
-    take: TakePair,
-    out_of_time: Callable[[float], bool],
-    report: Callable[[str], None],
-    seconds: float,
-) -> None:
-    """Run rounds until every finalist is settled or the time is up; `take` measures a pair.
-
-    Where the time is short the first finalist has it. `seconds`: what a pair is expected to take,
-    as long as none has told.
-    """
-    costs = {finalist.name: seconds for finalist in finalists}
-    finished: set[str] = set()
-    told = begun = False
-    for number in range(MOST_PAIRS):
-        ahead = [one for one in finalists if not (one.done or one.name in finished)]
-        if not ahead or baseline.failure is not None:
-            return
-        whole = sum(costs[finalist.name] for finalist in ahead)
-        if len(ahead) > 1 and out_of_time(whole + (PROOF_ROUNDS - 1) * costs[ahead[0].name]):
-            if not told:
-                others = ", ".join(finalist.name for finalist in ahead[1:])
-                report(f"time is short: {ahead[0].name} is launched without {others}")
-            told, ahead, whole = True, ahead[:1], costs[ahead[0].name]
-        if out_of_time(whole if begun else TRUST * whole):
-            report("the budget ended before the proof was complete")
-            return
-        begun = True
-        for finalist in ahead:
-            proven = finalist.live and finalist.look().proven
-            try:
-                pair = take(finalist.settings, number, proven)
-            except NotLive as obstacle:
-                why = "the gain is proven" if proven else "the time is up"
-                report(f"{finalist.name}: no more pairs, {why}: {obstacle}")
-                finished.add(finalist.name)
-                continue
-            costs[finalist.name] = pair.seconds
-            if any(t.record.status == "timeout" for t in (pair.baseline, pair.finalist)):
-                if out_of_time(0.0):
-                    report("the budget ended in the middle of a round")
-                    return
-            ours, theirs = baseline.launched(pair.baseline), finalist.launched(pair.finalist)
-            if ours and theirs:
-                finalist.paired(pair, baseline.rates[-1])
-                report(_told(finalist))
-
-
-def _told(finalist: Finalist) -> str:
-    """The state of a finalist in a line."""
+def told(finalist: Finalist) -> str:
+    """The state of a finalist's proof in a line."""
     seen, found = finalist.look(), count(len(finalist.pairs), "pair")
     gains = ", ".join(f"×{rate / base:.3g}" for base, rate in finalist.pairs)
     if seen.speedup is None or seen.interval is None:

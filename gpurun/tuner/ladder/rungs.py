@@ -1,0 +1,130 @@
+"""Rungs: the chosen settings up to each stage, in turns with the script as it is.
+
+A rung is one launch. It says what stands in a row of the ladder, and it finds a stage that loses;
+only the proof is a claim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpurun.knobs.stages import in_order
+from gpurun.pairs.priors import speed_prior
+from gpurun.records.tuning import TrialPurpose, TrialRecord
+from gpurun.stats.descriptive import geometric_mean
+from gpurun.stats.student_t import t_quantile
+from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
+
+Settings = Mapping[str, Any]
+LEVEL = 0.95
+"""Of the intervals of a row."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """`log`: of its speed over the script as it is; `half`: half the width of its interval.
+
+    `record`: of its launch; None of the last rung, which the proof measured.
+    """
+
+    stage: str
+    log: float
+    half: float
+    record: TrialRecord | None = None
+    loss_deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The chosen settings by stage. `base`: settings that belong to the script as it is."""
+
+    base: Settings
+    chosen: Settings
+    stage_of: Callable[[str], str]
+
+    @property
+    def names(self) -> list[str]:
+        """The stages with a change, in the order of the ladder."""
+        return in_order(self.stage_of(name) for name in self.chosen if name not in self.base)
+
+    def changes(self, stages: Sequence[str]) -> dict[str, Any]:
+        """The changes of these stages."""
+        own = ((name, value) for name, value in self.chosen.items() if name not in self.base)
+        return {name: value for name, value in own if self.stage_of(name) in stages}
+
+    def up_to(self, stage: str) -> dict[str, Any]:
+        """All settings up to this stage."""
+        names = self.names
+        return {**self.base, **self.changes(names[: names.index(stage) + 1])}
+
+
+def measure_rungs(
+    stages: Stages,
+    finalist: Finalist,
+    launch: Callable[[TrialRequest], Trial],
+    request: Callable[[TrialPurpose, Settings], TrialRequest],
+    room: Callable[[float], bool],
+    deviation: Callable[[Trial, Settings], float | None],
+) -> list[Rung]:
+    """The rungs for which there is time, and the last one, in the order of the ladder.
+
+    `finalist`: with the pairs of the proof. `room(seconds)`: whether there is time for so much.
+    `deviation`: of the loss under these settings.
+    """
+    found = {stages.names[-1]: _top(stages.names[-1], finalist)}
+    took = 0.0
+    for stage in _halving(stages.names[:-1]):
+        if not room(took):
+            break
+        settings = stages.up_to(stage)
+        trial = launch(request(TrialPurpose.RUNG, settings))
+        took = trial.record.seconds
+        gain = _gain(trial, finalist)
+        if gain is None:
+            continue
+        log, half = gain
+        found[stage] = Rung(stage, log, half, trial.record, deviation(trial, settings))
+    return [found[stage] for stage in stages.names if stage in found]
+
+
+def _halving(stages: Sequence[str]) -> Iterator[str]:
+    """The middle first, then those of both halves: where time ends, rows are of like length."""
+    queue = [list(stages)]
+    while queue:
+        part = queue.pop(0)
+        if part:
+            middle = len(part) // 2
+            yield part[middle]
+            queue += [part[:middle], part[middle + 1 :]]
+
+
+def _top(stage: str, finalist: Finalist) -> Rung:
+    known = finalist.estimate()
+    return Rung(stage, known.log, known.half_width((1 - LEVEL) / 2))
+
+
+def _gain(trial: Trial, finalist: Finalist) -> tuple[float, float] | None:
+    """By turns with the reference, else by the score of the script as it is in the proof.
+
+    Launches differ as far as the pairs of the proof showed, and no less than is assumed of all.
+    """
+    prior, known = speed_prior(live=trial.gain is not None), finalist.estimate()
+    gain = trial.gain or (trial.score or 0.0) / geometric_mean([b for b, _ in finalist.pairs])
+    if not gain:
+        return None
+    deviation = math.hypot(max(known.pair_sd, prior.sd), trial.record.gain_error or 0.0)
+    return math.log(gain), t_quantile(known.freedom, (1 + LEVEL) / 2) * deviation
+
+
+def losing(rungs: Sequence[Rung]) -> list[str]:
+    """The stages whose step lies wholly below ×1."""
+    before, found = Rung("", 0.0, 0.0), []
+    for rung in rungs:
+        if rung.log - before.log + math.hypot(rung.half, before.half) < 0:
+            found.append(rung.stage)
+        before = rung
+    return found
