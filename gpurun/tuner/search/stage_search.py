@@ -56,6 +56,8 @@ class StageSearch:
         self._ground: Trial | None = None
         """The best trial when they were."""
         self._unsure: tuple[float, list[Change], Trial] | None = None
+        self._companions: set[str] = set()
+        """Names of the knobs that are set for the sake of another."""
         self._said: set[str] = set()
 
     def run(self, knobs: Sequence[Knob], state: SearchState, pressing: Collection[str]) -> None:
@@ -74,7 +76,7 @@ class StageSearch:
         if self._unsure is not None and state.best is at_first:
             gain, changes, trial = self._unsure
             self._note(f"the best gain is uncertain (×{gain:.2f}): the proof measures it")
-            state.move({**state.settings, **settings_of(changes)}, trial)
+            self._keep(changes, trial, state)
 
     def _allowed_knobs(self, knobs: Sequence[Knob], state: SearchState) -> list[Knob]:
         """Those whose changes may be made and can be judged; the reason is noted of the rest."""
@@ -109,7 +111,7 @@ class StageSearch:
         reason, verdict = self._trials.objection(group, trial, state)
         if reason is None and gains(trial, state.best):
             self._note(f"together: kept: {compared(trial, state.best)}")
-            state.move({**state.settings, **settings_of(group)}, trial)
+            self._keep(group, trial, state)
             return
         self._note(f"not together: {reason or no_gain(trial, state.best)}")
         parts = _parts(group, to_single=reason is not None or loses(trial, state.best))
@@ -131,6 +133,10 @@ class StageSearch:
             return group
         self._trials.lack(group)
         return []
+
+    def _keep(self, changes: Sequence[Change], trial: Trial, state: SearchState) -> None:
+        self._companions |= {name for change in changes for name in change.companions}
+        state.move({**state.settings, **settings_of(changes)}, trial)
 
     def _drop(
         self,
@@ -202,6 +208,8 @@ class StageSearch:
     def _open_values(self, knob: Knob, state: SearchState) -> list[Any] | Skip:
         """The values of a knob that are still to be tried, or why there are none."""
         present, known = state.settings.get(knob.name), self._trials.tried(knob.name)
+        if present is not None and knob.name in self._companions:
+            return []
         values = proposals(knob, state.facts)
         if isinstance(values, Skip):
             return values if present is None else []
@@ -238,7 +246,7 @@ class StageSearch:
                 best = change, trial
                 queue = self._refined(change, ground, gain) or queue
         if best is not None and gains(best[1], start):
-            state.move({**state.settings, **best[0].settings}, best[1])
+            self._keep([best[0]], best[1], state)
             self._note(f"{knob.name}: kept {best[0].text}")
         elif best is not None:
             self._remember_unsure([best[0]], best[1], state)
