@@ -115,6 +115,7 @@ def _row(
         step_speedup_confidence_interval=_interval(step, half),
         peak_memory_bytes=None if record is None else record.peak_memory_bytes,
         joules_per_sample=None if record is None else record.joules_per_sample,
+        gpu_utilization_percent=rung.gpu_utilization_percent,
         loss_deviation=rung.loss_deviation,
         merged=row.merged,
     )

@@ -35,6 +35,7 @@ class Rung:
     log: float
     half: float
     record: TrialRecord | None = None
+    gpu_utilization_percent: float | None = None
     loss_deviation: float | None = None
 
 
@@ -87,7 +88,8 @@ def measure_rungs(
         if gain is None:
             continue
         log, half = gain
-        found[stage] = Rung(stage, log, half, trial.record, deviation(trial, settings))
+        busy = None if trial.result is None else trial.result.gpu_utilization_percent
+        found[stage] = Rung(stage, log, half, trial.record, busy, deviation(trial, settings))
     return [found[stage] for stage in stages.names if stage in found]
 
 
