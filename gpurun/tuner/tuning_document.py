@@ -27,7 +27,13 @@ from gpurun.records.tuning import (
     WaitingLine,
 )
 from gpurun.stats.descriptive import geometric_mean
-from gpurun.tuner.ladder.ladder_rows import batch_row, first_row, kept_rows, rows_not_kept
+from gpurun.tuner.ladder.ladder_rows import (
+    as_proven,
+    batch_row,
+    first_row,
+    kept_rows,
+    rows_not_kept,
+)
 from gpurun.tuner.ladder.rungs import Stages
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.finalist import Finalist, proof_of
@@ -120,8 +126,8 @@ def _ladder(
     if findings.verdict == "faster" and finalist is not None and chosen is not None:
         stages = Stages(findings.base, finalist.settings, stage)
         rate = None if baseline is None else baseline.samples_per_second
-        interval = finalist.look().interval
-        rows += kept_rows(stages, findings.rungs, chosen, interval, rate, effect_of)
+        found = kept_rows(stages, findings.rungs, rate, effect_of)
+        rows += [*found[:-1], *(as_proven(x, chosen, finalist, findings.guard) for x in found[-1:])]
     out = Stages({}, findings.left_out, stage)
     rows += rows_not_kept(out, effect_of, lambda knob: findings.objections.get(knob, "not proven"))
     before = findings.base if chosen is None else chosen.knobs

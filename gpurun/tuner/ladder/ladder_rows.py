@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gpurun.knobs.api import Effect
 from gpurun.knobs.stages import AS_IT_IS, BATCH_STAGE
 from gpurun.measure.optional_figures import known, mean
-from gpurun.records.tuning import Candidate, LadderRow
+from gpurun.records.tuning import Candidate, GuardVerdict, LadderRow
 from gpurun.tuner.ladder.rungs import Rung, Settings, Stages
 from gpurun.tuner.proof.decision import APPLY_TRAINING, BATCH
 from gpurun.tuner.proof.finalist import Finalist
@@ -43,31 +43,41 @@ def first_row(baseline: Candidate) -> LadderRow:
 def kept_rows(
     stages: Stages,
     rungs: Sequence[Rung],
-    top: Candidate,
-    interval: tuple[float, float] | None,
     base_rate: float | None,
     effect_of: Callable[[str], Effect],
 ) -> list[LadderRow]:
     """A row a rung; what cannot be told from the row before it is merged with the next.
 
-    `top`: the chosen settings with the figures of their launches; `interval`: of its speedup, by
-    the proof. `base_rate`: samples/s of the script as it is.
+    All chosen settings are one row where no rung was measured. `base_rate`: samples/s of the script
+    as it is.
     """
+    if not rungs and stages.names:
+        changes = stages.changes(stages.names)
+        effect = strongest_effect(map(effect_of, changes)).value
+        last, before = stages.names[-1], tuple(stages.names[:-1])
+        return [LadderRow(last, changes, effect, kept=True, merged=before)]
     found: list[LadderRow] = []
-    before = Rung(AS_IT_IS, 0.0, 0.0)
+    before_it = Rung(AS_IT_IS, 0.0, 0.0)
     for row in merged(rungs, stages.names):
-        found.append(_row(row, before, stages, base_rate, effect_of))
-        before = row.rung
-    if found:
-        found[-1] = replace(
-            found[-1],
-            samples_per_second=top.samples_per_second,
-            speedup_confidence_interval=interval,
-            peak_memory_bytes=top.peak_memory_bytes,
-            gpu_utilization_percent=top.gpu_utilization_percent,
-            joules_per_sample=top.joules_per_sample,
-        )
+        found.append(_row(row, before_it, stages, base_rate, effect_of))
+        before_it = row.rung
     return found
+
+
+def as_proven(
+    row: LadderRow, top: Candidate, finalist: Finalist, guard: GuardVerdict | None
+) -> LadderRow:
+    """The last row, with the figures of the proof's launches and what the guard says of them."""
+    return replace(
+        row,
+        samples_per_second=top.samples_per_second,
+        speedup_confidence_interval=None if row.speedup is None else finalist.look().interval,
+        peak_memory_bytes=top.peak_memory_bytes,
+        gpu_utilization_percent=top.gpu_utilization_percent,
+        joules_per_sample=top.joules_per_sample,
+        loss_deviation=None if guard is None else guard.loss_deviation,
+        output_deviation=guard.output_deviation if guard and guard.forward_only else None,
+    )
 
 
 def merged(rungs: Sequence[Rung], stages: Sequence[str]) -> list[_Row]:
