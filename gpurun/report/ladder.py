@@ -71,13 +71,12 @@ def ladder_rows(report: TuningReport) -> list[tuple[str, LadderRow]]:
     A larger batch that is not kept is a row if its gain was measured. `not_kept` has the others.
     """
     kept = [(stage_name(row), row) for row in report.ladder if row.kept]
-    if report.verdict in PROVEN and report.chosen is not None and report.chosen.knobs:
-        if kept and kept[-1][1].stage != AS_IT_IS:
-            kept[-1] = (kept[-1][0] + ALL, kept[-1][1])
-        told = LadderRow(
-            PROOF, {}, "", True, None, *proven_factor(report), reason=proof_in_words(report)
+    if report.verdict in PROVEN and kept:
+        kept[-1] = (kept[-1][0] + ALL, kept[-1][1])
+        told = proof_in_words(report)
+        kept.append(
+            (PROOF, LadderRow(PROOF, {}, "", True, None, *proven_factor(report), reason=told))
         )
-        kept.append((PROOF, told))
     return kept + [(stage_name(row), row) for row in report.ladder if _offered(row)]
 
 
@@ -116,18 +115,13 @@ def _columns(report: TuningReport) -> tuple[Column, ...]:
     """The columns; what is tuned for stays, and of a script that only infers outputs are compared,
     not losses."""
     infers = any(row.output_deviation is not None for row in report.ladder)
-    on_host = report.memory_of == "main process"
-    names = {
-        "memory": "memory (main process)" if on_host else "memory",
-        "Δ loss": "Δ out" if infers else "Δ loss",
-    }
+    host = " (main process)" if report.memory_of == "main process" else ""
+    names = {"memory": f"memory{host}", "Δ loss": "Δ out" if infers else "Δ loss"}
     return tuple(
-        replace(
-            column,
-            heading=names.get(column.heading, column.heading),
-            dropped=None if column.heading == report.objective else column.dropped,
-        )
-        for column in COLUMNS
+        replace(c, heading=names.get(c.heading, c.heading), dropped=None)
+        if c.heading == report.objective
+        else replace(c, heading=names.get(c.heading, c.heading))
+        for c in COLUMNS
     )
 
 
@@ -199,7 +193,7 @@ def spent_sentence(report: TuningReport) -> str:
     spent = f"{count(len(report.trials), 'trial')} in {duration(report.tuning_seconds)}"
     if report.verdict in PROVEN and report.proof_seconds is not None:
         spent += f", proven after {duration(report.proof_seconds)}"
-    return f"{spent}{f', isolation: {report.isolation}' if report.isolation else ''}"
+    return spent + (f", isolation: {report.isolation}" if report.isolation else "")
 
 
 def guard_lines(guard: GuardVerdict | None) -> list[str]:
@@ -255,6 +249,5 @@ def print_ladder(report: TuningReport, record: Path | None = None) -> None:
         print_grid("", grid)
     if others:
         write_lines([[(f"  {NOT_KEPT}", "bold")], *([(f"    {line}", "dim")] for line in others)])
-    if report.ladder:
-        write_lines([[("", "")]])
+    write_lines([[("", "")]] if report.ladder else [])
     write_lines([[(PREFIX, "bold cyan"), *line] for line in closing_lines(report, record)])

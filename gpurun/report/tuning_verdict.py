@@ -31,7 +31,6 @@ from gpurun.records.tuning import (
     WaitingLine,
 )
 from gpurun.stats.intervals import says_nothing
-from gpurun.tuner.proof.decision import APPLY_TRAINING, BATCH
 
 OTHERS_SHARE = 0.1
 """The share of the cores that other programs may use without a remark."""
@@ -347,7 +346,7 @@ def _calls(line: WaitingLine) -> str:
 
 
 def larger_batch_sentences(report: TuningReport) -> list[str]:
-    """The second finalist and what else it changes; nothing where there is none."""
+    """The proof of the second finalist and what else it changes; its row says how to apply it."""
     larger = report.larger_batch
     if larger is None:
         return []
@@ -357,9 +356,7 @@ def larger_batch_sentences(report: TuningReport) -> list[str]:
     if larger.guard is not None and not larger.guard.accepted:
         reasons = "; ".join(one_line(reason) for reason in larger.guard.reasons)
         return [f"{gain}, but the loss guard rejects it: {reasons}"]
-    rows = [row for row in report.ladder if row.changes.get(BATCH) == larger.knobs[BATCH]]
-    lines = [f"{gain}; {rows[-1].reason if rows else APPLY_TRAINING}"]
-    lines += [f"  also changes: {one_line(effect)}" for effect in larger.side_effects]
+    lines = [gain, *(f"  also changes: {one_line(effect)}" for effect in larger.side_effects)]
     if not any("learning rate" in effect.lower() for effect in larger.side_effects):
         lines.append(f"  {_LEARNING_RATE_RULE}")
     return lines
