@@ -16,12 +16,12 @@ import pytest
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.arguments.main_flags import parse
 from gpurun.arguments.options import Objective
-from gpurun.knobs import find
+from gpurun.formatting.knob_text import knobs_text
 from gpurun.knobs.api import Effect
 from gpurun.measure.run_events import read_run
 from gpurun.pairs.engine import Pair
 from gpurun.records.codec import to_json
-from gpurun.records.tuning import PAIR_SIDES, LadderRow, Proof, TrialPurpose, TuningReport
+from gpurun.records.tuning import PAIR_SIDES, Proof, TrialPurpose, TuningReport
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.page.run_contents import RunContents
 from gpurun.report.page.run_page import run_page
@@ -31,7 +31,7 @@ from gpurun.tuner.guard.guard_verdict import judge_training
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.paired_proof import Finalist, PairResult, prove
 from gpurun.tuner.proof.proof_launches import gain_of
-from gpurun.tuner.search.screening import SearchState, ladder_row, startup_difference
+from gpurun.tuner.search.screening import SearchState
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
 from tests.recordings import CORES, assert_close, document, unpacked
@@ -90,7 +90,7 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
     assert told.chosen is not None
     judge = judge_of(*(t.evidence for t in screened[:2]))
     state = SearchState(dict(told.chosen.knobs), screened[3], facts(), judge)
-    effect_of = {row.knob: Effect(row.effect) for row in told.ladder}
+    effect_of = {knob: Effect(row.effect) for row in told.ladder for knob in row.changes}
     selection = FinalSelection(
         findings, judge, ALLOWED, effect_of.__getitem__, proven, lambda _: None
     )
@@ -162,34 +162,6 @@ def test_the_recorded_candidate_trained_under_another_seed_would_be_rejected(
     assert not verdict.accepted
 
 
-def test_the_ladder_is_that_of_the_recorded_trials(told: TuningReport, trials: list[Trial]) -> None:
-    assert tuple(settled(told, trials).ladder) == told.ladder
-    assert len(told.ladder) == 10
-    made = [_row(row, trials) for row in told.ladder]
-    kept: list[Any] = [to_json(row) for row in told.ladder]
-    for row in kept:
-        del row["joules_per_sample"]  # newer than the recording
-    assert_close(made, kept)
-    energies = {row["joules_per_sample"] for row in made}
-    assert energies - {None}, "the H200 counted them in one of both trials"
-    assert all(0.05 < energy < 0.5 for energy in energies - {None})
-
-
-def _row(row: LadderRow, trials: list[Trial]) -> Any:
-    """A row of the ladder by the trial that measured it: all at once, then more workers."""
-    more_workers = (row.knob, row.value) == ("loader_workers", 8)
-    trial = trials[3] if more_workers else trials[2]
-    shown = [t.evidence for t in trials if t.evidence is not None]
-    guard = judge_training(shown[:2], [shown[trials.index(trial)]], Effect.NUMERICS)
-    assert guard.accepted
-    found = ladder_row(
-        find(row.knob), row.value, trial, guard=guard, kept=row.kept, reason=row.reason
-    )
-    later, steps = startup_difference(trial, trials[2]) if more_workers else (None, None)
-    share = row.speedup  # by other trials of the search, when it was recorded
-    return to_json(replace(found, startup_seconds=later, break_even_steps=steps, speedup=share))
-
-
 def test_the_document_is_the_recorded_one(
     recorded: Path, told: TuningReport, trials: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,11 +201,13 @@ def test_the_report_of_a_recorded_tuning_shows_every_change_and_trial(
     assert "**5.16× faster (95 % interval 3.23–8.24, p = 0.0013, 4 pairs)" in text
     assert any("5.16× faster" in line and "4 pairs" in line for line in lines)
     table = text.split("## Ladder\n\n")[1].split("\n\n")[1].splitlines()
-    assert len(table) == 2 + 1 + len(told.ladder) + 1
+    assert len(table) == 2 + sum(row.kept for row in told.ladder) + 1
+    assert "\n* loader\\_workers 4: a better value was found\n" in text
     trials = text.split("## Trials\n\n")[1].split("\n\n")[0].splitlines()
     assert len(trials) == 2 + len(told.trials)
     shown = "\n".join(lines)
-    assert all(f"{row.knob} →" in shown for row in told.ladder)
+    assert all(knobs_text(row.changes) in shown for row in told.ladder if row.changes)
+    assert "    loader_workers 4: a better value was found" in lines
     assert "simplenet.py:76" in shown
 
 

@@ -68,7 +68,7 @@ def written(
         seconds=12.5,
     )
     text = json.loads(json_text(to_json(report)))
-    jsonschema.validate(text, all_schemas()["tuning@1.json"])
+    jsonschema.validate(text, all_schemas()["tuning@2.json"])
     assert from_json(TuningReport, text) == report
     assert isinstance(text, dict)
     return text
