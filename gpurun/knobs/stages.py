@@ -8,10 +8,10 @@ from gpurun.knobs.api import Effect, Knob
 
 AS_IT_IS = "as it is"
 """The stage of the first row."""
-COMPILE, BATCH_STAGE, DATA = "compile", "batch", "data"
+COMPILE, BATCH_STAGE, DATA, MEMORY = "compile", "batch", "data", "memory"
 
 STAGES: Mapping[str, tuple[str, ...]] = {
-    "memory": ("checkpointing", "activation_offload"),
+    MEMORY: ("checkpointing", "activation_offload"),
     DATA: (
         "loader_workers",
         "loader_prefetch",

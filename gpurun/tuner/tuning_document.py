@@ -30,7 +30,7 @@ from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner.ladder.ladder_rows import (
     as_proven,
     batch_row,
-    first_row,
+    first_rows,
     kept_rows,
     rows_not_kept,
 )
@@ -121,7 +121,7 @@ def _ladder(
     def stage(name: str) -> str:
         return stage_of(knob_of(name))
 
-    rows = [] if baseline is None else [first_row(baseline)]
+    rows = [] if baseline is None else first_rows(baseline)
     finalist = findings.chosen
     if findings.verdict == "faster" and finalist is not None and chosen is not None:
         stages = Stages(findings.base, finalist.settings, stage)
@@ -130,8 +130,8 @@ def _ladder(
         rows += [*found[:-1], *(as_proven(x, chosen, finalist, findings.guard) for x in found[-1:])]
     out = Stages({}, findings.left_out, stage)
     rows += rows_not_kept(out, effect_of, lambda knob: findings.objections.get(knob, "not proven"))
-    before = findings.base if chosen is None else chosen.knobs
-    rows += batch_row(findings.larger, before, findings.objections)
+    if findings.larger is not findings.chosen:
+        rows += batch_row(findings.larger, chosen, findings.objections.get(BATCH, ""))
     rows += findings.dropped
     told = []
     for row in rows:

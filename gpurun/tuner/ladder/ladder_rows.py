@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.knobs.api import Effect
-from gpurun.knobs.stages import AS_IT_IS, BATCH_STAGE
+from gpurun.knobs.stages import AS_IT_IS, BATCH_STAGE, MEMORY
 from gpurun.measure.optional_figures import known, mean
 from gpurun.records.tuning import Candidate, GuardVerdict, LadderRow
-from gpurun.tuner.ladder.rungs import Rung, Settings, Stages
-from gpurun.tuner.proof.decision import APPLY_TRAINING, BATCH
+from gpurun.tuner.ladder.rungs import Rung, Stages
+from gpurun.tuner.proof.decision import APPLY_TRAINING
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.search.changes import strongest_effect
 
@@ -24,13 +24,12 @@ class _Row:
     merged: tuple[str, ...]
 
 
-def first_row(baseline: Candidate) -> LadderRow:
-    """The script as it is."""
-    return LadderRow(
-        stage=AS_IT_IS,
-        changes=dict(baseline.knobs),
-        effect=Effect.PIPELINE.value,
-        kept=True,
+def first_rows(baseline: Candidate) -> list[LadderRow]:
+    """The script as it is; where that does not fit, nothing is known of it, and what makes it fit
+    is the row after it."""
+    as_it_is = LadderRow(AS_IT_IS, {}, Effect.PIPELINE.value, kept=True)
+    measured = replace(
+        as_it_is,
         samples_per_second=baseline.samples_per_second,
         speedup=1.0,
         peak_memory_bytes=baseline.peak_memory_bytes,
@@ -38,6 +37,12 @@ def first_row(baseline: Candidate) -> LadderRow:
         joules_per_sample=baseline.joules_per_sample,
         loss_deviation=0.0,
     )
+    if not baseline.knobs:
+        return [measured]
+    return [
+        as_it_is,
+        replace(measured, stage=MEMORY, changes=dict(baseline.knobs), reason="makes it fit"),
+    ]
 
 
 def kept_rows(
@@ -151,24 +156,28 @@ def rows_not_kept(
     return found
 
 
-def batch_row(
-    larger: Finalist | None, settings_before: Settings, objections: Mapping[str, str]
-) -> list[LadderRow]:
-    """The larger batch that may not be applied: a row, if it was proven."""
-    if larger is None or not larger.pairs:
+def batch_row(larger: Finalist | None, top: Candidate | None, objection: str) -> list[LadderRow]:
+    """The larger batch that may not be applied: a row, if it was proven.
+
+    `top`: what it is tried on top of. `objection`: what speaks against it, "" for its effect alone.
+    """
+    if larger is None or not larger.pairs or top is None:
         return []
-    seen, before = larger.look(), settings_before
+    seen, below = larger.look(), top.samples_per_second
+    rate = mean(one.samples_per_second for one in larger.results)
+    gain = None if objection else seen.speedup
     return [
         LadderRow(
             stage=BATCH_STAGE,
-            changes={k: v for k, v in larger.settings.items() if before.get(k) != v},
+            changes={k: v for k, v in larger.settings.items() if top.knobs.get(k) != v},
             effect=Effect.TRAINING.value,
             kept=False,
-            samples_per_second=mean(one.samples_per_second for one in larger.results),
-            speedup=seen.speedup,
-            speedup_confidence_interval=seen.interval,
+            samples_per_second=rate,
+            speedup=gain,
+            speedup_confidence_interval=seen.interval if gain else None,
+            step_speedup=rate / below if gain and rate and below else None,
             peak_memory_bytes=max(known(r.peak_memory_bytes for r in larger.results), default=None),
             gpu_utilization_percent=mean(r.gpu_utilization_percent for r in larger.results),
-            reason=objections.get(BATCH, APPLY_TRAINING),
+            reason=objection or APPLY_TRAINING,
         )
     ]
