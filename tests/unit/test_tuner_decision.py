@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpurun.tuner.proof.paired_proof import Finalist
+
 from gpurun.records.tuning import GuardVerdict, LadderRow
 from gpurun.tuner.proof.decision import APPLY_TRAINING, JudgedFinalist, decide, final_ladder
-from gpurun.tuner.proof.paired_proof import Finalist
 
 SOUND = GuardVerdict(accepted=True, loss_deviation=0.0, noise=0.0, reasons=())
 BROKEN = GuardVerdict(

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from gpurun.tuner.search.screening import SearchState, compared, gain_over, gains
 
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner.search.live_reference import ENDED, LiveReference
-from gpurun.tuner.search.screening import SearchState, compared, gain_over, gains
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts, result

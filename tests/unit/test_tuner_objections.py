@@ -50,9 +50,7 @@ def started(rate: float, seconds: float, step_ms: float) -> Trial:
     return replace(found, result=replace(found.result, startup_seconds=seconds, step_time_ms=pace))
 
 
-@pytest.mark.parametrize(
-    ("steps", "kept"), [(2_000, False), (4_000, True), (None, True)], ids=str
-)
+@pytest.mark.parametrize(("steps", "kept"), [(2_000, False), (4_000, True), (None, True)], ids=str)
 def test_what_starts_slowly_must_be_repaid_by_the_whole_training(
     steps: int | None, kept: bool
 ) -> None:

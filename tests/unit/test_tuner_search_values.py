@@ -111,7 +111,7 @@ def test_no_settings_are_launched_twice() -> None:
     assert all(found.asked.count(settings) == 1 for settings in found.asked)
 
 
-# -- what a change is set with, and what knobs say --------------------------------------------------
+# -- what knobs say --------------------------------------------------------------------------------
 
 
 class WithOther(Planted):

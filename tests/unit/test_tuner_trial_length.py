@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from gpurun.tuner.proof.time_for_proof import kept_for_proof
 
 from gpurun.arguments.options import Objective
 from gpurun.measure.resource_use import ENERGY_SECONDS
 from gpurun.pairs.expected_seconds import SideSeconds, live_pair_seconds
 from gpurun.trials.stop_rules import LEAST_STEPS, MOST_STEPS
-from gpurun.tuner.proof.time_for_proof import kept_for_proof
 from gpurun.tuner.trial_length import (
     AUDIT_STEPS,
     PROBE,

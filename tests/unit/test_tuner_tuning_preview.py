@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
-from gpurun.records.facts import Facts
 from gpurun.tuner.search.screening import SearchState
 from gpurun.tuner.time_budget import TimeBudget
+
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.records.facts import Facts
 from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
 from tests.unit.knob_facts import facts
 from tests.unit.tuner_trials import judge_of, trial

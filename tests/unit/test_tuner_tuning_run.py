@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpurun.tuner.proof.paired_proof import Finalist, proof_of
+from gpurun.tuner.search.screening import Screening, SearchState
 
 from gpurun.arguments.main_flags import parse
 from gpurun.arguments.options import Options, Target, TargetKind
@@ -33,10 +35,8 @@ from gpurun.tuner import tuning_run as tuning_module
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.proof import final_selection
 from gpurun.tuner.proof.decision import BATCH
-from gpurun.tuner.proof.paired_proof import Finalist, proof_of
 from gpurun.tuner.proof.proof_launches import ProofLaunches
 from gpurun.tuner.search import knob_search as search_module
-from gpurun.tuner.search.screening import Screening, SearchState
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_run import TuningRun
