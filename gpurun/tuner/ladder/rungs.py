@@ -103,8 +103,9 @@ def _halving(stages: Sequence[str]) -> Iterator[str]:
 
 
 def _top(stage: str, finalist: Finalist) -> Rung:
-    known = finalist.estimate()
-    return Rung(stage, known.log, known.half_width((1 - LEVEL) / 2))
+    known, proven = finalist.estimate(), finalist.look().speedup
+    log = known.log if proven is None else math.log(proven)
+    return Rung(stage, log, known.half_width((1 - LEVEL) / 2))
 
 
 def _gain(trial: Trial, finalist: Finalist) -> tuple[float, float] | None:
