@@ -10,7 +10,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from gpurun.tuner.proof.paired_proof import Finalist
 
 from gpurun.arguments.main_flags import parse
 from gpurun.measure.run_events import read_run
@@ -22,6 +21,7 @@ from gpurun.report.tuning_verdict import remarks, second_epoch_sentence
 from gpurun.rundir import json_text
 from gpurun.tuner import saved_settings
 from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.tuning_document import tuning_document
 from gpurun.tuner.tuning_findings import TuningFindings
 from scripts.generate_schemas import all_schemas
