@@ -28,7 +28,7 @@ from gpurun.records.tuning import (
 )
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner.ladder.ladder_rows import batch_row, first_row, kept_rows, rows_not_kept
-from gpurun.tuner.ladder.rungs import Stages
+from gpurun.tuner.ladder.rungs import Stages, top_rung
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.finalist import Finalist, proof_of
 from gpurun.tuner.trial_diagnosis import answered_by
@@ -120,8 +120,8 @@ def _ladder(
     if findings.verdict == "faster" and finalist is not None and chosen is not None:
         stages = Stages(findings.base, finalist.settings, stage)
         rate = None if baseline is None else baseline.samples_per_second
-        interval = finalist.look().interval
-        rows += kept_rows(stages, findings.rungs, chosen, interval, rate, effect_of)
+        rungs = findings.rungs or [top_rung(stages.names[-1], finalist)]
+        rows += kept_rows(stages, rungs, chosen, finalist.look(), rate, effect_of)
     out = Stages({}, findings.left_out, stage)
     rows += rows_not_kept(out, effect_of, lambda knob: findings.objections.get(knob, "not proven"))
     before = findings.base if chosen is None else chosen.knobs

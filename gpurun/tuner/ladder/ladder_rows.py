@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from gpurun.knobs.api import Effect
 from gpurun.knobs.stages import AS_IT_IS, BATCH_STAGE
 from gpurun.measure.optional_figures import known, mean
+from gpurun.pairs.gain import Look
 from gpurun.records.tuning import Candidate, LadderRow
 from gpurun.tuner.ladder.rungs import Rung, Settings, Stages
 from gpurun.tuner.proof.decision import APPLY_TRAINING, BATCH
@@ -44,14 +45,14 @@ def kept_rows(
     stages: Stages,
     rungs: Sequence[Rung],
     top: Candidate,
-    interval: tuple[float, float] | None,
+    proven: Look,
     base_rate: float | None,
     effect_of: Callable[[str], Effect],
 ) -> list[LadderRow]:
     """A row a rung; what cannot be told from the row before it is merged with the next.
 
-    `top`: the chosen settings with the figures of their launches; `interval`: of its speedup, by
-    the proof. `base_rate`: samples/s of the script as it is.
+    `top`: the chosen settings with the figures of their launches; `proven`: what the proof says of
+    them. `base_rate`: samples/s of the script as it is.
     """
     found: list[LadderRow] = []
     before = Rung(AS_IT_IS, 0.0, 0.0)
@@ -62,7 +63,8 @@ def kept_rows(
         found[-1] = replace(
             found[-1],
             samples_per_second=top.samples_per_second,
-            speedup_confidence_interval=interval,
+            speedup=proven.speedup,
+            speedup_confidence_interval=proven.interval,
             peak_memory_bytes=top.peak_memory_bytes,
             gpu_utilization_percent=top.gpu_utilization_percent,
             joules_per_sample=top.joules_per_sample,

@@ -75,7 +75,7 @@ def measure_rungs(
     `finalist`: with the pairs of the proof. `room(seconds)`: whether there is time for so much.
     `deviation`: of the loss under these settings.
     """
-    found = {stages.names[-1]: _top(stages.names[-1], finalist)}
+    found = {stages.names[-1]: top_rung(stages.names[-1], finalist)}
     took = 0.0
     for stage in _halving(stages.names[:-1]):
         if not room(took):
@@ -102,7 +102,8 @@ def _halving(stages: Sequence[str]) -> Iterator[str]:
             queue += [part[:middle], part[middle + 1 :]]
 
 
-def _top(stage: str, finalist: Finalist) -> Rung:
+def top_rung(stage: str, finalist: Finalist) -> Rung:
+    """The last rung, which the proof measured."""
     known, proven = finalist.estimate(), finalist.look().speedup
     log = known.log if proven is None else math.log(proven)
     return Rung(stage, log, known.half_width((1 - LEVEL) / 2))
