@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpurun.knobs.api import Effect
+from gpurun.pairs.gain import NOTHING, Look
 from gpurun.records.tuning import Candidate, LadderRow
 from gpurun.tuner.ladder.ladder_rows import (
     batch_row,
@@ -28,6 +29,7 @@ TOP = Candidate(
     knobs=dict.fromkeys(ORDER, 1), samples_per_second=600.0, step_time_ms=None,
     peak_memory_bytes=4000, gpu_utilization_percent=75.0,
 )  # fmt: skip
+PROVEN = Look(6.0, (5.3, 7.6), 1e-5, significant=True, settled=True, pairs_used=3)
 BATCH_64 = {"batch_size": 64, "from": 32, "via": "loader"}
 
 
@@ -44,8 +46,7 @@ def effect_of(name: str) -> Effect:
 
 
 def rows_of(*rungs: Rung, names: Sequence[str] = ORDER) -> list[LadderRow]:
-    interval = 5.3, 7.6
-    return kept_rows(stages(*names), rungs, TOP, interval, 100.0, effect_of)
+    return kept_rows(stages(*names), rungs, TOP, PROVEN, 100.0, effect_of)
 
 
 def test_each_rung_is_a_row_with_its_speed_so_far_and_its_step() -> None:
@@ -66,7 +67,7 @@ def test_each_rung_is_a_row_with_its_speed_so_far_and_its_step() -> None:
 
 def test_the_last_row_says_what_the_proof_says() -> None:
     last = rows_of(rung("data", 2.0), rung("compile", 6.0))[-1]
-    assert last.speedup_confidence_interval == (5.3, 7.6)
+    assert (last.speedup, last.speedup_confidence_interval) == (6.0, (5.3, 7.6))
     assert (last.samples_per_second, last.peak_memory_bytes) == (600.0, 4000)
     assert last.gpu_utilization_percent == 75.0
 
@@ -107,7 +108,7 @@ def test_what_was_not_measured_is_null() -> None:
     record = trial(200.0, {"data": 1}).record
     known, _ = rows_of(rung("data", 2.0, record=record, loss_deviation=0.01), rung("compile", 6.0))
     assert (known.peak_memory_bytes, known.loss_deviation) == (record.peak_memory_bytes, 0.01)
-    (rateless,) = kept_rows(stages("data"), [rung("data", 2.0)], TOP, None, None, effect_of)
+    (rateless,) = kept_rows(stages("data"), [rung("data", 2.0)], TOP, NOTHING, None, effect_of)
     assert rateless.speedup_confidence_interval is None
 
 
