@@ -73,6 +73,14 @@ def test_one_that_failed_says_nothing_of_how_long_others_take() -> None:
     assert (times.tried, times.in_vain, times.longest) == (0, 1, 15.0)
 
 
+def test_a_set_that_starts_too_slowly_leaves_room_for_a_part_of_it() -> None:
+    times = phases(200.0, usual=20.0)
+    assert times.limit(single=True) == pytest.approx(100.0, abs=1.0)
+    assert times.limit(single=False) == pytest.approx(60.0, abs=1.0)
+    spent(times, 90.0)
+    assert times.limit(single=False) == 40.0, "what was begun gets twice what a plain one takes"
+
+
 def test_what_only_the_first_launch_took_is_no_part_of_a_usual_one() -> None:
     times = Phases(time.monotonic() + 300.0)
     times.baseline(trial(100.0, seconds=50.0), aside=30.0)

@@ -246,6 +246,18 @@ def test_a_launch_that_comes_to_the_end_of_the_search_is_named_with_a_budget_tha
     assert set(found.untried) == {"data", "compiled"}
 
 
+def test_after_a_set_that_starts_too_slowly_a_part_of_it_is_tried() -> None:
+    def of(request: TrialRequest) -> Trial:
+        if "compiled" in request.settings:
+            return given_up(request)
+        return trial(product(data=2.0)(dict(request.settings)), request.settings)
+
+    found = searched([data(), compiled()], of=of)
+    assert found.names == [{"data", "compiled"}, {"data"}]
+    assert found.settings == {"data": True}
+    assert found.reasons["compiled True"].startswith("not tried to its end, 1 min 09 s to start")
+
+
 def test_a_single_change_that_comes_to_the_end_of_the_search_is_tried_no_further() -> None:
     found = searched([doubtful("knob", [1, 2])], of=given_up)
     assert found.asked == [{"knob": 1}]

@@ -81,7 +81,7 @@ class SearchTrials:
         self.untried = [name for name in self.untried if name not in settings]
         self.left -= 1
         numerics = _is_numerics(changes) or self._effect(settings) is not Effect.PIPELINE
-        limit = max(self._phases.left_of_phase, 2 * self._phases.usual)
+        limit = self._phases.limit(single=len(changes) == 1)
         silent = patience(self._phases.budget, state.best.record.seconds)
         trial = self._launch(
             TrialRequest(
