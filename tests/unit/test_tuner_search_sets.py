@@ -118,6 +118,18 @@ def test_what_lost_is_tried_once_more_after_the_ground_has_changed() -> None:
     assert set(found.settings) == {"data", "kernels"}
 
 
+def test_each_change_is_tried_once_more_on_another_ground_than_that_on_which_it_lost() -> None:
+    """One that lost later must not hide it."""
+
+    def rate(settings: dict[str, Any]) -> float:
+        result = product(precision=1.5, kernels=0.2)(settings)
+        return result * (1.4 if "precision" in settings else 0.9) if "data" in settings else result
+
+    found = searched([data(), precision(), kernels()], rate)
+    assert set(found.settings) == {"data", "precision"}
+    assert list(found.reasons) == ["kernels True"]
+
+
 def rejecting(name: str, rate: Rate) -> Launch:
     """Trials whose losses are others where this change is set."""
 
@@ -138,7 +150,8 @@ def test_a_change_that_trains_otherwise_leaves_however_fast() -> None:
     assert found.names == [{"data", "precision"}, {"data"}]
     assert found.settings == {"data": True}
     assert "loss" in found.reasons["precision True"]
-    assert found.state.rejections, "what was rejected is told"
+    (rejection,) = found.state.rejections
+    assert rejection.knobs == {"data": True, "precision": True}, "what was rejected is told once"
 
 
 def test_what_was_rejected_does_not_rejoin() -> None:
