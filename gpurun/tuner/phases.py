@@ -77,6 +77,11 @@ class Phases:
         expected = self._compiled or COMPILED_TIMES * self.usual if numerics else self.usual
         return self.left_of_phase >= expected
 
+    def limit(self, *, single: bool) -> float:
+        """Seconds that a launch may take; a set leaves room for a part of it."""
+        aside = 0.0 if single else COMPILED_TIMES * self.usual
+        return max(self.left_of_phase - aside, COMPILED_TIMES * self.usual)
+
     def too_small(self) -> str:
         """A line that nothing could be tried to its end, with a budget that is large enough."""
         flag = budget_flag(2 * self.budget)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gpurun.arguments.options import Objective, Options
@@ -127,7 +128,8 @@ def _ladder(
         stages = Stages(findings.base, finalist.settings, stage)
         rate = None if baseline is None else baseline.samples_per_second
         found = kept_rows(stages, findings.rungs, rate, effect_of)
-        rows += [*found[:-1], *(as_proven(x, chosen, finalist, findings.guard) for x in found[-1:])]
+        proven = partial(as_proven, top=chosen, proven=finalist.look(), guard=findings.guard)
+        rows += [*found[:-1], *map(proven, found[-1:])]
     out = Stages({}, findings.left_out, stage)
     rows += rows_not_kept(out, effect_of, lambda knob: findings.objections.get(knob, "not proven"))
     if findings.larger is not findings.chosen:

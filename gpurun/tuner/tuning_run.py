@@ -351,6 +351,7 @@ class TuningRun:
             return
         lost = losing(found.rungs)
         if lost and selection.without(self._stages().changes(lost), "it loses in its rung"):
+            found.rungs = []
             self._measured_rungs(untouched)
 
     def _measured_rungs(self, untouched: SearchState) -> bool:

@@ -84,7 +84,7 @@ for epoch in range(2):
 """It goes on with half of a batch that does not fit: that is no batch of four times the size."""
 
 
-@pytest.mark.slow  # quick twin: unit/test_tuner_lack_of_memory.py
+@pytest.mark.slow  # quick twin: unit/test_tuner_objections.py
 def test_a_smaller_batch_of_the_scripts_own_is_not_credited_as_the_larger_one(
     tmp_path: Path,
 ) -> None:

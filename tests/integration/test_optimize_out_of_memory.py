@@ -84,7 +84,7 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
     assert (again.returncode, again.stdout) == (0, whole.stdout), again.stderr.decode()
 
 
-@pytest.mark.slow  # quick twin: `for_memory` in unit/test_tuner_knob_search.py
+@pytest.mark.slow  # quick twin: `for_memory` in unit/test_tuner_search_values.py
 def test_for_memory_the_peak_falls_and_the_price_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
     script = SCRIPT.replace("327680", "114688").replace("batch_size=8192", "batch_size=4096")
     script = script.replace("nn.GELU()", "nn.GELU(), nn.Tanh(), nn.SiLU(), nn.Tanh(), nn.SiLU()")

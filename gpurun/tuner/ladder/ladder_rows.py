@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpurun.knobs.api import Effect
 from gpurun.knobs.stages import AS_IT_IS, BATCH_STAGE, MEMORY
 from gpurun.measure.optional_figures import known, mean
+from gpurun.pairs.gain import Look
 from gpurun.records.tuning import Candidate, GuardVerdict, LadderRow
 from gpurun.tuner.ladder.rungs import Rung, Stages
 from gpurun.tuner.proof.decision import APPLY_TRAINING
@@ -70,18 +72,23 @@ def kept_rows(
 
 
 def as_proven(
-    row: LadderRow, top: Candidate, finalist: Finalist, guard: GuardVerdict | None
+    row: LadderRow, top: Candidate, proven: Look, guard: GuardVerdict | None
 ) -> LadderRow:
     """The last row, with the figures of the proof's launches and what the guard says of them."""
+    by_turns: dict[str, Any] = (
+        {}
+        if row.speedup is None
+        else {"speedup": proven.speedup, "speedup_confidence_interval": proven.interval}
+    )
     return replace(
         row,
         samples_per_second=top.samples_per_second,
-        speedup_confidence_interval=None if row.speedup is None else finalist.look().interval,
         peak_memory_bytes=top.peak_memory_bytes,
         gpu_utilization_percent=top.gpu_utilization_percent,
         joules_per_sample=top.joules_per_sample,
         loss_deviation=None if guard is None else guard.loss_deviation,
         output_deviation=guard.output_deviation if guard and guard.forward_only else None,
+        **by_turns,
     )
 
 

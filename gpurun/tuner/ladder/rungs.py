@@ -76,7 +76,7 @@ def measure_rungs(
     `finalist`: with the pairs of the proof. `room(seconds)`: whether there is time for so much.
     `deviation`: of the loss under these settings.
     """
-    found = {stages.names[-1]: _top(stages.names[-1], finalist)}
+    found = {stages.names[-1]: top_rung(stages.names[-1], finalist)}
     took = 0.0
     for stage in _halving(stages.names[:-1]):
         if not room(took):
@@ -104,9 +104,11 @@ def _halving(stages: Sequence[str]) -> Iterator[str]:
             queue += [part[:middle], part[middle + 1 :]]
 
 
-def _top(stage: str, finalist: Finalist) -> Rung:
-    known = finalist.estimate()
-    return Rung(stage, known.log, known.half_width((1 - LEVEL) / 2))
+def top_rung(stage: str, finalist: Finalist) -> Rung:
+    """The last rung, which the proof measured."""
+    known, proven = finalist.estimate(), finalist.look().speedup
+    log = known.log if proven is None else math.log(proven)
+    return Rung(stage, log, known.half_width((1 - LEVEL) / 2))
 
 
 def _gain(trial: Trial, finalist: Finalist) -> tuple[float, float] | None:

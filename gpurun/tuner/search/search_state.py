@@ -80,6 +80,8 @@ class SearchState:
             return less, None
         verdict = self.judge.judge([trial.evidence], effect)
         if not verdict.accepted:
-            self.rejections.append(Rejection(trial.record.knobs, verdict))
+            rejection = Rejection(trial.record.knobs, verdict)
+            if rejection not in self.rejections:
+                self.rejections.append(rejection)
             return "; ".join(verdict.reasons), verdict
         return repaid_too_late(trial, self.best, self.facts), verdict

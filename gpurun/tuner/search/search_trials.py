@@ -35,7 +35,7 @@ class SearchTrials:
         self._launch, self._rule, self._phases = launch, rule, phases
         self._knobs: dict[str, Knob] = {}
         self._tried: dict[str, list[Any]] = {}
-        self._launched: list[dict[str, Any]] = []
+        self._launched: list[tuple[dict[str, Any], Trial]] = []
 
     def know(self, knobs: Iterable[Knob]) -> None:
         """Learn which knobs the settings are about."""
@@ -49,9 +49,9 @@ class SearchTrials:
         """Let the values of a knob be tried once more, but the one that was kept."""
         self._tried[name] = [] if kept is None else [kept]
 
-    def were_launched(self, settings: Mapping[str, Any]) -> bool:
-        """True if these very settings were."""
-        return dict(settings) in self._launched
+    def of(self, settings: Mapping[str, Any]) -> Trial | None:
+        """The trial of these very settings, if there was one."""
+        return next((trial for known, trial in self._launched if known == settings), None)
 
     def end(self) -> str | None:
         """Reason why no further trial is launched; None if one may be."""
@@ -79,10 +79,9 @@ class SearchTrials:
             for name, value in change.settings.items():
                 self._tried.setdefault(name, []).append(value)
         self.untried = [name for name in self.untried if name not in settings]
-        self._launched.append(dict(settings))
         self.left -= 1
         numerics = _is_numerics(changes) or self._effect(settings) is not Effect.PIPELINE
-        limit = max(self._phases.left_of_phase, 2 * self._phases.usual)
+        limit = self._phases.limit(single=len(changes) == 1)
         silent = patience(self._phases.budget, state.best.record.seconds)
         trial = self._launch(
             TrialRequest(
@@ -94,7 +93,9 @@ class SearchTrials:
             )
         )
         self._phases.launched(trial, numerics=numerics)
-        return self._named(trial, changes) if trial.late else trial
+        found = self._named(trial, changes) if trial.late else trial
+        self._launched.append((dict(settings), found))
+        return found
 
     def objection(
         self, changes: Sequence[Change], trial: Trial, state: SearchState

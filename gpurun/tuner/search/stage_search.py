@@ -51,10 +51,8 @@ class StageSearch:
 
     def __init__(self, trials: SearchTrials, allowed: frozenset[Effect]) -> None:
         self._trials, self._note, self._allowed = trials, trials.note, allowed
-        self._slow: list[Change] = []
-        """Changes that were dropped for their speed alone."""
-        self._ground: Trial | None = None
-        """The best trial when they were."""
+        self._slow: list[tuple[Change, Trial]] = []
+        """Changes that were dropped for their speed alone, with the best trial of that moment."""
         self._unsure: tuple[float, list[Change], Trial] | None = None
         self._companions: set[str] = set()
         """Names of the knobs that are set for the sake of another."""
@@ -95,12 +93,9 @@ class StageSearch:
 
     def _adopt(self, changes: Sequence[Change], state: SearchState) -> None:
         """Keep as many of these changes as gain together and train the same."""
-        group = self._with_room(changes)
-        settings = {**state.settings, **settings_of(group)}
-        if not group or self._trials.were_launched(settings):
+        group, trial = self._tried(changes, state)
+        if trial is None:
             return
-        self._note(f"together: {', '.join(change.text for change in group)}")
-        trial = self._trials.launch(group, settings, state)
         culprit = _culprit(group, trial)
         if culprit is not None:
             state.drop(culprit, trial, trial.record.reason)
@@ -120,7 +115,19 @@ class StageSearch:
         if not parts:
             self._drop(group, trial, reason, verdict, state)
         for part in parts:
-            self._adopt([*self._rejoining(part), *part], state)
+            self._adopt([*self._rejoining(part, state), *part], state)
+
+    def _tried(
+        self, changes: Sequence[Change], state: SearchState
+    ) -> tuple[list[Change], Trial | None]:
+        """As many of these changes as there is room for, with their trial, which may be known."""
+        known = self._trials.of({**state.settings, **settings_of(changes)})
+        group = list(changes) if known is not None else self._with_room(changes)
+        if known is not None or not group:
+            return group, known
+        self._note(f"together: {', '.join(change.text for change in group)}")
+        settings = {**state.settings, **settings_of(group)}
+        return group, self._trials.launch(group, settings, state)
 
     def _with_room(self, changes: Sequence[Change]) -> list[Change]:
         """Those for which there is room: without what is compiled there may be more."""
@@ -149,20 +156,21 @@ class StageSearch:
         for change in group:
             state.drop(change, trial, reason or no_gain(trial, state.best), verdict)
         if reason is None:
-            self._slow += group
-            self._ground = state.best
+            self._slow += [(change, state.best) for change in group]
 
-    def _rejoining(self, part: Sequence[Change]) -> list[Change]:
+    def _rejoining(self, part: Sequence[Change], state: SearchState) -> list[Change]:
         """What was dropped for its speed and may gain beside this part, which is compiled."""
-        if not any(change.stage == COMPILE for change in part):
+        again = [change for change, _ in self._slow]
+        settings = {**state.settings, **settings_of([*again, *part])}
+        if all(change.stage != COMPILE for change in part) or self._trials.of(settings):
             return []
-        again, self._slow = self._slow, []
+        self._slow = []
         return again
 
     def _rejoin(self, state: SearchState) -> None:
         """Try what was dropped for its speed once more where something was kept since."""
-        while self._slow and self._ground is not state.best:
-            again, self._slow, self._ground = self._slow, [], state.best
+        while again := [change for change, ground in self._slow if ground is not state.best]:
+            self._slow = [one for one in self._slow if one[1] is state.best]
             self._adopt(again, state)
 
     def _remember_unsure(self, group: Sequence[Change], trial: Trial, state: SearchState) -> None:
@@ -228,11 +236,13 @@ class StageSearch:
             except KnobRaised as raised:
                 self._note(f"{knob.name}: {value} not tried: {raised}")
                 continue
+            settings = {**state.settings, **change.settings}
+            if self._trials.of(settings) is not None:
+                continue
             if not self._trials.room([change]):
                 self._trials.lack([change])
                 break
             self._note(f"{knob.name}: trying {value}")
-            settings = {**state.settings, **change.settings}
             trial = self._trials.launch([change], settings, state)
             reason, verdict = self._reason(change, trial, state)
             better = gains(trial, start)
