@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from gpurun.arguments.options import Objective, Options
@@ -29,7 +28,6 @@ from gpurun.records.tuning import (
 )
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner.ladder.ladder_rows import (
-    as_proven,
     batch_row,
     first_rows,
     kept_rows,
@@ -127,9 +125,8 @@ def _ladder(
     if findings.verdict == "faster" and finalist is not None and chosen is not None:
         stages = Stages(findings.base, finalist.settings, stage)
         rate = None if baseline is None else baseline.samples_per_second
-        found = kept_rows(stages, findings.rungs, rate, effect_of)
-        proven = partial(as_proven, top=chosen, proven=finalist.look(), guard=findings.guard)
-        rows += [*found[:-1], *map(proven, found[-1:])]
+        look, guard = finalist.look(), findings.guard
+        rows += kept_rows(stages, findings.rungs, chosen, look, rate, effect_of, guard)
     out = Stages({}, findings.left_out, stage)
     rows += rows_not_kept(out, effect_of, lambda knob: findings.objections.get(knob, "not proven"))
     if findings.larger is not findings.chosen:

@@ -15,7 +15,6 @@ from gpurun.formatting.finding_sentence import finding_sentence
 from gpurun.formatting.number_text import count
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
-from gpurun.knobs.stages import stage_of
 from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
 from gpurun.records.facts import Facts
@@ -25,14 +24,14 @@ from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import knob_calls
 from gpurun.tuner.ceiling_trial import ceilings_of
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.ladder.rungs import Settings, Stages, losing, measure_rungs
+from gpurun.tuner.ladder.rung_launches import RungLaunches
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.proof_launches import LATE_SHARE, ProofLaunches
 from gpurun.tuner.script_facts import gather_facts, steps_per_epoch
 from gpurun.tuner.search.batch_sizes import other_batches
-from gpurun.tuner.search.changes import likely_changes, settings_of, strongest_effect
+from gpurun.tuner.search.changes import likely_changes, settings_of
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
 from gpurun.tuner.search.search_state import SearchState
@@ -96,6 +95,15 @@ class TuningRun:
             self.findings, trials, view, self._time, self._objective, self._launch, self._rule_for
         )
         self._reference = LiveReference(trials, self._launch, self._decide)
+        self._rungs = RungLaunches(
+            self.findings,
+            self._time,
+            self._objective,
+            self._reference,
+            self._proofs.obstacle,
+            self._rule_for,
+            self._knob,
+        )
         self._unfit: Trial | None = None
         """The first trial of a script that runs out of memory as it is."""
 
@@ -131,7 +139,7 @@ class TuningRun:
             before = None  # its pairs are of other settings
         selection = self._selection(state.judge)
         selection.settle(state, larger, before)
-        self._measure_rungs(untouched, selection)
+        self._rungs.measure(untouched, self._rule, selection)
         if not training:
             self._batch_with_the_rest(untouched, state, search, selection)
 
@@ -340,57 +348,7 @@ class TuningRun:
         finalist.move(dict(before.knobs), replace(state.best, record=best, result=None))
         untouched, selection = state.branch(), self._selection(state.judge)
         selection.settle(finalist, None, before)
-        self._measure_rungs(untouched, selection)
-
-    def _measure_rungs(self, untouched: SearchState, selection: FinalSelection) -> None:
-        """Measure the chosen settings stage by stage, as long as there is time; what loses goes."""
-        found = self.findings
-        if found.verdict != "faster" or self._objective is not Objective.THROUGHPUT:
-            return
-        if not self._measured_rungs(untouched):
-            return
-        lost = losing(found.rungs)
-        if lost and selection.without(self._stages().changes(lost), "it loses in its rung"):
-            found.rungs = []
-            self._measured_rungs(untouched)
-
-    def _measured_rungs(self, untouched: SearchState) -> bool:
-        """Measure the rungs of the chosen settings; false where there is but one."""
-        found, stages = self.findings, self._stages()
-        assert found.chosen is not None
-        if not stages.names:
-            return False
-        if len(stages.names) > 1 and self._time.left > 2 * self._time.usual:
-            why = self._proofs.obstacle(
-                untouched.settings, untouched.facts, [found.chosen.settings]
-            )
-            self._reference.start(untouched.best, self._rule, self._time.left, why)
-        try:
-            found.rungs = measure_rungs(
-                stages,
-                found.chosen,
-                self._reference.run,
-                lambda purpose, settings: TrialRequest(purpose, settings, self._rule_for(settings)),
-                lambda seconds: self._time.left > (seconds or 2 * self._time.usual),
-                partial(self._loss_deviation, untouched),
-            )
-        finally:
-            self._reference.end()
-        return len(found.rungs) > 1
-
-    def _loss_deviation(
-        self, untouched: SearchState, trial: Trial, settings: Settings
-    ) -> float | None:
-        """Of the loss in one launch with these settings."""
-        if trial.evidence is None:
-            return None
-        effect = strongest_effect(self._knob(name).effect for name in settings)
-        return untouched.judge.judge([trial.evidence], effect).loss_deviation
-
-    def _stages(self) -> Stages:
-        found = self.findings
-        assert found.chosen is not None
-        return Stages(found.base, found.chosen.settings, lambda name: stage_of(self._knob(name)))
+        self._rungs.measure(untouched, self._rule, selection)
 
     def _batch_with_the_rest(
         self,

@@ -50,31 +50,36 @@ def first_rows(baseline: Candidate) -> list[LadderRow]:
 def kept_rows(
     stages: Stages,
     rungs: Sequence[Rung],
+    top: Candidate,
+    proven: Look,
     base_rate: float | None,
     effect_of: Callable[[str], Effect],
+    guard: GuardVerdict | None = None,
 ) -> list[LadderRow]:
     """A row a rung; what cannot be told from the row before it is merged with the next.
 
-    All chosen settings are one row where no rung was measured. `base_rate`: samples/s of the script
-    as it is.
+    All chosen settings are one row where no rung was measured. `top`: these settings with the
+    figures of their launches; `proven`, `guard`: what the proof and the guard say of them.
+    `base_rate`: samples/s of the script as it is.
     """
     if not rungs and stages.names:
         changes = stages.changes(stages.names)
         effect = strongest_effect(map(effect_of, changes)).value
         last, before = stages.names[-1], tuple(stages.names[:-1])
-        return [LadderRow(last, changes, effect, kept=True, merged=before)]
+        row = LadderRow(last, changes, effect, kept=True, merged=before)
+        return [_as_proven(row, top, proven, guard)]
     found: list[LadderRow] = []
     before_it = Rung(AS_IT_IS, 0.0, 0.0)
     for row in merged(rungs, stages.names):
         found.append(_row(row, before_it, stages, base_rate, effect_of))
         before_it = row.rung
-    return found
+    return [*found[:-1], *(_as_proven(row, top, proven, guard) for row in found[-1:])]
 
 
-def as_proven(
+def _as_proven(
     row: LadderRow, top: Candidate, proven: Look, guard: GuardVerdict | None
 ) -> LadderRow:
-    """The last row, with the figures of the proof's launches and what the guard says of them."""
+    """The last row, with the figures of the proof's launches."""
     by_turns: dict[str, Any] = (
         {}
         if row.speedup is None
