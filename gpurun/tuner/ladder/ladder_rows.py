@@ -66,14 +66,14 @@ def kept_rows(
         changes = stages.changes(stages.names)
         effect = strongest_effect(map(effect_of, changes)).value
         last, before = stages.names[-1], tuple(stages.names[:-1])
-        row = LadderRow(last, changes, effect, kept=True, merged=before)
-        return [_as_proven(row, top, proven, guard)]
+        whole = LadderRow(last, changes, effect, kept=True, merged=before)
+        return [_as_proven(whole, top, proven, guard)]
     found: list[LadderRow] = []
     before_it = Rung(AS_IT_IS, 0.0, 0.0)
     for row in merged(rungs, stages.names):
         found.append(_row(row, before_it, stages, base_rate, effect_of))
         before_it = row.rung
-    return [*found[:-1], *(_as_proven(row, top, proven, guard) for row in found[-1:])]
+    return [*found[:-1], *(_as_proven(last_row, top, proven, guard) for last_row in found[-1:])]
 
 
 def _as_proven(
