@@ -25,7 +25,7 @@ from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import knob_calls
 from gpurun.tuner.ceiling_trial import ceilings_of
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.ladder.rungs import Settings, Stages, losing, measure_rungs
+from gpurun.tuner.ladder.rungs import Stages, losing, measure_rungs
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.final_selection import FinalSelection
@@ -355,11 +355,9 @@ class TuningRun:
             self._measured_rungs(untouched)
 
     def _measured_rungs(self, untouched: SearchState) -> bool:
-        """Measure the rungs of the chosen settings; false where there is but one."""
+        """Measure the rungs of the chosen settings; false if there is but one."""
         found, stages = self.findings, self._stages()
         assert found.chosen is not None
-        if not stages.names:
-            return False
         if len(stages.names) > 1 and self._time.left > 2 * self._time.usual:
             why = self._proofs.obstacle(
                 untouched.settings, untouched.facts, [found.chosen.settings]
@@ -372,20 +370,13 @@ class TuningRun:
                 self._reference.run,
                 lambda purpose, settings: TrialRequest(purpose, settings, self._rule_for(settings)),
                 lambda seconds: self._time.left > (seconds or 2 * self._time.usual),
-                partial(self._loss_deviation, untouched),
+                lambda trial, settings: untouched.judge.loss_deviation(
+                    trial, strongest_effect(map(self._effect_of, settings))
+                ),
             )
         finally:
             self._reference.end()
         return len(found.rungs) > 1
-
-    def _loss_deviation(
-        self, untouched: SearchState, trial: Trial, settings: Settings
-    ) -> float | None:
-        """Of the loss in one launch with these settings."""
-        if trial.evidence is None:
-            return None
-        effect = strongest_effect(self._knob(name).effect for name in settings)
-        return untouched.judge.judge([trial.evidence], effect).loss_deviation
 
     def _stages(self) -> Stages:
         found = self.findings
@@ -415,11 +406,8 @@ class TuningRun:
             selection.settle_larger(batch)
 
     def _selection(self, judge: TrainingJudge) -> FinalSelection:
-        def effect_of(knob: str) -> Effect:
-            return self._knob(knob).effect
-
         return FinalSelection(
-            self.findings, judge, self._allowed, effect_of, self._proofs.prove, self._decide
+            self.findings, judge, self._allowed, self._effect_of, self._proofs.prove, self._decide
         )
 
     def trial_folder(self, record: TrialRecord) -> Path:
@@ -453,6 +441,9 @@ class TuningRun:
     def _decide(self, line: str) -> None:
         self.findings.decisions.append(line)
         self._view.note(line)
+
+    def _effect_of(self, name: str) -> Effect:
+        return self._knob(name).effect
 
     def _knob(self, name: str) -> Knob:
         return find(name, self.options.knob_paths, self.options.tuned_arguments)

@@ -10,7 +10,7 @@ from gpurun.records.events import OUT_OF_MEMORY
 from gpurun.records.facts import Facts
 from gpurun.tuner import knob_calls
 from gpurun.tuner.knob_calls import KnobRaised
-from gpurun.tuner.search.comparison import gain_over, startup_difference
+from gpurun.tuner.search.trial_gain import gain_over, startup_difference
 from gpurun.tuner.tuning_trial import Trial
 
 SLOW_START_SECONDS = 10.0

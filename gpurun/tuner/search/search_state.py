@@ -10,8 +10,8 @@ from gpurun.records.facts import Facts
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
 from gpurun.tuner.script_facts import facts_under
 from gpurun.tuner.search.changes import Change
-from gpurun.tuner.search.comparison import gain_over, startup_difference
 from gpurun.tuner.search.objections import repaid_too_late, trained_with_less
+from gpurun.tuner.search.trial_gain import gain_over, startup_difference
 from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.tuning_trial import Trial
 

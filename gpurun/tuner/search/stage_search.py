@@ -26,7 +26,10 @@ from gpurun.tuner.search.changes import (
     proposals,
     settings_of,
 )
-from gpurun.tuner.search.comparison import (
+from gpurun.tuner.search.objections import not_applied
+from gpurun.tuner.search.search_state import SearchState
+from gpurun.tuner.search.search_trials import SearchTrials
+from gpurun.tuner.search.trial_gain import (
     compared,
     gain_over,
     gains,
@@ -34,9 +37,6 @@ from gpurun.tuner.search.comparison import (
     no_gain,
     seems_to_gain,
 )
-from gpurun.tuner.search.objections import not_applied
-from gpurun.tuner.search.search_state import SearchState
-from gpurun.tuner.search.search_trials import SearchTrials
 from gpurun.tuner.tuning_trial import Trial
 
 WAITS_STILL = 0.05
