@@ -373,11 +373,8 @@ class TuningRun:
             selection.settle_larger(batch)
 
     def _selection(self, judge: TrainingJudge) -> FinalSelection:
-        def effect_of(knob: str) -> Effect:
-            return self._knob(knob).effect
-
         return FinalSelection(
-            self.findings, judge, self._allowed, effect_of, self._proofs.prove, self._decide
+            self.findings, judge, self._allowed, self._effect_of, self._proofs.prove, self._decide
         )
 
     def trial_folder(self, record: TrialRecord) -> Path:
@@ -411,6 +408,9 @@ class TuningRun:
     def _decide(self, line: str) -> None:
         self.findings.decisions.append(line)
         self._view.note(line)
+
+    def _effect_of(self, name: str) -> Effect:
+        return self._knob(name).effect
 
     def _knob(self, name: str) -> Knob:
         return find(name, self.options.knob_paths, self.options.tuned_arguments)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gpurun.tuner.proof.paired_proof import Finalist, PairResult, prove
+from gpurun.tuner.search.screening import SearchState
 
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.arguments.main_flags import parse
@@ -29,9 +31,7 @@ from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner import tuning_document as document_of
 from gpurun.tuner.guard.guard_verdict import judge_training
 from gpurun.tuner.proof.final_selection import FinalSelection
-from gpurun.tuner.proof.paired_proof import Finalist, PairResult, prove
 from gpurun.tuner.proof.proof_launches import gain_of
-from gpurun.tuner.search.screening import SearchState
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
 from tests.recordings import CORES, assert_close, document, unpacked

@@ -107,6 +107,12 @@ def test_settings_without_which_the_script_does_not_run_belong_to_all_rungs_and_
     assert by_stage.changes(["data"]) == {"data": 1}
 
 
+def test_another_value_of_what_makes_the_script_fit_is_a_change() -> None:
+    by_stage = Stages({"memory_x": 1}, {"memory_x": 2}, lambda name: name.partition("_")[0])
+    assert by_stage.names == ["memory"]
+    assert by_stage.up_to("memory") == {"memory_x": 2}
+
+
 def test_a_single_stage_needs_no_launch() -> None:
     launches = Launches()
     assert list(measured(stages("data"), launches)) == ["data"]

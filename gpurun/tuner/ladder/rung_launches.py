@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from gpurun.arguments.options import Objective
 from gpurun.knobs.api import Knob
@@ -18,7 +17,7 @@ from gpurun.tuner.search.changes import strongest_effect
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.tuning_findings import TuningFindings
-from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from gpurun.tuner.tuning_trial import TrialRequest
 
 Obstacle = Callable[[Settings, Facts, Sequence[Settings]], str]
 """(settings of the script as it is, facts, others) → why these cannot take turns with it, or ""."""
@@ -62,19 +61,12 @@ class RungLaunches:
                 self.reference.run,
                 lambda purpose, settings: TrialRequest(purpose, settings, self.rule_for(settings)),
                 lambda seconds: self.phases.left > (seconds or least),
-                partial(self._loss_deviation, as_it_is),
+                lambda trial, settings: as_it_is.judge.loss_deviation(
+                    trial, strongest_effect(self.knob_of(name).effect for name in settings)
+                ),
             )
         finally:
             self.reference.end()
-
-    def _loss_deviation(
-        self, as_it_is: SearchState, trial: Trial, settings: Settings
-    ) -> float | None:
-        """Of the loss in one launch with these settings."""
-        if trial.evidence is None:
-            return None
-        effect = strongest_effect(self.knob_of(name).effect for name in settings)
-        return as_it_is.judge.judge([trial.evidence], effect).loss_deviation
 
     def _stages(self) -> Stages:
         chosen = self.findings.chosen

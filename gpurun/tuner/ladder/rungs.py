@@ -48,14 +48,17 @@ class Stages:
     stage_of: Callable[[str], str]
 
     @property
+    def _own(self) -> Settings:
+        return {k: v for k, v in self.chosen.items() if k not in self.base or self.base[k] != v}
+
+    @property
     def names(self) -> list[str]:
         """The stages with a change, in the order of the ladder."""
-        return in_order(self.stage_of(name) for name in self.chosen if name not in self.base)
+        return in_order(map(self.stage_of, self._own))
 
     def changes(self, stages: Sequence[str]) -> dict[str, Any]:
         """The changes of these stages."""
-        own = ((name, value) for name, value in self.chosen.items() if name not in self.base)
-        return {name: value for name, value in own if self.stage_of(name) in stages}
+        return {k: v for k, v in self._own.items() if self.stage_of(k) in stages}
 
     def up_to(self, stage: str) -> dict[str, Any]:
         """All settings up to this stage."""
