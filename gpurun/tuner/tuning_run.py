@@ -102,7 +102,7 @@ class TuningRun:
             self._reference,
             self._proofs.obstacle,
             self._rule_for,
-            self._knob,
+            lambda name: self._knob(name),
         )
         self._unfit: Trial | None = None
         """The first trial of a script that runs out of memory as it is."""

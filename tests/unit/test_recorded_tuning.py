@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gpurun.tuner.proof.paired_proof import Finalist, PairResult, prove
 from gpurun.tuner.search.screening import SearchState
 
 from gpurun.arguments.gpurun_toml import ReportConfig
@@ -31,6 +30,7 @@ from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner import tuning_document as document_of
 from gpurun.tuner.guard.guard_verdict import judge_training
 from gpurun.tuner.proof.final_selection import FinalSelection
+from gpurun.tuner.proof.finalist import Finalist, PairResult
 from gpurun.tuner.proof.proof_launches import gain_of
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
@@ -62,9 +62,7 @@ def trials(recorded: Path, told: TuningReport) -> list[Trial]:
 def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
     """The end of the tuning, its launches answered by what was recorded of each round's sides."""
     screened, waiting = trials[:4], trials[4:]
-    findings = TuningFindings(
-        probe=trials[0], ladder=list(told.ladder), decisions=list(told.decisions)
-    )
+    findings = TuningFindings(probe=trials[0], decisions=list(told.decisions))
 
     def launch(purpose: TrialPurpose, settings: Mapping[str, Any], number: int) -> Trial:
         trial = next(t for t in waiting if t.record.purpose is purpose)
@@ -74,18 +72,21 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
         assert trial.evidence.seed == number, "both of a pair share a seed"
         return trial
 
-    def take(settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
-        assert not live_only, "launches in turn prove nothing that must stay live"
+    def take(settings: Mapping[str, Any], number: int) -> PairResult:
         sides = zip(PAIR_SIDES, ({}, settings), strict=True)
         ours, theirs = (launch(purpose, side, number) for purpose, side in sides)
         gain = gain_of(Pair(ours, theirs), Objective.THROUGHPUT)
         return PairResult(ours, theirs, gain, 1.0, in_turn="it was recorded so")
 
-    def proven(finalists: list[Finalist], best: Trial) -> Finalist:
-        findings.baseline = Finalist("baseline", {})
-        seconds = best.record.seconds
-        prove(findings.baseline, finalists, take, lambda _: not waiting, lambda _: None, seconds)
-        return findings.baseline
+    def proven(finalists: list[Finalist]) -> Finalist:
+        baseline = findings.baseline = Finalist("baseline", {})
+        (finalist,) = finalists
+        for number in range(len(waiting) // 2):
+            pair = take(finalist.settings, number)
+            assert baseline.launched(pair.baseline)
+            assert finalist.launched(pair.finalist)
+            finalist.paired(pair, baseline.rates[-1])
+        return baseline
 
     assert told.chosen is not None
     judge = judge_of(*(t.evidence for t in screened[:2]))

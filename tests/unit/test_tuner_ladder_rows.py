@@ -13,7 +13,7 @@ from gpurun.pairs.gain import NOTHING, Look
 from gpurun.records.tuning import Candidate, LadderRow
 from gpurun.tuner.ladder.ladder_rows import (
     batch_row,
-    first_row,
+    first_rows,
     kept_rows,
     merged,
     rows_not_kept,
@@ -113,9 +113,18 @@ def test_what_was_not_measured_is_null() -> None:
 
 
 def test_the_first_row_is_the_script_as_it_is() -> None:
-    row = first_row(Candidate({"checkpointing": "blocks"}, 100.0, None, 5000, 32.0))
-    assert (row.stage, row.speedup, row.loss_deviation) == ("as it is", 1.0, 0.0)
-    assert (row.changes, row.kept) == ({"checkpointing": "blocks"}, True)
+    (row,) = first_rows(Candidate({}, 100.0, None, 5000, 32.0))
+    assert (row.stage, row.changes, row.kept) == ("as it is", {}, True)
+    assert (row.samples_per_second, row.speedup, row.loss_deviation) == (100.0, 1.0, 0.0)
+
+
+def test_what_makes_a_script_fit_is_the_second_row_and_nothing_is_known_without_it() -> None:
+    as_it_is, fits = first_rows(Candidate({"checkpointing": "blocks"}, 100.0, None, 5000, 32.0))
+    assert (as_it_is.stage, as_it_is.samples_per_second, as_it_is.speedup) == ("as it is",) + (
+        None,
+    ) * 2
+    assert (fits.stage, fits.changes, fits.kept) == ("memory", {"checkpointing": "blocks"}, True)
+    assert (fits.samples_per_second, fits.reason) == (100.0, "makes it fit")
 
 
 def test_what_is_left_out_in_the_end_is_a_row_a_stage_with_its_reasons() -> None:
@@ -129,11 +138,12 @@ def test_what_is_left_out_in_the_end_is_a_row_a_stage_with_its_reasons() -> None
 
 def test_a_larger_batch_is_a_row_if_it_was_proven_with_how_to_apply_it() -> None:
     larger = Finalist("larger batch", {"data": 1, "batch_size": BATCH_64})
-    assert batch_row(larger, {"data": 1}, {}) == []
+    below = Candidate({"data": 1}, 200.0, None, 5000, 32.0)
+    assert batch_row(larger, below, "") == []
     larger.pairs = [(100.0, 300.0), (100.0, 301.0)]
-    (row,) = batch_row(larger, {"data": 1}, {})
+    (row,) = batch_row(larger, below, "")
     assert (row.stage, row.changes, row.kept) == ("batch", {"batch_size": BATCH_64}, False)
     assert row.reason == APPLY_TRAINING
     assert row.speedup == pytest.approx(3.0, rel=0.01)
-    (refused,) = batch_row(larger, {"data": 1}, {"batch_size": "no faster in the proof"})
-    assert refused.reason == "no faster in the proof"
+    (refused,) = batch_row(larger, below, "no faster in the proof")
+    assert (refused.speedup, refused.reason) == (None, "no faster in the proof")
