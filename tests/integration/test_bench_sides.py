@@ -20,7 +20,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees import worktrees
 from gpurun.bench.trees.git import open_repository
 from gpurun.bench.trees.prepared_sides import Sides, compared_sides
-from gpurun.bench.trees.setup_command import SetupFailed, run_setup
+from gpurun.bench.trees.setup_command import run_setup
 from gpurun.bench.trees.worktrees import WORKTREES, checked_out
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.folder_removal import mark
@@ -267,7 +267,9 @@ def test_another_repositorys_leftovers_in_shared_records_go_too(
     process.send_signal(signal.SIGKILL)
     process.wait()
     with checked_out(open_repository(other), first, folder / ".gpurun"):
-        assert git(folder, "worktree", "list").count("\n") == 0
+        assert len(places(folder)) == 1
+    with both(folder):
+        assert git(folder, "worktree", "list").count("\n") == 1
     assert_nothing_left(folder)
 
 
@@ -456,29 +458,10 @@ def test_what_only_looks_like_a_left_worktree_stays(
     place = find_home(folder) / WORKTREES / "20260101-000000-abcdef"
     place.parent.mkdir()
     lay_out(what, place, mine)
-    place.with_name(f"{place.name}.lock").write_text(str(folder / ".git"))
     before = tree(mine), tree(place)
     with both(folder):
         pass
     assert (tree(mine), tree(place)) == before
-
-
-@pytest.mark.parametrize("kind", ["a link", "a named pipe"])
-def test_what_only_looks_like_a_lock_neither_hangs_nor_is_written_to(
-    folder: Path, tmp_path: Path, kind: str
-) -> None:
-    lock = find_home(folder) / WORKTREES / "20260101-000000-abcdef.lock"
-    lock.parent.mkdir()
-    (tmp_path / "mine").write_text("mine")
-    if kind == "a link":
-        lock.symlink_to(tmp_path / "mine")
-    else:
-        os.mkfifo(lock)
-    lock.with_suffix("").mkdir()
-    with both(folder):
-        pass
-    assert (tmp_path / "mine").read_text() == "mine"
-    assert os.path.lexists(lock)
 
 
 @pytest.mark.parametrize(
@@ -619,10 +602,10 @@ def test_a_setup_that_fails_on_one_side_names_it_with_its_last_lines(
     setup = (
         f"echo building; ! grep -q {fails_on} scripts/train.py || {{ echo no compiler; exit 7; }}"
     )
-    with pytest.raises(SetupFailed) as caught, both(folder, benchmark(folder, setup=setup)):
+    with pytest.raises(GpurunError) as caught, both(folder, benchmark(folder, setup=setup)):
         pass
     error = caught.value
-    assert (error.side, error.code) == (side, ExitCode.BENCHMARK_FAILED)
+    assert error.code == ExitCode.BENCHMARK_FAILED
     assert f"setup failed on the {side} side" in error.what
     assert "ended with 7: building | no compiler" in error.what
     assert "\n" not in error.what

@@ -20,7 +20,6 @@ from gpurun.bench.bisect.commit_launches import CommitLauncher
 from gpurun.bench.trees.git import Repository
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import Side, Sides
-from gpurun.bench.trees.setup_command import SetupFailed
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.pairs.engine import MOST_AGAIN
@@ -107,7 +106,7 @@ class HistoryCourse:
     @contextmanager
     def tree(self, commit: str) -> Iterator[Sides]:
         if commit in self.unbuilt:
-            raise SetupFailed(commit[:9], "setup failed: no compiler", Path("/log"))
+            raise GpurunError("setup failed: no compiler", "see /log", ExitCode.BENCHMARK_FAILED)
         tree = Tree(Path("/trees") / commit)
         side = Side(commit[:9], commit, tree, tree.root, Path("/usr/bin/python"), {})
         self.alive.append(commit)
@@ -282,7 +281,7 @@ def test_a_second_search_of_the_same_range_is_refused_and_another_range_is_not(
 ) -> None:
     with runner(tmp_path).state(REPOSITORY):
         with (
-            pytest.raises(GpurunError, match="running already by process"),
+            pytest.raises(GpurunError, match="running already"),
             runner(tmp_path).state(REPOSITORY),
         ):
             pass

@@ -7,8 +7,10 @@ key stands for the repository and for everything that a launch depends on.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -23,10 +25,8 @@ from gpurun.bench.bisect.commit_range import commit_range
 from gpurun.bench.bisect.culprit_search import Measure, SearchPlan, next_action
 from gpurun.bench.compare.pair_runner import Tell
 from gpurun.bench.record_of_launches import Version, keep, record_of
-from gpurun.bench.trees.folder_locks import sole_user
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import Sides, single_side
-from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count, signed_percent
@@ -117,7 +117,6 @@ class BisectRunner:
         """Search the range; `GpurunError` where it cannot be searched or its benchmark fails."""
         good, *commits = commit_range(repository, self.asked.good, self.asked.bad)
         self.found = replace(self.found, good=good, commits=tuple(commits))
-        remove_abandoned(own_folder(self.asked.home, WORKTREES))
         ends = f"{short(good.commit)}..{short(commits[-1].commit)}"
         self.asked.tell(f"{ends}: {count(len(commits), 'commit')} along first parents")
         with self.state(repository) as path:
@@ -148,11 +147,7 @@ class BisectRunner:
         key = hashlib.sha256(repr((repository.common, line, depends)).encode()).hexdigest()[:12]
         name = f"{short(line[0])}-{short(line[-1])}-{key}.json"
         path = own_folder(self.asked.home, FOLDER) / name
-        with sole_user(path.with_suffix(".lock")) as other:
-            if other is not None:
-                whose = f" by process {other}" if other else ""
-                todo = "wait for its end, or use another folder of records (--out)"
-                raise GpurunError(f"this search is running already{whose}", todo)
+        with _alone(path.with_suffix(".lock")):
             if path.exists() and not self.asked.fresh:
                 try:
                     found = from_json(BisectionReport, read_json(path))
@@ -243,3 +238,23 @@ class BisectRunner:
         version = Version(commit, None, False)
         record = record_of(self.benchmark, [launch], version, BenchmarkPurpose.BISECT)
         return record.id if keep(record, self.asked.keep, self.asked.tell) else None
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Have a search for this process alone; `GpurunError` if another one has it."""
+    todo = "wait for its end, or use another folder of records (--out)"
+    try:
+        file = os.open(lock, os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise GpurunError(f"{lock} cannot be opened: {error.strerror}", todo) from None
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise GpurunError("this search is running already", todo) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(file)

@@ -199,17 +199,11 @@ class Repository:
         return found if len(found) == 1 else ()
 
     def _unknown(self, ref: str) -> GpurunError:
-        from difflib import get_close_matches
-
-        places = ("refs/heads", "refs/remotes", "refs/tags")
-        names = self.call("for-each-ref", "--format=%(refname:short)", *places).split()
-        near = get_close_matches(ref, names, n=1)
-        guess = f"did you mean {near[0]!r}? else " if near else ""
-        cure = "git fetch brings what is missing; in CI check out with fetch-depth: 0"
         what = f"{self.root} has no branch, tag or commit {ref!r}"
         if self.is_shallow():
-            return incomparable(f"{what}: this clone is shallow", guess + FULL_HISTORY)
-        return GpurunError(what, guess + cure)
+            return incomparable(f"{what}: this clone is shallow", FULL_HISTORY)
+        cure = "git fetch brings what is missing; in CI check out with fetch-depth: 0"
+        return GpurunError(what, cure)
 
 
 def open_repository(folder: Path) -> Repository:

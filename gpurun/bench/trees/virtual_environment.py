@@ -37,7 +37,7 @@ def make_environment(folder: Path, hidden: Tree) -> Path:
     below = _sites()
     (own / FIRST).write_text("".join(f"{place}\n" for place in below))
     for number, (place, path) in enumerate(_path_files(below), start=1):
-        if leads_to(path, hidden) is None:
+        if leads_to(path, hidden.holds) is None:
             (own / f"~{number:04}-{path.name}").write_text(_absolute(path, place))
     for name in ("pip", "pip3"):
         script = folder / "bin" / name
