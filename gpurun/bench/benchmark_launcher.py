@@ -14,6 +14,7 @@ from pathlib import Path
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.prepared_sides import Side
+from gpurun.isolation.available_modes import require
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
@@ -43,6 +44,14 @@ more in speed. With it, large blocks always come from the kernel, and memory is 
 user's own value wins."""
 WARM_UP_SECONDS = 1.0
 """The launch before the pairs measures step time, memory and losses."""
+
+
+def isolation(folder: Path, in_place: bool, note: Callable[[str], None]) -> Mode:
+    """How launches in `folder` are isolated; `note` hears what is imperfect."""
+    mode, imperfection = require(folder, in_place=in_place)
+    if imperfection:
+        note(imperfection)
+    return mode
 
 
 @dataclass(frozen=True)
@@ -156,11 +165,7 @@ class Launcher:
         Only the warm-up of `rule` counts: turns last until the ratio is known.
         """
         one, other = (
-            replace(
-                self.request(start, rule),
-                name=f"the {start.name} side",
-            )
-            for start in starts
+            replace(self.request(start, rule), name=f"the {start.name} side") for start in starts
         )
         both = self._live.run_pair(one, other)
         self._longest_pair = max(self._longest_pair, both.seconds)
@@ -168,7 +173,7 @@ class Launcher:
             None if outcome is None else launch_of(start, outcome, self.benchmark.args)
             for start, outcome in zip(starts, (both.first, both.second), strict=True)
         )
-        return PairOutcome(first, second, both.ratio, both.failure)
+        return PairOutcome(first, second, both.ratio, both.failure, both.seconds, both.notes)
 
     def forget(self, name: str) -> None:
         """Remove what launches of the tree `name` shared: the tree is no more."""

@@ -10,9 +10,8 @@ import pytest
 
 from gpurun import main
 from gpurun.arguments.bench_subcommand_flags import BISECT, parse_bisect
-from gpurun.bench.bisect.bisect_document import answered
 from gpurun.bench.bisect.commit_range import commit_range
-from gpurun.bench.bisect.culprit_search import SearchPlan
+from gpurun.bench.bisect.culprit_search import SearchPlan, answered
 from gpurun.bench.trees.git import open_repository
 from gpurun.commands.bench.bisect_command import HELP
 from gpurun.errors import GpurunError

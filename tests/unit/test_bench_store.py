@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gpurun.bench.compare.compare_stored_results import read_baseline
+from gpurun.bench.compare.compare_with_records import read_baseline
 from gpurun.bench.store import open_store
 from gpurun.bench.store.benchmark_store import BenchmarkStore
 from gpurun.bench.store.record_files import read_documents

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.arguments.bench_flags import EXPORT_KINDS
-from gpurun.bench.compare.comparison_document import worst_with_others
+from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.tracker_formats import (
     TRACKERS,
     bencher,
@@ -19,6 +19,7 @@ from gpurun.bench.tracker_formats import (
     tracked,
     tracked_records,
 )
+from gpurun.bench.unfinished import worst_with_others
 from gpurun.commands.bench.bench_outputs import emit_exports
 from tests.unit.benchmark_records import CRASHED, LAUNCH, record
 from tests.unit.test_bench_document import document, found
@@ -98,7 +99,7 @@ def test_of_a_comparison_the_current_side_is_tracked_and_its_slowdown() -> None:
         document(found([800.0] * 4)),
         replace(document(found([1000.0] * 4)), benchmark="b"),
     )
-    runs = tracked(worst_with_others([same, slower]))
+    runs = tracked(worst_with_others([same, slower], severity))
     made = bencher(runs)
     assert list(made) == ["train|er", "b"]
     assert made["train|er"]["throughput"]["value"] == 800.0

@@ -17,20 +17,18 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher
+from gpurun.bench.bench_pairs import Tell
+from gpurun.bench.benchmark_launcher import Launch, Launcher, isolation
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.bisect_document import answered
 from gpurun.bench.bisect.commit_launches import CommitLauncher, Unmeasurable
 from gpurun.bench.bisect.commit_range import commit_range
-from gpurun.bench.bisect.culprit_search import Measure, SearchPlan, next_action
-from gpurun.bench.compare.pair_runner import Tell
+from gpurun.bench.bisect.culprit_search import Measure, SearchPlan, answered, next_action
 from gpurun.bench.record_of_launches import Version, keep, record_of
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import Sides, single_side
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count, signed_percent
-from gpurun.isolation.available_modes import require
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.bisection import BisectedPair, BisectionReport
@@ -162,9 +160,7 @@ class BisectRunner:
     def _launch(self, repository: Repository, path: Path) -> None:
         """Everything that is launched; at its end nothing may cut the cleaning short."""
         asked, benchmark, folder = self.asked, self.benchmark, new_run(self.asked.home)
-        mode, imperfection = require(benchmark.folder, in_place=asked.in_place)
-        if imperfection:
-            asked.tell(imperfection)
+        mode = isolation(benchmark.folder, asked.in_place, asked.tell)
 
         def make(commit: str) -> AbstractContextManager[Sides]:
             return single_side(repository, commit, asked.home, benchmark, folder, asked.tell)

@@ -42,9 +42,6 @@ NOT_INSTALLED = re.compile(r"([\w./+-]+): (?:command )?not found$", re.MULTILINE
 """A shell's line about the program of a filter."""
 SOURCES = ("*.py", "*.toml", "*.yaml", "*.yml", "*.json", "*.ini", "*.cfg")
 """Files that a launch reads as code or configuration, where git does not know them."""
-MOST_OF_A_LINE = 10_000
-"""The most commits of a branch that are distinguished; older records do not belong to its
-history."""
 FULL_HISTORY = "fetch it with git fetch --unshallow; in CI check out with fetch-depth: 0"
 
 
@@ -153,10 +150,10 @@ class Repository:
         options = ("--topo-order", "--reverse", *(("--first-parent",) if first_parent else ()))
         return tuple(self.call("rev-list", *options, f"{good.commit}..{bad.commit}").split())
 
-    def line(self, commit: str, most: int = MOST_OF_A_LINE) -> tuple[tuple[str, str], ...]:
+    def line(self, commit: str) -> tuple[tuple[str, str], ...]:
         """The commits up to this one along first parents, oldest first, each with its subject."""
         form = ("--first-parent", "--no-show-signature", "-z", "--format=%H %s")
-        text = self.call("log", *form, f"--max-count={most}", commit)
+        text = self.call("log", *form, commit)
         pairs = (entry.partition(" ") for entry in reversed(_entries(text)))
         return tuple((sha, subject) for sha, _, subject in pairs)
 
