@@ -16,7 +16,6 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.prepared_sides import Side
 from gpurun.isolation.available_modes import require
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
 from gpurun.pairs.expected_seconds import SideSeconds, live_pair_seconds
 from gpurun.pairs.live_launches import LiveLaunches
@@ -164,9 +163,8 @@ class Launcher:
 
         Only the warm-up of `rule` counts: turns last until the ratio is known.
         """
-        one, other = (
-            replace(self.request(start, rule), name=f"the {start.name} side") for start in starts
-        )
+        requests = [self.request(start, rule) for start in starts]
+        one, other = (replace(each, name=f"the {each.name} side") for each in requests)
         both = self._live.run_pair(one, other)
         self._longest_pair = max(self._longest_pair, both.seconds)
         first, second = (
@@ -217,27 +215,18 @@ class Launcher:
 def launch_of(start: Side, outcome: Outcome, args: Sequence[str]) -> Launch:
     """The launch of a benchmark that came of a request. `args`: those of its script."""
     log, failure = outcome.log, outcome.failure
+    roots = () if log is None else log.roots
+    clock = None if log is None else step_clock(log)
     return Launch(
         start=start,
         result=replace(outcome.result, status=outcome.status),
         error="" if failure is None else masked_text(failure.text, args),
         folder=outcome.run_dir,
         seconds=outcome.seconds,
-        parameters=parameters_of(log),
+        parameters=roots[0].parameters if roots else None,
         origins=tuple(event for one in outcome.logs for event in one.origins),
         printed=printed(outcome.run_dir),
         planted=() if log is None else log.planted,
-        loss_curve=None if log is None else _loss_curve(log),
+        loss_curve=None if clock is None else curve_of(clock.steps.loss),
         failure=failure,
     )
-
-
-def parameters_of(log: ProcessLog | None) -> int | None:
-    """The number of parameters of the model that a process called first; None if it called none."""
-    return log.roots[0].parameters if log is not None and log.roots else None
-
-
-def _loss_curve(log: ProcessLog) -> LossCurve | None:
-    """The curve of a process, None where it took no step or no loss was seen in any."""
-    clock = step_clock(log)
-    return None if clock is None else curve_of(clock.steps.loss)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpurun.measure.optional_figures import known
@@ -91,16 +92,6 @@ def tracked_records(records: Sequence[BenchmarkRecord]) -> tuple[Tracked, ...]:
     return tuple(Tracked(record.benchmark, record) for record in records)
 
 
-def bigger_is_better(runs: Sequence[Tracked]) -> list[dict[str, Any]]:
-    """Figures that should grow, for github-action-benchmark's `customBiggerIsBetter`."""
-    return _action_benchmark(runs, bigger=True)
-
-
-def smaller_is_better(runs: Sequence[Tracked]) -> list[dict[str, Any]]:
-    """Figures that should shrink, for its `customSmallerIsBetter`."""
-    return _action_benchmark(runs, bigger=False)
-
-
 def bencher(runs: Sequence[Tracked]) -> dict[str, dict[str, dict[str, float]]]:
     """BMF: by benchmark and measure the value, with one standard deviation to both sides; and the
     fraction of throughput lost, with its interval."""
@@ -118,15 +109,8 @@ def bencher(runs: Sequence[Tracked]) -> dict[str, dict[str, dict[str, float]]]:
     return documents
 
 
-TRACKERS: Mapping[str, Callable[[Sequence[Tracked]], Any]] = {
-    "customBiggerIsBetter": bigger_is_better,
-    "customSmallerIsBetter": smaller_is_better,
-    "bencher": bencher,
-}
-"""By the name that the tracker itself has for it, what makes its document."""
-
-
-def _action_benchmark(runs: Sequence[Tracked], bigger: bool) -> list[dict[str, Any]]:
+def action_benchmark(runs: Sequence[Tracked], *, bigger: bool) -> list[dict[str, Any]]:
+    """Figures that should grow, or shrink, for github-action-benchmark."""
     return [
         {
             "name": f"{one.benchmark}: {figure.name}",
@@ -139,6 +123,14 @@ def _action_benchmark(runs: Sequence[Tracked], bigger: bool) -> list[dict[str, A
         for figure, value, spread in one.measured()
         if figure.bigger is bigger
     ]
+
+
+TRACKERS: Mapping[str, Callable[[Sequence[Tracked]], Any]] = {
+    "customBiggerIsBetter": partial(action_benchmark, bigger=True),
+    "customSmallerIsBetter": partial(action_benchmark, bigger=False),
+    "bencher": bencher,
+}
+"""By the name that the tracker itself has for it, what makes its document."""
 
 
 def _extra(one: Tracked, figure: Figure) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.trees.setup_command import run_setup
+from gpurun.bench.trees.side_setup import run_setup
 from gpurun.errors import ExitCode, GpurunError
 from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, wait_for
@@ -234,7 +234,7 @@ def test_a_setup_that_is_interrupted_before_its_process_is_known_ends_too(
 def test_a_setup_ends_with_a_killed_comparison_with_all_that_it_started(tmp_path: Path) -> None:
     pids = tmp_path / "pid"
     words = (
-        "import os, pathlib, sys; from gpurun.bench.trees.setup_command import run_setup; "
+        "import os, pathlib, sys; from gpurun.bench.trees.side_setup import run_setup; "
         "here = pathlib.Path(sys.argv[1]); "
         "run_setup('sleep 6000 & echo $! > pid; wait', 'baseline', here, os.environ, here)"
     )

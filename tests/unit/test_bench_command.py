@@ -48,7 +48,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     monkeypatch.setattr(command, "with_accepted", lambda found, *_: found)
-    monkeypatch.setattr(command, "tuned_note", lambda *_: None)
     return tmp_path
 
 

@@ -21,17 +21,22 @@ from gpurun.bench.bench_pairs import Tell
 from gpurun.bench.benchmark_launcher import Launch, Launcher, isolation
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.commit_launches import CommitLauncher, Unmeasurable
-from gpurun.bench.bisect.commit_range import commit_range
 from gpurun.bench.bisect.culprit_search import Measure, SearchPlan, answered, next_action
 from gpurun.bench.record_of_launches import Version, keep, record_of
-from gpurun.bench.trees.git import Repository, open_repository, short
+from gpurun.bench.trees.git import (
+    FULL_HISTORY,
+    Repository,
+    incomparable,
+    open_repository,
+    short,
+)
 from gpurun.bench.trees.prepared_sides import Sides, single_side
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count, signed_percent
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
-from gpurun.records.bench.bisection import BisectedPair, BisectionReport
+from gpurun.records.bench.bisection import BisectedCommit, BisectedPair, BisectionReport
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.script_arguments import masked
@@ -39,6 +44,7 @@ from gpurun.rundir import new_run, own_folder, read_json, write_json
 from gpurun.trials.signal_guard import SignalGuard
 
 FOLDER = "bisections"
+FIELDS = "%H%x00%P%x00%an%x00%aI%x00%s"
 KEYED = ("folder", "base", "name", "script", "args", "steps", "setup", "needed")
 
 
@@ -234,6 +240,37 @@ class BisectRunner:
         version = Version(commit, None, False)
         record = record_of(self.benchmark, [launch], version, BenchmarkPurpose.BISECT)
         return record.id if keep(record, self.asked.keep, self.asked.tell) else None
+
+
+def commit_range(repository: Repository, good: str, bad: str) -> tuple[BisectedCommit, ...]:
+    """The line from `good` to `bad`, names of commits; `GpurunError` (exit code 4) without one.
+
+    GOOD comes first, and BAD last. Along first parents each commit holds all that came before it. A
+    merged branch is one change there, named by its merge.
+    """
+    older, newer = repository.resolve(good), repository.resolve(bad)
+    if older.commit == newer.commit:
+        raise incomparable(
+            f"{good} and {bad} are the same commit {short(older.commit)}",
+            "name an older one that is known to be faster first, as in v1.0..main",
+        )
+    try:
+        commits = repository.commits_between(older, newer, first_parent=True)
+    except GpurunError as error:
+        raise incomparable(error.what, f"{error.todo}; or swap them") from None
+    start = repository.first_parent(commits[0])
+    if start != older.commit:
+        cure = f"start at their common ancestor: {short(start)}..{bad}" if start else FULL_HISTORY
+        raise incomparable(f"{good} is not on the line of first parents of {bad}", cure)
+    words = ("log", "--no-show-signature", "--encoding=UTF-8", f"--format={FIELDS}")
+    after = ("--first-parent", "--topo-order", "--reverse", f"{older.commit}..{newer.commit}")
+    listed = repository.call(*words, "--no-walk", older.commit) + repository.call(*words, *after)
+    return tuple(map(_commit, listed.splitlines()))
+
+
+def _commit(line: str) -> BisectedCommit:
+    commit, parents, author, authored, subject = line.split("\0", 4)
+    return BisectedCommit(commit, subject, author, authored, len(parents.split()) > 1)
 
 
 @contextmanager

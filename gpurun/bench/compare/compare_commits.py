@@ -95,81 +95,47 @@ def compare_sides(
     disk) and an interruption. Other errors are raised, after the records of earlier measurements
     were kept. No signal interrupts any more afterwards, until `interruption.release`.
     """
-    started = time.monotonic()
-    findings, unfinished = findings or Findings(), None
+    started, unfinished = time.monotonic(), None
+    findings, tell = findings or Findings(), asked.tell
     compared, purpose = Compared(Version(), Version()), BenchmarkPurpose.COMPARE
     try:
         plan = prepare()
         compared, purpose = plan.compared, plan.purpose
         findings.notes += plan.notes
         with kept_run(asked.home) as folder, plan.sides(folder) as sides:
-            _launch(sides, benchmark, folder, asked, findings, interruption, plan)
+            mode = isolation(sides.current.folder, asked.in_place, tell)
+            findings.notes += sides.notes
+            for line in sides.notes:
+                tell(line)
+            launcher = Launcher(benchmark, folder, mode, tell)
+            pairs = PairRunner(sides, benchmark, launcher, asked.plan, findings, tell)
+            pairs.deadline, pairs.batch_may_differ = asked.deadline, plan.batch_may_differ
+            try:
+                pairs.run()
+            finally:
+                interruption.hold()
+                launcher.close()
     except BaseException as error:
         done = f"interrupted after {count(len(findings.pairs), 'pair')}"
         unfinished = ended_by(error, benchmark.name, interruption.exit_code, done)
     finally:
         interruption.hold()
         interrupted = unfinished is not None and unfinished.verdict == "interrupted"
-        compared = _keep(benchmark, findings, compared, asked, purpose, interrupted)
+        records: list[BenchmarkRecord | None] = [None, None]
+        for number, version in enumerate((compared.baseline, compared.current)):
+            launches = findings.launches((BASELINE, CURRENT)[number])
+            if launches:
+                record = record_of(benchmark, launches, version, purpose, interrupted=interrupted)
+                keep(record, asked.keep, tell)
+                records[number] = record
     return comparison(
         benchmark,
         findings,
-        compared,
+        replace(compared, records=(records[0], records[1])),
         time.monotonic() - started,
         unfinished,
         fail_on_training_change=asked.fail_on_training_change,
     )
-
-
-def _launch(
-    sides: Sides,
-    benchmark: Benchmark,
-    folder: Path,
-    asked: CompareRequest,
-    findings: Findings,
-    interruption: SignalGuard,
-    plan: ComparisonPlan,
-) -> None:
-    """Launch the pairs. No signal may cut the cleaning short at the end."""
-    mode = isolation(sides.current.folder, asked.in_place, asked.tell)
-    findings.notes += sides.notes
-    for line in sides.notes:
-        asked.tell(line)
-    launcher = Launcher(benchmark, folder, mode, asked.tell)
-    try:
-        PairRunner(
-            sides,
-            benchmark,
-            launcher,
-            asked.plan,
-            findings,
-            asked.tell,
-            asked.deadline,
-            plan.batch_may_differ,
-        ).run()
-    finally:
-        interruption.hold()
-        launcher.close()
-
-
-def _keep(
-    benchmark: Benchmark,
-    findings: Findings,
-    compared: Compared,
-    asked: CompareRequest,
-    purpose: BenchmarkPurpose,
-    interrupted: bool,
-) -> Compared:
-    """Store the records of both sides; the versions with these records."""
-
-    records: list[BenchmarkRecord | None] = [None, None]
-    for number, version in enumerate((compared.baseline, compared.current)):
-        launches = findings.launches((BASELINE, CURRENT)[number])
-        if launches:
-            record = record_of(benchmark, launches, version, purpose, interrupted=interrupted)
-            keep(record, asked.keep, asked.tell)
-            records[number] = record
-    return replace(compared, records=(records[0], records[1]))
 
 
 def not_compared(benchmark: Benchmark, unfinished: Unfinished) -> Comparison:

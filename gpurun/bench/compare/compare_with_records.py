@@ -20,7 +20,7 @@ from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings
-from gpurun.bench.history.branch import BASELINES, branch_up_to
+from gpurun.bench.history.branch import PURPOSES, branch_up_to
 from gpurun.bench.history.measured_records import Measured, measured, pooled
 from gpurun.bench.history.past_records import (
     comparable,
@@ -33,7 +33,7 @@ from gpurun.bench.history.past_records import (
 from gpurun.bench.history.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
 from gpurun.bench.record_of_launches import Version, keep, version_of
 from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
-from gpurun.bench.store.record_files import read_documents
+from gpurun.bench.store.record_files import read_records
 from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, incomparable, open_repository, short
 from gpurun.bench.unfinished import ended_by
@@ -107,10 +107,7 @@ def compare_stored(
 
     def work() -> None:
         if baseline is not None:
-            own = [r for r in read_baseline(baseline) if r.benchmark == current.benchmark]
-            past = [r for r in own if r.id != current.id and not r.dirty and r.error is None]
-            found = f"{baseline} has {count(len(past), 'usable record')} of {current.benchmark}"
-            course.judge(enough(past, found), None)
+            course.judge(_baseline(baseline, current), None)
             return
         repository, parent = _parent(current.commit)
         course.compared = replace(course.compared, baseline=Version(parent, None, False))
@@ -121,7 +118,7 @@ def compare_stored(
 
 def read_results(path: Path) -> list[BenchmarkRecord]:
     """The newest record of each benchmark in a file; `GpurunError` where there is none."""
-    newest = {record.benchmark: record for record in _records(path)}
+    newest = {record.benchmark: record for record in read_records(path)}
     if not newest:
         raise GpurunError(
             f"{path} holds no record of a benchmark", "write it with gpurun bench --json FILE"
@@ -129,24 +126,15 @@ def read_results(path: Path) -> list[BenchmarkRecord]:
     return list(newest.values())
 
 
-def read_baseline(path: Path) -> list[BenchmarkRecord]:
-    """All records in a file or folder; a file that cannot be read is no usable baseline."""
+def _baseline(path: Path, current: BenchmarkRecord) -> list[BenchmarkRecord]:
+    """The records of its benchmark in a file or folder that can stand for the baseline."""
     try:
-        return _records(path)
+        records = read_records(path)
     except GpurunError as error:
         raise incomparable(error.what, error.todo) from None
-
-
-def _records(path: Path) -> list[BenchmarkRecord]:
-    """The records of a file, or of all files of a folder, oldest first."""
-    try:
-        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    except OSError as error:  # a name that is too long, a folder that may not be looked into
-        what = f"{path} cannot be read: {error.strerror or error}"
-        raise GpurunError(what, "name a file of gpurun bench --json, or a folder of them") from None
-    documents = (one for file in files for one in read_documents(file))
-    found = (one for one in documents if isinstance(one, BenchmarkRecord))
-    return sorted(found, key=lambda record: (utc_moment(record.time), record.id))
+    own = [r for r in records if r.benchmark == current.benchmark and r.id != current.id]
+    past = [r for r in own if not r.dirty and r.error is None]
+    return enough(past, f"{path} has {count(len(past), 'usable record')} of {current.benchmark}")
 
 
 def _parent(commit: str | None) -> tuple[Repository, str]:
@@ -222,7 +210,7 @@ class RecordComparison:
     def past(self, repository: Repository, end: str) -> list[BenchmarkRecord]:
         """The records up to a commit that could stand for the baseline, of any machine."""
         try:
-            records = self.store.query(self.benchmark.name, purposes=BASELINES)
+            records = self.store.query(self.benchmark.name, purposes=PURPOSES)
         except GpurunError as error:
             raise incomparable(error.what, error.todo) from None
         found = usable(records, branch_up_to(repository, end, None))
@@ -273,8 +261,8 @@ class RecordComparison:
             if change is None or measured(metric, current) is None:
                 continue
             since = past.index(series[change.start].record)
-            enough(past[since:], f"{change.told()}: {count(len(past) - since, 'record')} since")
-            self.remember(f"{change.told()}: only records since then count")
+            enough(past[since:], f"{change.told}: {count(len(past) - since, 'record')} since")
+            self.remember(f"{change.told}: only records since then count")
             start = max(start, since)
         self.used = past[start:][-MOST_RUNS:]
         held = []

@@ -85,8 +85,8 @@ def comparison(
         verdict = unfinished.verdict
     result = findings.result
     metrics = result.metrics if result is not None else ()
-    speed = next((m for m in metrics if m.metric in SPEED), None)
-    loss = None if speed is None else speed.slowdown
+    nothing = MetricResult(SPEED[0], Verdict.MORE, 0.0)
+    speed = next((m for m in metrics if m.metric in SPEED), nothing)
     threshold = next((benchmark.thresholds[m] for m in SPEED if m in benchmark.thresholds), None)
     advice = _recommendation(verdict, compared, findings, training)
     if unfinished is not None:
@@ -97,12 +97,12 @@ def comparison(
         verdict=verdict,
         exit_code=int(EXIT_CODES[verdict] if unfinished is None else unfinished.exit_code),
         regression_detected=verdict == Verdict.REGRESSION.value,
-        slowdown=loss,
-        slowdown_confidence_interval=None if speed is None else speed.interval,
-        performance_delta=None if loss is None else -100 * loss,
+        slowdown=speed.slowdown,
+        slowdown_confidence_interval=speed.interval,
+        performance_delta=None if speed.slowdown is None else -100 * speed.slowdown,
         threshold=threshold,
         pairs=len(findings.pairs),
-        p_value=None if speed is None else speed.p_value,
+        p_value=speed.p_value,
         metrics=tuple(_metric(m, findings) for m in metrics),
         baseline=_side(compared, 0),
         current=_side(compared, 1),
@@ -117,15 +117,14 @@ def comparison(
     )
 
 
-def _method(findings: Findings, speed: MetricResult | None) -> PairMethod | None:
+def _method(findings: Findings, speed: MetricResult) -> PairMethod | None:
     """The way pairs were launched; None without pairs."""
     if not findings.pairs:
         return None
     live = all(pair.ratio is not None for pair in findings.pairs)
     prior = speed_prior(live=live)
-    pair_sd = None if speed is None else speed.pair_sd
     why = None if live else findings.in_turn or None
-    return PairMethod(live, why, prior.sd, prior.worth, pair_sd)
+    return PairMethod(live, why, prior.sd, prior.worth, speed.pair_sd)
 
 
 def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> str:

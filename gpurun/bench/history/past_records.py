@@ -15,7 +15,7 @@ from gpurun.bench.history.prediction_interval import LEAST_RUNS
 from gpurun.bench.trees.git import Repository, Revision, incomparable, open_repository, short
 from gpurun.bench.workload import refuse_changed
 from gpurun.errors import GpurunError
-from gpurun.formatting.number_text import count
+from gpurun.formatting.number_text import count, signed_percent
 from gpurun.records.bench.benchmark import (
     INTERRUPTED,
     AcceptedBaseline,
@@ -47,15 +47,14 @@ def comparable(past: Sequence[BenchmarkRecord], current: BenchmarkRecord) -> lis
     by name.
     """
     here = [r for r in past if r.fingerprint == current.fingerprint]
-    if len(here) < LEAST_RUNS and past:
+    if len(here) < LEAST_RUNS:
         other = difference(past[-1].fingerprint, current.fingerprint)
-        raise no_baseline(
-            f"of {count(len(past), 'record')} only {len(here)} with this fingerprint: {other}"
-            if len(here) < len(past)
-            else f"only {count(len(here), 'record')}, and {LEAST_RUNS} are needed"
-        )
-    change = changed_work(here[-1], current) if here else None
-    refuse_changed(change, "compare with records made after the commit that changed it")
+        records = count(len(past), "record")
+        raise no_baseline(f"of {records} only {len(here)} with this fingerprint: {other}")
+    refuse_changed(
+        changed_work(here[-1], current),
+        "compare with records made after the commit that changed it",
+    )
     same = [r for r in here if changed_work(r, current) is None]
     return enough(same, f"only {len(same)} of {count(len(here), 'record')} of this workload")
 
@@ -159,21 +158,11 @@ def _accepted_between(document: Comparison, store: BenchmarkStore, folder: Path)
 
 @dataclass(frozen=True)
 class LastChange:
-    """The last change of level of one metric, most likely with `commit`.
+    """The last change of level of one metric. The new level surely holds from `series[start]` on:
+    the change may have come with one of several commits."""
 
-    The new level surely holds from `series[start]` on: the change may have come with one of several
-    commits. `size`: of the metric, a fraction.
-    """
-
-    metric: Metric
     start: int
-    commit: str | None
-    size: float
-
-    def told(self) -> str:
-        """A sentence about the change and its commit."""
-        where = "" if self.commit is None else f" with {short(self.commit)}"
-        return f"the {self.metric.value} of the branch changed{where} ({self.size * 100:+.1f} %)"
+    told: str
 
 
 def last_change(metric: Metric, series: Sequence[Measured]) -> LastChange | None:
@@ -181,9 +170,10 @@ def last_change(metric: Metric, series: Sequence[Measured]) -> LastChange | None
     changes = changes_of(metric, series)
     if not changes:
         return None
-    last = changes[-1]
-    commit = series[int(last.commit)].record.commit
-    return LastChange(metric, int(last.latest), commit, last.change)
+    commit = series[int(changes[-1].commit)].record.commit
+    where = "" if commit is None else f" with {short(commit)}"
+    told = f"the {metric.value} of the branch changed{where}"
+    return LastChange(int(changes[-1].latest), f"{told} ({signed_percent(changes[-1].change)})")
 
 
 def _words(args: Sequence[str]) -> str:

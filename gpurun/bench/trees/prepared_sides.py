@@ -13,8 +13,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import Repository, short, without_redirection
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.needed_files import copy_needed
-from gpurun.bench.trees.setup_command import run_setup
-from gpurun.bench.trees.virtual_environment import activated, make_environment
+from gpurun.bench.trees.side_setup import activated, make_environment, run_setup
 from gpurun.bench.trees.worktrees import WORKTREES, checked_out
 from gpurun.errors import GpurunError
 from gpurun.records.script_arguments import masked_text
@@ -201,13 +200,14 @@ def _made(
 
 def _moved(variables: dict[str, str], users: Tree, tree: Tree) -> dict[str, str]:
     """The variables with a PYTHONPATH that names the user's tree naming the side's instead."""
+
+    def moved(word: str) -> str:
+        if not os.path.isabs(word) or not users.holds(word):
+            return word
+        same = tree.root / Path(os.path.realpath(word)).relative_to(users.root)
+        return str(same) if same.is_dir() else word
+
     words = variables.get("PYTHONPATH", "").split(os.pathsep)
-    moved = [_moved_path(word, users, tree) for word in words]
-    return {**variables, "PYTHONPATH": os.pathsep.join(moved)} if any(moved) else variables
-
-
-def _moved_path(word: str, users: Tree, tree: Tree) -> str:
-    if not os.path.isabs(word) or not users.holds(word):
-        return word
-    same = tree.root / Path(os.path.realpath(word)).relative_to(users.root)
-    return str(same) if same.is_dir() else word
+    return (
+        {**variables, "PYTHONPATH": os.pathsep.join(map(moved, words))} if any(words) else variables
+    )
