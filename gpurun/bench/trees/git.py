@@ -174,10 +174,7 @@ class Repository:
 
     def call(self, *words: str) -> str:
         """The output of a git command; `GpurunError` with git's own reason if it fails."""
-        done = self._ask(*words)
-        if done.returncode:
-            raise failure(words, done.stderr)
-        return done.stdout
+        return call_git(self.root, *words)
 
     def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
         return run_git(self.root, *words)
@@ -236,12 +233,16 @@ def source_files(folder: Path) -> list[str]:
     relative to the folder; `GpurunError` if git fails."""
     found = []
     for choice in (("--recurse-submodules",), ("--others", "--exclude-standard", "--", *SOURCES)):
-        words = ("ls-files", "-z", *choice)
-        done = run_git(folder, *words)
-        if done.returncode:
-            raise failure(words, done.stderr)
-        found += _entries(done.stdout)
+        found += _entries(call_git(folder, "ls-files", "-z", *choice))
     return found
+
+
+def call_git(folder: Path, *words: str) -> str:
+    """The output of a git command in `folder`; `GpurunError` with git's own reason if it fails."""
+    done = run_git(folder, *words)
+    if done.returncode:
+        raise failure(words, done.stderr)
+    return done.stdout
 
 
 def run_git(

@@ -139,7 +139,7 @@ def _prepared(
             if commit is not None:
                 checkout = stack.enter_context(checked_out(repository, commit, home))
                 tree, notes = Tree(checkout.tree), (*notes, *checkout.notes)
-                places.append(checkout.place)
+                places.append(checkout.tree.parent)
             commit = commit or repository.head()
             sides.append(_made(name, commit, tree, users, places[0], benchmark))
         _set_up(sides, users, benchmark, logs, tell)

@@ -32,14 +32,12 @@ WORKTREES = "worktrees"
 
 @dataclass(frozen=True)
 class Checkout:
-    """A commit checked out in `tree`. `place` is the folder around it, which goes with it.
+    """A commit checked out in `tree`; the folder around it goes with it.
 
     `notes`: what of the commit is not there, and why.
     """
 
-    commit: str
     tree: Path
-    place: Path
     notes: tuple[str, ...] = ()
 
 
@@ -63,7 +61,7 @@ def checked_out(repository: Repository, commit: str, home: Path) -> Iterator[Che
         with _alone_with(repository.common) as lock:
             _forget(repository.common, places, lock)
             _add(repository, tree, commit, (*held, lock))
-        yield Checkout(commit, tree, place, submodules.check_out(repository, tree))
+        yield Checkout(tree, submodules.check_out(repository, tree))
     finally:
         discard(place)
         for handle in held:
