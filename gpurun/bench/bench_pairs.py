@@ -14,6 +14,16 @@ from gpurun.records.spec import StopRule
 
 BenchEngine = PairEngine[Side, Launch]
 
+Tell = Callable[[str], None]
+"""Hears what happens, a line each."""
+
+
+def tell_once(line: str, notes: list[str], tell: Tell) -> None:
+    """Tell a line that belongs among the notes of a report, too; each once."""
+    if line not in notes:
+        notes.append(line)
+        tell(line)
+
 
 def bench_engine(
     launcher: Launcher,

@@ -14,8 +14,8 @@ from pathlib import Path
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.prepared_sides import Side
+from gpurun.isolation.available_modes import require
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
 from gpurun.pairs.expected_seconds import SideSeconds, live_pair_seconds
 from gpurun.pairs.live_launches import LiveLaunches
@@ -43,6 +43,14 @@ more in speed. With it, large blocks always come from the kernel, and memory is 
 user's own value wins."""
 WARM_UP_SECONDS = 1.0
 """The launch before the pairs measures step time, memory and losses."""
+
+
+def isolation(folder: Path, in_place: bool, note: Callable[[str], None]) -> Mode:
+    """How launches in `folder` are isolated; `note` hears what is imperfect."""
+    mode, imperfection = require(folder, in_place=in_place)
+    if imperfection:
+        note(imperfection)
+    return mode
 
 
 @dataclass(frozen=True)
@@ -155,20 +163,15 @@ class Launcher:
 
         Only the warm-up of `rule` counts: turns last until the ratio is known.
         """
-        one, other = (
-            replace(
-                self.request(start, rule),
-                name=f"the {start.name} side",
-            )
-            for start in starts
-        )
+        requests = [self.request(start, rule) for start in starts]
+        one, other = (replace(each, name=f"the {each.name} side") for each in requests)
         both = self._live.run_pair(one, other)
         self._longest_pair = max(self._longest_pair, both.seconds)
         first, second = (
             None if outcome is None else launch_of(start, outcome, self.benchmark.args)
             for start, outcome in zip(starts, (both.first, both.second), strict=True)
         )
-        return PairOutcome(first, second, both.ratio, both.failure)
+        return PairOutcome(first, second, both.ratio, both.failure, both.seconds, both.notes)
 
     def forget(self, name: str) -> None:
         """Remove what launches of the tree `name` shared: the tree is no more."""
@@ -212,27 +215,18 @@ class Launcher:
 def launch_of(start: Side, outcome: Outcome, args: Sequence[str]) -> Launch:
     """The launch of a benchmark that came of a request. `args`: those of its script."""
     log, failure = outcome.log, outcome.failure
+    roots = () if log is None else log.roots
+    clock = None if log is None else step_clock(log)
     return Launch(
         start=start,
         result=replace(outcome.result, status=outcome.status),
         error="" if failure is None else masked_text(failure.text, args),
         folder=outcome.run_dir,
         seconds=outcome.seconds,
-        parameters=parameters_of(log),
+        parameters=roots[0].parameters if roots else None,
         origins=tuple(event for one in outcome.logs for event in one.origins),
         printed=printed(outcome.run_dir),
         planted=() if log is None else log.planted,
-        loss_curve=None if log is None else _loss_curve(log),
+        loss_curve=None if clock is None else curve_of(clock.steps.loss),
         failure=failure,
     )
-
-
-def parameters_of(log: ProcessLog | None) -> int | None:
-    """The number of parameters of the model that a process called first; None if it called none."""
-    return log.roots[0].parameters if log is not None and log.roots else None
-
-
-def _loss_curve(log: ProcessLog) -> LossCurve | None:
-    """The curve of a process, None where it took no step or no loss was seen in any."""
-    clock = step_clock(log)
-    return None if clock is None else curve_of(clock.steps.loss)

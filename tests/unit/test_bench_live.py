@@ -19,6 +19,7 @@ from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.pairs.gate import GatePlan, Verdict
+from gpurun.pairs.live_launches import LiveLaunches
 from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.pairs.priors import LIVE
 from gpurun.pairs.turn_ratio import TurnRatio
@@ -339,3 +340,15 @@ def test_the_report_says_how_pairs_were_launched(tmp_path: Path) -> None:
     assert "launches one after the other, not live pairs: launches work on the real files" in lines
     assert any(line.startswith("pairs of one tree differ by ") for line in lines)
     assert f"({len(findings.pairs)} pairs)" in lines[-1]
+
+
+def test_what_disturbed_the_gpu_in_a_live_pair_is_heard(tmp_path: Path) -> None:
+    class Disturbed(LiveLaunches):
+        def run_pair(self, *requests: Any) -> PairOutcome[Any]:
+            return PairOutcome(None, None, None, None, 7.0, ("another program used the GPU",))
+
+    launcher, sides = Launcher(BENCHMARK, tmp_path, Mode.OVERLAY, print), sides_below(tmp_path)
+    launcher._live = Disturbed(launcher.trials)
+    pair = launcher.run_pair((sides.baseline, sides.current), first_rule(None))
+    assert (pair.seconds, pair.notes) == (7.0, ("another program used the GPU",))
+    launcher.close()
