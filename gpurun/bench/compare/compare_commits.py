@@ -109,6 +109,7 @@ def compare_sides(
                 tell(line)
             launcher = Launcher(benchmark, folder, mode, tell)
             pairs = PairRunner(sides, benchmark, launcher, asked.plan, findings, tell)
+            pairs.fail_on_training_change = asked.fail_on_training_change
             pairs.deadline, pairs.batch_may_differ = asked.deadline, plan.batch_may_differ
             try:
                 pairs.run()

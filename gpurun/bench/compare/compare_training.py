@@ -20,21 +20,25 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from gpurun.formatting.number_text import count
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.stats.curve_separation import CurveTable
-from gpurun.stats.loss_curve_points import steps_below
+from gpurun.stats.loss_curve_points import blocks, steps_below
 from gpurun.stats.loss_deviation import deviation, differences, repeat_spread
 
 LEAST = 4
-"""With fewer launches of a side, too many splits of them are as good as the true one."""
+"""With fewer launches of a side, too many splits of them are as good as the true one. Where the
+launches of a side repeat each other exactly there is no chance in them, and two are enough."""
 LEAST_NONFINITE = 2
 """So many launches suffice if all of one side are finite and all of the other are not: they have
 one seed, and a loss is finite or not."""
 NOT_BY_CHANCE = 0.05
 """The p-value below which losses that are not finite in some launches are no chance."""
+ROUNDING = 1e-6
+"""About ten times the rounding of float32: a smaller difference of losses does not count."""
 HONEST = "one more random number, or other rounding, also causes this"
 
 Curves = Sequence[LossCurve | None]
@@ -60,6 +64,8 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
         return TrainingComparison(
             True, counts, lost.told, lost.step, nonfinite_from_step=lost.regressed
         )
+    if min(counts) < LEAST and _repeat(mine) and _repeat(theirs):
+        return _by_exact_curves(mine, theirs)
     if min(counts) < LEAST:
         few = f"only {count(min(counts), 'launch')} of a side, {LEAST} are needed"
         return untold(f"{few}; {lost.told}" if lost is not None else few)
@@ -162,6 +168,37 @@ def _by_curves(
     same = len({curve.nonfinite_step for curve in (*baseline, *current)}) == 1
     found = None if lost is not None and not same else False
     return TrainingComparison(found, counts, f"{told} ({repeats}){also}", None, size, spread)
+
+
+def _repeat(side: Sequence[LossCurve]) -> bool:
+    """True if at least two launches have equal losses as far as all go."""
+    points = zip(*(curve.points for curve in side), strict=False)
+    ends = {curve.nonfinite_step for curve in side}
+    return len(side) > 1 and len(ends) == 1 and all(len(set(each)) == 1 for each in points)
+
+
+def _by_exact_curves(
+    baseline: Sequence[LossCurve], current: Sequence[LossCurve]
+) -> TrainingComparison:
+    """Sides whose launches repeat each other: the first point that rounding does not explain."""
+    counts, (size, _) = (len(baseline), len(current)), _sizes(baseline, current)
+    shared = zip(baseline[0].points, current[0].points, strict=False)
+    point = next((n for n, (a, b) in enumerate(shared) if not _same_but_rounding(a, b)), None)
+    if point is None:
+        told = f"no difference in training was seen in {counts[0]} and {counts[1]} loss curves"
+        return TrainingComparison(False, counts, f"{told} (repeats are equal)", None, size, 0.0)
+    step = next(islice(blocks(1 << 62), point, None))[0] + 1
+    told = (
+        f"the training differs: the loss is not the baseline's from step {step} on, by up to "
+        f"{_percent(size)} (repeats are equal); {HONEST}"
+    )
+    return TrainingComparison(True, counts, told, step, size, 0.0)
+
+
+def _same_but_rounding(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=ROUNDING)
 
 
 @dataclass(frozen=True)

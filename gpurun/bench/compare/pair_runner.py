@@ -22,7 +22,7 @@ from gpurun.bench.bench_pairs import (
 )
 from gpurun.bench.benchmark_launcher import Launch, Launcher, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.compare_training import Curves, compare_training, loses_its_loss
+from gpurun.bench.compare.compare_training import LEAST, Curves, compare_training, loses_its_loss
 from gpurun.bench.trees.edited_files import EditedFiles
 from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import Side, Sides
@@ -64,9 +64,14 @@ class Findings:
     @property
     def verdict(self) -> Verdict:
         """The gate's verdict; MORE becomes inconclusive once the comparison is over."""
-        if self.result is None or self.result.verdict is Verdict.MORE:
+        if self.result is None or self.undecided:
             return Verdict.INCONCLUSIVE
         return self.result.verdict
+
+    @property
+    def undecided(self) -> bool:
+        """True if the gate wants a further pair."""
+        return self.result is None or self.result.verdict is Verdict.MORE
 
     @property
     def live(self) -> bool:
@@ -145,6 +150,7 @@ class PairRunner:
     tell: Tell
     deadline: float = math.inf
     batch_may_differ: bool = False
+    fail_on_training_change: bool = False
 
     def __post_init__(self) -> None:
         self._both = (self.sides.baseline, self.sides.current)
@@ -163,7 +169,7 @@ class PairRunner:
         )
         engine.in_turn = obstacle(findings.first, self.launcher.mode)
         self._note_in_turn(engine)
-        while findings.result is None or findings.result.verdict is Verdict.MORE:
+        while findings.undecided or self._training_unknown():
             if self._late(engine):
                 findings.ended = f"the budget ended after {count(len(findings.pairs), 'pair')}"
                 return
@@ -172,9 +178,16 @@ class PairRunner:
             except NotLive as failed:
                 findings.ended = f"the budget ended after a pair that failed: {failed}"
                 return
-            findings.result = findings.judged(self.plan)
+            if findings.undecided:
+                findings.result = findings.judged(self.plan)
             if loses_its_loss(*findings.loss_curves()):
                 return  # a regression, however fast: further pairs change nothing
+
+    def _training_unknown(self) -> bool:
+        """True if another training is a verdict of its own and the launches are too few for one."""
+        findings = self.findings
+        asked = self.fail_on_training_change and len(findings.pairs) < LEAST
+        return asked and findings.training().differs is None
 
     def _note_in_turn(self, engine: BenchEngine) -> None:
         """Tell once that pairs are launched in turn, and begin anew: figures are not mixed."""
