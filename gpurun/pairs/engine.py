@@ -117,8 +117,6 @@ class PairEngine(Generic[Request, Side]):
             if number and self.late():
                 break
             both = self.beside(first, second)
-            for line in both.notes:
-                self._tell(line)
             if both.failure is None and both.first is not None and both.second is not None:
                 if both.first.failure is None and both.second.failure is None:
                     self._has_live = True

@@ -14,7 +14,7 @@ from functools import partial
 
 from gpurun.errors import GpurunError
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.measure.other_programs import CROWDED, crowd_out
+from gpurun.measure.other_programs import crowd_out
 from gpurun.pairs.live_pair import PairEnd, PairSide, run_live_pair
 from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.pairs.reference import BesideReference, Reference
@@ -120,11 +120,10 @@ class LiveLaunches:
                 zip(requests, end.exit_codes, end.peaks, strict=True)
             )
         ]
-        failure, ratio, notes = _pair_failure(end, outcomes), end.ratio, end.notes
+        failure, ratio = _pair_failure(end, outcomes), end.ratio
         if ratio is not None and crowd_out([one.result for one in outcomes]):
             ratio = replace(ratio, error=math.hypot(ratio.error, CROWDED_ERROR))
-            notes = (*notes, CROWDED)
-        return PairOutcome(outcomes[0], outcomes[1], ratio, failure, end.seconds, notes)
+        return PairOutcome(outcomes[0], outcomes[1], ratio, failure, end.seconds)
 
     def _side(self, request: LaunchRequest) -> PairSide:
         return PairSide(

@@ -15,7 +15,6 @@ from pathlib import Path
 from gpurun.isolation.sandbox import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.pairs.peak_memory import peaks_at_same_step
-from gpurun.pairs.shared_gpu import shared_gpu_notes
 from gpurun.pairs.side import PairFailed, Side, SideLate, await_both
 from gpurun.pairs.turn_ratio import Round, TurnRatio, turn_ratio
 from gpurun.pairs.turn_taking import TurnLimits, take_turns
@@ -58,8 +57,8 @@ class PairEnd:
     """The end of a live pair. `ratio`: step time of the second over the first side's, by turns.
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
-    `notes`: what disturbed the GPU meanwhile, a clause each. `peaks`: the peak memory
-    (bytes) of each side in its turns, at the same number of steps, None where none was read.
+    `peaks`: the peak memory (bytes) of each side in its turns, at the same number of steps, None
+    where none was read.
     `late`: it failed because the time was over before both sides had warmed up.
     """
 
@@ -67,7 +66,6 @@ class PairEnd:
     exit_codes: tuple[int | None, int | None]
     seconds: float
     failure: str
-    notes: tuple[str, ...] = ()
     peaks: tuple[int | None, int | None] = (None, None)
     late: bool = False
 
@@ -124,11 +122,10 @@ def run_live_pair(
             failure, late = str(failed), isinstance(failed, SideLate)
             codes = [sandbox.poll() for sandbox in sandboxes]
     ratio = turn_ratio(rounds)
-    notes = shared_gpu_notes([side.run_dir for side in sides], stretches)
     seconds = time.monotonic() - began
     both = [] if stretches is None else [stretches, *(r.turns for r in rounds)]
     peaks = peaks_at_same_step(([first for first, _ in both], [second for _, second in both]))
-    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, peaks, late)
+    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, peaks, late)
 
 
 def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:

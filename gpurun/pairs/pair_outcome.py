@@ -17,7 +17,7 @@ class PairOutcome(Generic[Side]):
     """Both sides of a live pair, and the ratio of their step times, second over first.
 
     `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
-    launched. `seconds`: what the pair took. `notes`: what disturbed the GPU meanwhile.
+    launched. `seconds`: what the pair took.
     """
 
     first: Side | None
@@ -25,4 +25,3 @@ class PairOutcome(Generic[Side]):
     ratio: TurnRatio | None
     failure: Failure | None
     seconds: float = 0.0
-    notes: tuple[str, ...] = ()

@@ -158,17 +158,7 @@ def test_what_befell_both_halves_is_told_once_and_the_pair_counts() -> None:
     for number in (1, 2):
         machine.engine.take("a", "b", number, turned=False)
     assert machine.launched == "abab"
-    assert machine.notes == ["the GPU was throttled throughout (thermal)"]
-
-
-def test_what_a_live_pair_tells_is_told_once() -> None:
-    def shared(first: str, second: str) -> PairOutcome[Launch]:
-        return replace(live(first, second), notes=("other processes computed on the GPU: 2",))
-
-    machine = Machine([shared, shared])
-    for number in (1, 2):
-        machine.engine.take("a", "b", number, turned=False)
-    assert machine.notes == ["other processes computed on the GPU: 2"]
+    assert machine.notes == ["the GPU was throttled (thermal)"]
 
 
 def test_a_launch_that_failed_alone_is_given_back_with_its_pair() -> None:
