@@ -9,7 +9,7 @@ their figures are added to `scripts/recordings/live_pairs.json`. `--own-malloc` 
 comes, which `gpurun bench` does not. `--fit` prints what the recordings say: for each kind the mean
 ratio, which must be 0, the standard deviation between launches beyond the error of the turns
 (maximum likelihood, with its 95 % upper limit by the likelihood ratio), and the scatter of the
-memory. The priors come from these (`gpurun/pairs/priors.py`). Those of GPU workloads and of
+memory. The priors come from these (`gpurun/pairs/estimate.py`). Those of GPU workloads and of
 `live_bias.py`'s loops were recorded by their scripts.
 """
 

@@ -35,9 +35,8 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.pairs import gain, gate
-from gpurun.pairs.estimate import Prior, Reading
+from gpurun.pairs.estimate import IN_TURN, LIVE, Prior, Reading
 from gpurun.pairs.gate import Gated, GatePlan, Verdict, judge
-from gpurun.pairs.priors import IN_TURN, LIVE
 from gpurun.records.bench.metrics import Metric
 from scripts.launch_noise import paired_errors
 

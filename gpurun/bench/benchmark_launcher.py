@@ -17,9 +17,9 @@ from gpurun.bench.trees.prepared_sides import Side
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
+from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.expected_seconds import SideSeconds, live_pair_seconds
 from gpurun.pairs.live_launches import LiveLaunches
-from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure

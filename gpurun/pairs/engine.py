@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from gpurun.pairs.disturbance import disturbance, trouble_of_both
-from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import RunResult
@@ -43,6 +42,23 @@ class Launched(Protocol):
 
 Request = TypeVar("Request")
 Side = TypeVar("Side", bound=Launched)
+Started = TypeVar("Started")
+"""An outcome, or what a tuning or a benchmark makes of it."""
+
+
+@dataclass(frozen=True)
+class PairOutcome(Generic[Started]):
+    """Both sides of a live pair, and the ratio of their step times, second over first.
+
+    `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
+    launched. `seconds`: what the pair took.
+    """
+
+    first: Started | None
+    second: Started | None
+    ratio: TurnRatio | None
+    failure: Failure | None
+    seconds: float = 0.0
 
 
 class NotLive(Exception):

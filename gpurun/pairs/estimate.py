@@ -20,6 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpurun.records.bench.metrics import Metric
 from gpurun.stats.descriptive import SD_FLOOR
 from gpurun.stats.student_t import t_quantile, t_upper_tail
 
@@ -45,6 +46,16 @@ class Prior:
 
     sd: float
     worth: int = 1
+
+
+IN_TURN = Prior(0.025)
+"""Launches one after the other: 0.9 % on a quiet machine, 10 % and more on a shared one."""
+LIVE = Prior(0.012)
+"""Live pairs (`scripts/recordings/live_pairs.json`): 0.6 % over 49 pairs of eleven workloads, 0.9 %
+at most; 0.1 % where a GPU sets the pace, 2 % where its loader does, 5 % of a GPU training that the
+host holds up: four times this, for which the plans are simulated too."""
+MEMORY = Prior(0.003)
+"""Peak memory of live pairs on a CPU: 0.3 %."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +91,15 @@ def estimate(readings: Sequence[Reading], prior: Prior) -> Estimate:
     share = math.fsum(w * w * v for w, v in zip(weights, variances, strict=True))
     error = max(scale * math.sqrt(share) / whole, SD_FLOOR / math.sqrt(len(readings)))
     return Estimate(log, error * (WIDENING if len(readings) > 1 else 1.0), freedom, pair_sd)
+
+
+def speed_prior(*, live: bool) -> Prior:
+    """Of pairs by their speed."""
+    return LIVE if live else IN_TURN
+
+
+def prior_of(metric: Metric, *, live: bool) -> Prior:
+    """Of a gated metric; no turns measure energy."""
+    if metric is Metric.PEAK_MEMORY:
+        return MEMORY
+    return speed_prior(live=live and metric is not Metric.ENERGY)

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.pairs.estimate import Prior, Reading, estimate
-from gpurun.pairs.priors import IN_TURN
+from gpurun.pairs.estimate import IN_TURN, Prior, Reading, estimate
 from gpurun.records.bench.metrics import Metric
 
 LOOKS = (2, 3, 4, 5, 6, 8, 10, 12, 16)

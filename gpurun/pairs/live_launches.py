@@ -15,10 +15,10 @@ from functools import partial
 from gpurun.errors import GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.other_programs import crowd_out
+from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.live_pair import PairEnd, PairSide, run_live_pair
-from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.pairs.obstacle import sharing_obstacle
 from gpurun.pairs.reference import BesideReference, Reference
-from gpurun.pairs.shared_gpu import sharing_obstacle
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.trials.launch_request import LaunchRequest

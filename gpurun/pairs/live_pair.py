@@ -6,15 +6,15 @@ import math
 import random
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from gpurun.isolation.sandbox import Sandbox
 from gpurun.measure.sampler import Sampler
-from gpurun.pairs.peak_memory import peaks_at_same_step
 from gpurun.pairs.side import PairFailed, Side, SideLate, await_both
 from gpurun.pairs.turn_ratio import Round, TurnRatio, turn_ratio
 from gpurun.pairs.turn_taking import TurnLimits, take_turns
@@ -126,6 +126,31 @@ def run_live_pair(
     both = [] if stretches is None else [stretches, *(r.turns for r in rounds)]
     peaks = peaks_at_same_step(([first for first, _ in both], [second for _, second in both]))
     return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, peaks, late)
+
+
+def peaks_at_same_step(
+    sides: tuple[Sequence[Turn], Sequence[Turn]],
+) -> tuple[int | None, int | None]:
+    """The peak (bytes) of each side up to the last step which both have reached.
+
+    Sides get equal time, not equal steps: if memory grows with steps (a cache of samples, a list of
+    losses), the faster one needs more only because it took more. `sides`: the turns of each, in
+    order; between two turns memory grows evenly. None where a side has no turns, or none that knew
+    its memory.
+    """
+    if not all(sides):
+        return None, None
+    reached = min(turns[-1].all_steps for turns in sides)
+    first, second = (round(_peak_at(turns, reached)) or None for turns in sides)
+    return first, second
+
+
+def _peak_at(turns: Sequence[Turn], reached: int) -> float:
+    for earlier, later in pairwise(turns):
+        if earlier.all_steps <= reached < later.all_steps:
+            part = (reached - earlier.all_steps) / (later.all_steps - earlier.all_steps)
+            return earlier.peak_bytes + part * (later.peak_bytes - earlier.peak_bytes)
+    return turns[0].peak_bytes if reached < turns[0].all_steps else turns[-1].peak_bytes
 
 
 def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:

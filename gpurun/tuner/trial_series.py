@@ -16,9 +16,9 @@ from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import find
 from gpurun.measure.optional_figures import known
+from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.live_launches import LiveLaunches
 from gpurun.pairs.obstacle import peaks_of
-from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind

@@ -18,9 +18,9 @@ from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.pairs.engine import PairOutcome
+from gpurun.pairs.estimate import LIVE
 from gpurun.pairs.gate import GatePlan, Verdict
-from gpurun.pairs.pair_outcome import PairOutcome
-from gpurun.pairs.priors import LIVE
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.events import OriginsEvent

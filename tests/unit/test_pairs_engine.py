@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from gpurun.bench.benchmark_launcher import Launch
-from gpurun.pairs.engine import MOST_AGAIN, NotLive, PairEngine
-from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.pairs.engine import MOST_AGAIN, NotLive, PairEngine, PairOutcome
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
 from tests.unit.bench_launches import device, launch

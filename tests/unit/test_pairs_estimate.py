@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.pairs.estimate import MOST_WEIGHT, WIDENING, Prior, Reading, estimate
-from gpurun.pairs.priors import MEMORY
+from gpurun.pairs.estimate import MEMORY, MOST_WEIGHT, WIDENING, Prior, Reading, estimate
 from gpurun.stats.descriptive import SD_FLOOR, mean
 from gpurun.stats.student_t import t_quantile
 

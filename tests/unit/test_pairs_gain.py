@@ -8,9 +8,8 @@ import random
 import pytest
 
 from gpurun.pairs import gain
-from gpurun.pairs.estimate import Prior, Reading, estimate
+from gpurun.pairs.estimate import IN_TURN, LIVE, Prior, Reading, estimate, speed_prior
 from gpurun.pairs.gain import ALPHA, LEVELS, MOST_PAIRS, Look, look
-from gpurun.pairs.priors import IN_TURN, LIVE, speed_prior
 from scripts.simulate_pairs import COVERAGE, FALSE_CLAIMS, Case, Gains, simulate_gain, wilson
 
 QUIET, ROUGH, NOISY = Prior(0.02), Prior(0.03), Prior(0.08)

@@ -9,9 +9,8 @@ import pytest
 
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.pairs import gate
-from gpurun.pairs.estimate import Prior
+from gpurun.pairs.estimate import IN_TURN, LIVE, MEMORY, Prior, prior_of
 from gpurun.pairs.gate import DEFAULT, LOOKS, Gated, GatePlan, GateResult, Verdict, judge
-from gpurun.pairs.priors import IN_TURN, LIVE, MEMORY, prior_of
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.descriptive import mean
 from scripts.simulate_pairs import (

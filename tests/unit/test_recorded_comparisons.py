@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from gpurun.pairs.estimate import prior_of
 from gpurun.pairs.gate import Gated, Verdict, judge
-from gpurun.pairs.priors import prior_of
 from gpurun.records.bench.comparison import Comparison, MetricComparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gpurun.pairs.engine import NotLive
-from gpurun.pairs.estimate import Reading
+from gpurun.pairs.estimate import IN_TURN, LIVE, Reading
 from gpurun.pairs.gain import MOST_PAIRS, look
-from gpurun.pairs.priors import IN_TURN, LIVE
 from gpurun.tuner.proof.paired_proof import Finalist, PairResult, TakePair, proof_of, prove
 from tests.unit.tuner_trials import trial
 

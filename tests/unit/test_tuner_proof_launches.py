@@ -14,8 +14,7 @@ import pytest
 from gpurun.arguments.options import Objective
 from gpurun.measure.machine import available_memory
 from gpurun.measure.run_events import read_run
-from gpurun.pairs.engine import Pair
-from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.pairs.engine import Pair, PairOutcome
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.facts import Facts
 from gpurun.records.failure import Failure, FailureKind

@@ -19,8 +19,8 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gpurun.pairs.estimate import speed_prior
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, MetricResult, Verdict, judge
-from gpurun.pairs.priors import speed_prior
 from gpurun.records.bench.bisection import BisectedPair, BisectionReport
 from gpurun.records.bench.metrics import Metric
 

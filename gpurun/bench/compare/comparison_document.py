@@ -12,8 +12,8 @@ from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import Unfinished
 from gpurun.errors import ExitCode
+from gpurun.pairs.estimate import speed_prior
 from gpurun.pairs.gate import MetricResult, Verdict
-from gpurun.pairs.priors import speed_prior
 from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.records.bench.comparison import (
     ComparedSide,

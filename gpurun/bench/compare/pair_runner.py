@@ -24,8 +24,8 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.pairs.engine import NotLive, Pair
+from gpurun.pairs.estimate import prior_of
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
-from gpurun.pairs.priors import prior_of
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.trials.stop_rules import later_rule

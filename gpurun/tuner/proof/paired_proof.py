@@ -12,9 +12,8 @@ from typing import Any
 
 from gpurun.formatting.number_text import count
 from gpurun.pairs.engine import NotLive
-from gpurun.pairs.estimate import Reading
+from gpurun.pairs.estimate import Reading, speed_prior
 from gpurun.pairs.gain import LEAST_GAIN, MOST_PAIRS, Look, look
-from gpurun.pairs.priors import speed_prior
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
 from gpurun.stats.descriptive import geometric_mean

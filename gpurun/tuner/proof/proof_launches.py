@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.pairs.engine import NotLive, Pair, PairEngine
+from gpurun.pairs.engine import NotLive, Pair, PairEngine, PairOutcome
 from gpurun.pairs.obstacle import MemoryPeaks, live_pair_obstacle
-from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import PAIR_SIDES, LadderRow, TrialPurpose
