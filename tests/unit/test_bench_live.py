@@ -19,7 +19,7 @@ from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.pairs.engine import PairOutcome
-from gpurun.pairs.estimate import LIVE
+from gpurun.pairs.estimate import LIVE_SD
 from gpurun.pairs.gate import GatePlan, Verdict
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.bench.metrics import Metric
@@ -324,7 +324,7 @@ def test_the_report_says_how_pairs_were_launched(tmp_path: Path) -> None:
     one.run()
     found = document(findings)
     assert found.method is not None
-    assert (found.method.live, found.method.prior_sd) == (True, LIVE.sd)
+    assert (found.method.live, found.method.prior_sd) == (True, LIVE_SD)
     lines = comparison_lines(found)
     assert any(line.startswith("live pairs of one tree differ by ") for line in lines)
     assert f"({found.pairs} live pairs)" in lines[-2]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpurun.pairs.engine import NotLive
-from gpurun.pairs.estimate import IN_TURN, LIVE, Reading
+from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, Reading
 from gpurun.pairs.gain import MOST_PAIRS, look
 from gpurun.tuner.proof.paired_proof import Finalist, PairResult, TakePair, proof_of, prove
 from tests.unit.tuner_trials import trial
@@ -120,7 +120,7 @@ def test_launches_in_turn_have_their_own_prior_and_prove_a_large_gain_too() -> N
     assert proof.settled
     assert proof.speedup == pytest.approx(3.0, rel=0.02)
     logs = [math.log(theirs / ours) for ours, theirs in one.pairs]
-    assert one.look() == look([Reading(log) for log in logs], IN_TURN)
+    assert one.look() == look([Reading(log, 0.0, IN_TURN_SD) for log in logs])
 
 
 @pytest.mark.parametrize("in_turn", [0.0, math.inf])
@@ -153,10 +153,10 @@ def test_pairs_that_agree_with_nothing_end_with_the_last_look() -> None:
 def test_live_pairs_are_judged_by_their_prior_and_their_own_errors() -> None:
     proven(Pairs(1.3), one := chosen())
     readings = [
-        Reading(math.log(theirs / ours), error)
+        Reading(math.log(theirs / ours), error or 0.0, LIVE_SD)
         for (ours, theirs), error in zip(one.pairs, one.errors, strict=True)
     ]
-    assert one.look() == look(readings, LIVE)
+    assert one.look() == look(readings)
 
 
 # -- time ------------------------------------------------------------------------------------------
@@ -203,12 +203,12 @@ def test_a_pair_that_the_end_of_the_budget_cut_off_is_no_failure_of_the_finalist
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
-def test_live_pairs_and_launches_in_turn_are_not_mixed() -> None:
+def test_live_pairs_and_launches_in_turn_count_together() -> None:
     pairs, one = Pairs(1.05, in_turn=1), chosen()
     one.pairs, one.errors, one.earlier_pairs = [(100.0, 104.0)], [0.01], 1
     proven(pairs, one, out_of_time=lambda _: len(pairs.taken) == 2)
     assert pairs.numbers == [0, 1]
-    assert (len(one.pairs), one.errors, one.earlier_pairs) == (1, [], 0)
+    assert (len(one.pairs), one.errors, one.earlier_pairs) == (3, [0.01, 0.01, None], 1)
     assert not one.live
 
 

@@ -19,7 +19,6 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpurun.pairs.estimate import speed_prior
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, MetricResult, Verdict, judge
 from gpurun.records.bench.bisection import BisectedPair, BisectionReport
 from gpurun.records.bench.metrics import Metric
@@ -147,12 +146,10 @@ def next_action(found: BisectionReport, plan: SearchPlan) -> Standing:
 
 
 def pairs_of(found: BisectionReport, commit: str, against: str) -> list[BisectedPair]:
-    """The pairs of two commits: all live or all in turn, as the last one is."""
-    pairs = [p for p in found.pairs if (p.commit, p.against) == (commit, against)]
-    return [p for p in pairs if (p.error is None) == (pairs[-1].error is None)]
+    """The pairs of two commits."""
+    return [p for p in found.pairs if (p.commit, p.against) == (commit, against)]
 
 
 def _judged(pairs: Sequence[BisectedPair], threshold: float, plan: GatePlan) -> GateResult:
     figures = [(p.throughput_of_against, p.throughput_of_commit) for p in pairs]
-    errors = [p.error for p in pairs if p.error is not None]
-    return judge([Gated(SPEED, figures, threshold, errors, speed_prior(live=bool(errors)))], plan)
+    return judge([Gated(SPEED, figures, threshold, [p.error for p in pairs])], plan)

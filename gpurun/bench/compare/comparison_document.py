@@ -12,7 +12,7 @@ from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import Unfinished
 from gpurun.errors import ExitCode
-from gpurun.pairs.estimate import speed_prior
+from gpurun.pairs.estimate import assumed_sd
 from gpurun.pairs.gate import MetricResult, Verdict
 from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.records.bench.comparison import (
@@ -121,10 +121,9 @@ def _method(findings: Findings, speed: MetricResult | None) -> PairMethod | None
     if not findings.pairs:
         return None
     live = all(pair.ratio is not None for pair in findings.pairs)
-    prior = speed_prior(live=live)
     pair_sd = None if speed is None else speed.pair_sd
     why = None if live else findings.in_turn or None
-    return PairMethod(live, why, prior.sd, prior.worth, pair_sd)
+    return PairMethod(live, why, assumed_sd(Metric.THROUGHPUT, live=live), pair_sd)
 
 
 def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> str:

@@ -24,7 +24,6 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.pairs.engine import NotLive, Pair
-from gpurun.pairs.estimate import prior_of
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
@@ -89,26 +88,12 @@ class Findings:
 
     def judged(self, plan: GatePlan) -> GateResult:
         """The gate's answer to the pairs so far."""
-        ratios = [pair.ratio for pair in self.pairs if pair.ratio is not None]
-        turns = [ratio.error for ratio in ratios]
-        return judge(
-            [
-                Gated(
-                    m,
-                    self.figures(m),
-                    share,
-                    turns if m in BY_TURNS else (),
-                    prior_of(m, live=self.live),
-                )
-                for m, share in self.gated.items()
-            ],
-            plan,
-        )
-
-    @property
-    def live(self) -> bool:
-        """True if pairs are live."""
-        return not self.in_turn
+        errors = [None if pair.ratio is None else pair.ratio.error for pair in self.pairs]
+        gated = [
+            Gated(m, self.figures(m), share, errors if m in BY_TURNS else ())
+            for m, share in self.gated.items()
+        ]
+        return judge(gated, plan)
 
     def figures(self, metric: Metric) -> list[tuple[float, float]]:
         """(baseline, current) of each pair; NaN, which the gate refuses, where nothing was.
@@ -179,11 +164,10 @@ class PairRunner:
                 return  # a regression, however fast: further pairs change nothing
 
     def _note_in_turn(self, engine: BenchEngine) -> None:
-        """Tell once that pairs are launched in turn, and begin anew: figures are not mixed."""
+        """Tell once that pairs are launched in turn from here on."""
         findings = self.findings
         if engine.in_turn and not findings.in_turn:
             findings.in_turn = engine.in_turn
-            findings.pairs.clear()
             self.tell(f"launches one after the other, not live pairs: {engine.in_turn}")
 
     def _late(self, engine: BenchEngine) -> bool:

@@ -12,8 +12,9 @@ from typing import Any
 
 from gpurun.formatting.number_text import count
 from gpurun.pairs.engine import NotLive
-from gpurun.pairs.estimate import Reading, speed_prior
+from gpurun.pairs.estimate import reading
 from gpurun.pairs.gain import LEAST_GAIN, MOST_PAIRS, Look, look
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
 from gpurun.stats.descriptive import geometric_mean
@@ -47,8 +48,9 @@ is raised."""
 class Finalist:
     """One side of the proof: settings that the search found, or the script as it is.
 
-    `failure` says why it is out. `errors`: the standard error of ln of the gain within each pair
-    that was live. `earlier_pairs`: so many of them, the first ones, an earlier tuning measured.
+    `failure` says why it is out. `errors`: the standard error of ln of the gain within each pair,
+    None where it was not live. `earlier_pairs`: so many of them, the first ones, an earlier tuning
+    measured.
     """
 
     name: str
@@ -58,20 +60,20 @@ class Finalist:
     shown: list[Evidence] = field(default_factory=list)
     pairs: list[tuple[float, float]] = field(default_factory=list)
     failure: str | None = None
-    errors: list[float] = field(default_factory=list)
+    errors: list[float | None] = field(default_factory=list)
     earlier_pairs: int = 0
 
     @property
     def live(self) -> bool:
         """True if all pairs so far were live."""
-        return len(self.errors) == len(self.pairs) > 0
+        return bool(self.errors) and None not in self.errors
 
     def look(self) -> Look:
         """The state of the test."""
         logs = [math.log(theirs / ours) for ours, theirs in self.pairs]
-        errors = self.errors if self.live else [0.0] * len(logs)
-        readings = [Reading(*pair) for pair in zip(logs, errors, strict=True)]
-        return look(readings, speed_prior(live=self.live))
+        errors = self.errors or [None] * len(logs)
+        speed = Metric.THROUGHPUT
+        return look([reading(speed, *pair) for pair in zip(logs, errors, strict=True)])
 
     @property
     def done(self) -> bool:
@@ -101,17 +103,10 @@ class Finalist:
         return True
 
     def paired(self, pair: PairResult, baseline: float) -> None:
-        """Take in a pair; `baseline`: the score of the script as it is. Live pairs and launches in
-        turn are not mixed: the test begins anew."""
-        if pair.gain is None:
-            return
-        if pair.in_turn and self.errors:
-            self.pairs.clear()
-            self.errors.clear()
-            self.earlier_pairs = 0
-        self.pairs.append((baseline, pair.gain * baseline))
-        if not pair.in_turn:
-            self.errors.append(pair.error)
+        """Take in a pair; `baseline`: the score of the script as it is."""
+        if pair.gain is not None:
+            self.pairs.append((baseline, pair.gain * baseline))
+            self.errors.append(None if pair.in_turn else pair.error)
 
 
 def prove(
@@ -193,5 +188,5 @@ def proof_of(finalist: Finalist) -> Proof | None:
         pairs=tuple(finalist.pairs),
         live=finalist.live,
         earlier_pairs=finalist.earlier_pairs,
-        errors=tuple(finalist.errors) if finalist.live else (),
+        errors=tuple(e for e in finalist.errors if e is not None),
     )
