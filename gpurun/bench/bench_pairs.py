@@ -38,11 +38,6 @@ def bench_engine(
     )
 
 
-def expected_seconds(launcher: Launcher, in_turn: str) -> float:
-    """Seconds that another pair may take."""
-    return 2 * launcher.expected if in_turn else launcher.expected_pair
-
-
 def obstacle(first: Sequence[Launch], mode: Mode) -> str:
     """Why launches like these cannot be live pairs, "" if they can."""
     if mode is Mode.IN_PLACE:

@@ -96,19 +96,18 @@ class LiveLaunches:
     def run_pair(self, first: LaunchRequest, second: LaunchRequest) -> PairOutcome[Outcome]:
         """Launch two requests as a live pair, and wait for its end.
 
-        It is over by the smaller limit of both; with few turns by then it is a failure.
+        It is over by the deadline of the first; with few turns by then it is a failure.
         """
         if in_turn := self.in_turn_reason(ranks=bool(first.ranks or second.ranks)):
             return PairOutcome(None, None, None, Failure(FailureKind.NOT_LIVE, in_turn))
         requests, launcher = (first, second), self._launcher
         began = time.monotonic()
-        deadline = began + min(request.limit_seconds for request in requests)
-        hurry = began + min(request.hurry_seconds for request in requests)
         draws = random.Random(launcher.launched)
         try:
             sides = (self._side(first), self._side(second))
             started = partial(self._start_beside_pair, second)
-            end = run_live_pair(sides, started, launcher.prestarted.stop, draws, deadline, hurry)
+            ready, deadline = launcher.prestarted.stop, first.deadline
+            end = run_live_pair(sides, started, ready, draws, deadline, first.hurry_at)
         except GpurunError as error:
             failed = Failure(FailureKind.NOT_STARTED, error.what)
             return PairOutcome(None, None, None, failed, time.monotonic() - began)

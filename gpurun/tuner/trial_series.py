@@ -186,7 +186,8 @@ class TrialSeries:
             keep_layer=request.hold,
             patience_seconds=patience,
             limit_seconds=limit,
-            hurry_seconds=request.hurry_seconds,
+            hurry_at=request.hurry_at,
+            deadline=request.deadline,
         )
 
     def _prepared(self, settings: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from gpurun.bench.bench_pairs import BenchEngine, bench_engine, expected_seconds, obstacle
+from gpurun.bench.bench_pairs import BenchEngine, bench_engine, obstacle
 from gpurun.bench.benchmark_launcher import Launch, Launcher, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_training import Curves, compare_training, loses_its_loss
@@ -23,7 +23,7 @@ from gpurun.bench.workload import check_workload, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.pairs.engine import NotLive, Pair
+from gpurun.pairs.engine import NotLive, Pair, ToldOnce
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
@@ -137,6 +137,7 @@ class PairRunner:
     def __post_init__(self) -> None:
         roots = (self.sides.baseline.tree.root, self.sides.current.tree.root)
         self._edited = EditedFiles(roots, self.launcher.mode is Mode.IN_PLACE)
+        self._remember = ToldOnce(self.tell, self.findings.notes)
 
     def run(self) -> None:
         """Launch until the gate decides or time ends; `GpurunError` where the benchmark fails."""
@@ -149,6 +150,7 @@ class PairRunner:
             self.launcher, rule, self._remember, self._refuse_alone, lambda: self._late(engine)
         )
         engine.in_turn = obstacle(findings.first, self.launcher.mode)
+        engine.seconds = sum(launch.seconds for launch in findings.first)
         self._note_in_turn(engine)
         while findings.result is None or findings.result.verdict is Verdict.MORE:
             if self._late(engine):
@@ -171,9 +173,8 @@ class PairRunner:
             self.tell(f"launches one after the other, not live pairs: {engine.in_turn}")
 
     def _late(self, engine: BenchEngine) -> bool:
-        """True if a further pair would end after the deadline."""
-        expected = expected_seconds(self.launcher, engine.in_turn)
-        return time.monotonic() + expected > self.deadline
+        """True if a pair that takes as long as the last one would end after the deadline."""
+        return time.monotonic() + engine.seconds > self.deadline
 
     def _warmed_up(self) -> dict[str, Launch]:
         """A first launch of each side; both are tried, so that an error can say which fails."""
@@ -283,11 +284,6 @@ class PairRunner:
 
     def _in_worktree(self) -> bool:
         return self.sides.baseline.folder != self.sides.current.folder
-
-    def _remember(self, line: str) -> None:
-        if line not in self.findings.notes:
-            self.findings.notes.append(line)
-        self.tell(line)
 
     def _shown(self, number: int, pair: Pair[Launch]) -> str:
         before, now = self.findings.figures(Metric.THROUGHPUT)[-1]

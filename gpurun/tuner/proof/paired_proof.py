@@ -20,28 +20,25 @@ from gpurun.records.tuning import Proof
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.intervals import says_nothing
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.proof.time_for_proof import PROOF_ROUNDS, TRUST
 from gpurun.tuner.tuning_trial import Trial
 
 
 @dataclass(frozen=True)
 class PairResult:
     """One pair. `gain`: how many times better the finalist's score is, None where a side has none;
-    `error`: the standard error of its logarithm within the pair. `seconds`: what the pair took.
-    `in_turn`: why it was not live, "" where it was.
+    `error`: the standard error of its logarithm by the turns, None where they do not say it.
+    `seconds`: what the pair took.
     """
 
     baseline: Trial
     finalist: Trial
     gain: float | None
     seconds: float
-    error: float = 0.0
-    in_turn: str = ""
+    error: float | None = None
 
 
-TakePair = Callable[[Mapping[str, Any], int, bool], PairResult]
-"""(settings of the finalist, number of the round, whether it must be live) → the pair; or `NotLive`
-is raised."""
+TakePair = Callable[[Mapping[str, Any], int], PairResult]
+"""(settings of the finalist, number of the round) → the pair; or `NotLive` is raised."""
 
 
 @dataclass
@@ -50,7 +47,7 @@ class Finalist:
 
     `failure` says why it is out. `errors`: the standard error of ln of the gain within each pair,
     None where it was not live. `earlier_pairs`: so many of them, the first ones, an earlier tuning
-    measured.
+    measured. `metric`: that of the tuning's objective.
     """
 
     name: str
@@ -62,6 +59,7 @@ class Finalist:
     failure: str | None = None
     errors: list[float | None] = field(default_factory=list)
     earlier_pairs: int = 0
+    metric: Metric = Metric.THROUGHPUT
 
     @property
     def live(self) -> bool:
@@ -72,8 +70,7 @@ class Finalist:
         """The state of the test."""
         logs = [math.log(theirs / ours) for ours, theirs in self.pairs]
         errors = self.errors or [None] * len(logs)
-        speed = Metric.THROUGHPUT
-        return look([reading(speed, *pair) for pair in zip(logs, errors, strict=True)])
+        return look([reading(self.metric, *pair) for pair in zip(logs, errors, strict=True)])
 
     @property
     def done(self) -> bool:
@@ -106,7 +103,7 @@ class Finalist:
         """Take in a pair; `baseline`: the score of the script as it is."""
         if pair.gain is not None:
             self.pairs.append((baseline, pair.gain * baseline))
-            self.errors.append(None if pair.in_turn else pair.error)
+            self.errors.append(pair.error)
 
 
 def prove(
@@ -115,39 +112,33 @@ def prove(
     take: TakePair,
     out_of_time: Callable[[float], bool],
     report: Callable[[str], None],
-    seconds: float,
 ) -> None:
     """Run rounds until every finalist is settled or the time is up; `take` measures a pair.
 
-    Where the time is short the first finalist has it. `seconds`: what a pair is expected to take,
-    as long as none has told.
+    A pair begins if there is time for what the last one of the finalist took; the first one begins
+    before the end. Where the time is short the first finalist has it.
     """
-    costs = {finalist.name: seconds for finalist in finalists}
-    finished: set[str] = set()
-    told = begun = False
+    costs = {finalist.name: 0.0 for finalist in finalists}
+    told = False
     for number in range(MOST_PAIRS):
-        ahead = [one for one in finalists if not (one.done or one.name in finished)]
+        ahead = [one for one in finalists if not one.done]
         if not ahead or baseline.failure is not None:
             return
         whole = sum(costs[finalist.name] for finalist in ahead)
-        if len(ahead) > 1 and out_of_time(whole + (PROOF_ROUNDS - 1) * costs[ahead[0].name]):
+        if len(ahead) > 1 and out_of_time(whole + costs[ahead[0].name]):
             if not told:
                 others = ", ".join(finalist.name for finalist in ahead[1:])
                 report(f"time is short: {ahead[0].name} is launched without {others}")
             told, ahead, whole = True, ahead[:1], costs[ahead[0].name]
-        if out_of_time(whole if begun else TRUST * whole):
+        if out_of_time(whole):
             report("the budget ended before the proof was complete")
             return
-        begun = True
         for finalist in ahead:
-            proven = finalist.live and finalist.look().proven
             try:
-                pair = take(finalist.settings, number, proven)
+                pair = take(finalist.settings, number)
             except NotLive as obstacle:
-                why = "the gain is proven" if proven else "the time is up"
-                report(f"{finalist.name}: no more pairs, {why}: {obstacle}")
-                finished.add(finalist.name)
-                continue
+                report(f"{finalist.name}: no more pairs, the time is up: {obstacle}")
+                return
             costs[finalist.name] = pair.seconds
             if any(t.record.status == "timeout" for t in (pair.baseline, pair.finalist)):
                 if out_of_time(0.0):
