@@ -5,7 +5,6 @@ The launches themselves, their sandboxes and their outcomes, are `trials/trial_l
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import time
@@ -14,7 +13,6 @@ from functools import partial
 
 from gpurun.errors import GpurunError
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.measure.other_programs import crowd_out
 from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.live_pair import PairEnd, PairSide, run_live_pair
 from gpurun.pairs.obstacle import sharing_obstacle
@@ -26,10 +24,6 @@ from gpurun.trials.outcome import Outcome
 from gpurun.trials.prestart import has_several_slots
 from gpurun.trials.trial_launcher import TrialLauncher
 from gpurun.trials.turn_fifos import fifo_obstacle
-
-CROWDED_ERROR = 0.2
-"""Where other programs leave too few cores, one launch may have a core while the other shares one,
-for as long as the pair lasts: launches then differ far beyond what their turns show."""
 
 
 class LiveLaunches:
@@ -119,10 +113,8 @@ class LiveLaunches:
                 zip(requests, end.exit_codes, end.peaks, strict=True)
             )
         ]
-        failure, ratio = _pair_failure(end, outcomes), end.ratio
-        if ratio is not None and crowd_out([one.result for one in outcomes]):
-            ratio = replace(ratio, error=math.hypot(ratio.error, CROWDED_ERROR))
-        return PairOutcome(outcomes[0], outcomes[1], ratio, failure, end.seconds)
+        failure = _pair_failure(end, outcomes)
+        return PairOutcome(outcomes[0], outcomes[1], end.ratio, failure, end.seconds)
 
     def _side(self, request: LaunchRequest) -> PairSide:
         return PairSide(
