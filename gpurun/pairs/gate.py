@@ -22,8 +22,10 @@ from gpurun.records.bench.metrics import Metric
 LOOKS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 REGRESSION_ERROR, PASS_ERROR = 0.01, 0.05
 """SPEC: the chance of a false regression and of a false pass, over all looks."""
-LAST_OF_REGRESSION, LAST_OF_PASS = 0.6, 0.36
-"""The share of each that the last look spends; the others spend equal parts of the rest."""
+LAST_OF_REGRESSION, LAST_OF_PASS = 0.7, 0.5
+"""The share of each that the last look spends; the others spend equal parts of the rest. Fitted to
+recorded pairs: with 0.6 and 0.36, 12 pairs find 94.5 % of losses of 8 % and leave 9.9 % of equal
+trees undecided; with these, 95.3 and 7.9 %."""
 IRRELEVANT = 0.01
 """SPEC: a slowdown not proven above this is no regression; the threshold, where that is less."""
 
