@@ -213,7 +213,7 @@ def test_turns_that_say_little_ask_for_more_pairs(tmp_path: Path) -> None:
     assert counts[0] < counts[1]
 
 
-def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mixed(
+def test_what_fails_beside_a_partner_is_launched_in_turn_and_both_kinds_count(
     tmp_path: Path,
 ) -> None:
     launcher = Live(tmp_path, [0.3])
@@ -227,11 +227,12 @@ def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mix
 
     launcher.run_pair = run_pair  # type: ignore[method-assign]
     one.run()
-    assert launcher.turns.startswith("bc(bc)(cb)(cb)" + "cb" + "cbbc")
+    assert launcher.turns.startswith("bc(bc)(cb)(cb)" + "cb" + "bccb")
     assert findings.in_turn == "a live pair failed: OSError: address in use"
-    assert findings.verdict is Verdict.PASS
-    assert set(findings.figures(Metric.THROUGHPUT)) == {(1000.0, 1000.0)}
-    assert len(launcher.turns) == len("bc(bc)(cb)(cb)") + 2 * len(findings.pairs)
+    live, *in_turn = findings.figures(Metric.THROUGHPUT)
+    assert live[1] == pytest.approx(1000.0 * math.exp(-0.3))
+    assert set(in_turn) == {(1000.0, 1000.0)}
+    assert len(launcher.turns) == len("bc(bc)(cb)(cb)") + 2 * len(in_turn)
 
 
 def test_one_live_pair_that_fails_takes_nothing_from_the_others(tmp_path: Path) -> None:

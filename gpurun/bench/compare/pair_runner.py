@@ -150,7 +150,6 @@ class PairRunner:
             self.launcher, rule, self._remember, self._refuse_alone, lambda: self._late(engine)
         )
         engine.in_turn = obstacle(findings.first, self.launcher.mode)
-        engine.seconds = sum(launch.seconds for launch in findings.first)
         self._note_in_turn(engine)
         while findings.result is None or findings.result.verdict is Verdict.MORE:
             if self._late(engine):
