@@ -34,7 +34,8 @@ WIDENING = math.sqrt((1 + 0.3) / (1 - 0.3))
 """The effect of AR(1) noise, whose neighbours are correlated by 0.3 (SPEC), on the error of a mean.
 """
 IN_TURN_SD = 0.025
-"""Launches one after the other: 0.9 % on a quiet machine, 10 % and more on a shared one."""
+"""Launches one after the other. Set by hand, not fitted: 0.9 % was seen on a quiet machine, 10 %
+and more on a shared one. `scripts/record_live_pairs.py --in-turn` records what would fit it."""
 LIVE_SD = 0.012
 """Live pairs (`scripts/recordings/live_pairs.json`): 0.6 % over 49 pairs of eleven workloads, 0.9 %
 at most; 0.1 % where a GPU sets the pace, 2 % where its loader does, 5 % of a GPU training that the
