@@ -334,7 +334,7 @@ def test_the_report_names_the_culprit_its_author_and_what_is_skipped(tmp_path: P
     assert lines[0] == (
         f'FOUND train|er: 090909090 "Change 9" by An Author ({len(found.pairs)} pairs)'
     )
-    assert lines[1] == "  throughput −10.6 % (−15.4 % to −1.3 %) against its parent"
+    assert lines[1] == "  throughput −10.7 % (−14.4 % to −4.4 %) against its parent"
     assert lines[2].endswith(" 000000000..161616161")
     assert '  skipped 121212121 "Change 12" by An Author: setup failed: no compiler' in lines
     assert lines[-1] == "see git show 090909090"

@@ -24,7 +24,7 @@ from gpurun.report.comparison_text import comparison_lines
 from gpurun.trials.stop_rules import WHOLE, later_rule
 from tests.unit.bench_launches import BENCHMARK, launch
 
-QUIET = mock.patch("gpurun.pairs.estimate.IN_TURN_SD", 0.003)
+QUIET_SD = 0.003
 """A machine on which equal launches hardly differ: texts hold no assumption of `gpurun`."""
 
 
@@ -32,7 +32,7 @@ def found(currents: list[float]) -> Findings:
     pairs = [Pair(launch("baseline", 1000.0), launch("current", rate)) for rate in currents]
     findings = Findings(pairs=pairs, gated=dict(BENCHMARK.thresholds))
     gated = findings.gated.items()
-    with QUIET:
+    with mock.patch("gpurun.pairs.estimate.IN_TURN_SD", QUIET_SD):
         findings.result = judge([Gated(m, findings.figures(m), x) for m, x in gated])
     return findings
 
