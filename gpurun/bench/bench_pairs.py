@@ -18,13 +18,6 @@ Tell = Callable[[str], None]
 """Hears what happens, a line each."""
 
 
-def tell_once(line: str, notes: list[str], tell: Tell) -> None:
-    """Tell a line that belongs among the notes of a report, too; each once."""
-    if line not in notes:
-        notes.append(line)
-        tell(line)
-
-
 def bench_engine(
     launcher: Launcher,
     rule: StopRule,
@@ -46,11 +39,6 @@ def bench_engine(
     return PairEngine(
         lambda first, second: launcher.run_pair((first, second), rule), alone, note, late
     )
-
-
-def expected_seconds(launcher: Launcher, in_turn: str) -> float:
-    """Seconds that another pair may take."""
-    return 2 * launcher.expected if in_turn else launcher.expected_pair
 
 
 def obstacle(first: Sequence[Launch], mode: Mode) -> str:

@@ -5,21 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gpurun.pairs.expected_seconds import CORES_FOR_TWO, SideSeconds, live_pair_seconds
-from gpurun.trials.prestart import CORES_EACH
-from gpurun.tuner.proof.time_for_proof import (
-    LEAST_PROOF_ROUNDS,
-    TRUST,
-    kept_for_proof,
-    least_for_proof,
-)
 from gpurun.tuner.search.screening import StartupSeconds
 from gpurun.tuner.trial_length import SCREEN_SHARE, budget_flag, launched_again
 from gpurun.tuner.tuning_trial import Trial
 
-LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
-"""The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
-
+LEAST_PAIRS = 2
+"""The gain test claims nothing of fewer pairs."""
+LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PAIRS
+"""The shortest tuning: two of the script as it is, one value, both sides of the proof's pairs."""
+PROOF_SHARE = 0.5
+"""SPEC: the search of what is to be proven ends when this part is left of what the script as it is
+left of the budget."""
 COMPILED_BEFORE = 0.7
 """A launch that started in less than this part of the slowest start with the same compiler settings
 found in the trials' caches what it needed: the next like it will not be shorter."""
@@ -33,33 +29,28 @@ class TimeBudget:
     """Seconds by the monotonic clock. `batch_to_come`: whether another batch size will be tried.
 
     `slow_start(knob)`: whether a setting of this name takes time to start, at first above all.
-    `live`: whether the proof measures live pairs. `epoch_steps`: steps of an epoch, None where it
-    is not known. `proven`: whether the finalist's proof is over,
-    so that a further one may have all that is left.
+    `pair_seconds`: what the last pair of the proof took, 0 before the first. `proven`: whether the
+    finalist's proof is over, so that a further one may have all that is left. `deadline`: its end.
     """
 
     def __init__(
         self,
         deadline: float,
         slow_start: Callable[[str], bool],
-        cores: int = CORES_FOR_TWO,
         budget: float | None = None,
     ) -> None:
         """`budget`: as the user gave it, a part of which may be spent; None: all that is left."""
         self.budget = budget or deadline - time.monotonic()
         self.batch_to_come = False
-        self.live = False
-        self.epoch_steps: int | None = None
+        self.pair_seconds = 0.0
         self.proven = False
-        self._deadline = deadline
+        self.deadline = deadline
+        self._for_proof = 0.0
+        """Seconds that the search leaves for the proof of what it found."""
         self._slow_start = slow_start
-        self._cores = cores
         self._whole: Trial | None = None
         self._whole_seconds = 0.0
         self._saved = 0.0
-        self._imports = 0.0
-        """Seconds that a process takes longer if it is not started early. If several may wait, the
-        baseline's was started early, and only the first launch shows this."""
         self._kept = 0.0
         """Seconds that were last kept for the proof of something that the search had found."""
         self.tried = False
@@ -95,7 +86,7 @@ class TimeBudget:
     @property
     def left(self) -> float:
         """Seconds left of the budget; negative once it is spent."""
-        return self._deadline - time.monotonic()
+        return self.deadline - time.monotonic()
 
     @property
     def usual(self) -> float:
@@ -110,7 +101,8 @@ class TimeBudget:
         `probe`: its first launch. The one that was less disturbed says what a launch takes.
         `aside`: seconds that only this launch took.
         """
-        self._whole, self._saved, self._imports = whole, 0.0, 0.0
+        self._whole, self._saved = whole, 0.0
+        self._for_proof = PROOF_SHARE * self.left
         self.longest = max(self.longest, whole.record.seconds)
         self._whole_seconds = whole.record.seconds
         if probe is not None and probe.result is not None and whole.result is not None:
@@ -119,8 +111,6 @@ class TimeBudget:
             self._whole_seconds = min(whole.record.seconds, expected) - aside
         if started_early and whole.result is not None:
             self._saved = whole.result.seconds_to_torch or 0.0
-            first = probe.result if probe is not None and self._cores >= 2 * CORES_EACH else None
-            self._imports = max(self._saved, (first and first.seconds_to_torch) or 0.0)
 
     def launched(self, trial: Trial, started_early: bool) -> None:
         """Learn from a trial of the search. `started_early`: whether its process could be."""
@@ -142,7 +132,6 @@ class TimeBudget:
         whole = None if self._whole is None else self._whole.seconds_to_data
         if ours is not None and whole is not None:
             self._saved = max(self._saved, whole - ours)
-            self._imports = max(self._imports, self._saved)
 
     def again(self, trial: Trial) -> float:
         """Expected seconds of another launch like this one."""
@@ -166,27 +155,11 @@ class TimeBudget:
     # -- the proof -----------------------------------------------------------------------------
 
     def round_of(self, best: Trial, later: float = 0.0) -> float:
-        """Seconds of a round of the proof of these settings, whose start takes `later` longer."""
-        return self._round(best, self.again(best) + later)
+        """Seconds of a pair of the proof: what the last one took; before it, a launch of each side.
 
-    def _round(self, candidate: Trial, seconds: float) -> float:
-        """Seconds of a round whose candidate's launch takes `seconds`.
-
-        The processes of a live pair may not be started early.
+        The start of these settings takes `later` longer.
         """
-        if not self.live or self._whole is None:
-            return self.usual + seconds
-        steps = self.epoch_steps or 0
-        imports = self._imports
-        if not imports and self._whole.result is not None:
-            imports = self._whole.result.seconds_to_torch or 0.0  # each launch's own
-        sides = (
-            _side(self._whole, self.usual + self._imports, steps, imports),
-            _side(candidate, seconds + self._imports, steps, imports),
-        )
-        on_gpu = self._whole.result is not None and bool(self._whole.result.devices)
-        together, error = self._cores >= CORES_FOR_TWO, candidate.record.gain_error
-        return live_pair_seconds(*sides, together=together, on_gpu=on_gpu, error=error)
+        return (self.pair_seconds or self.usual + self.again(best)) + later
 
     def no_room_to_search(self, best: Trial, startup: StartupSeconds) -> bool:
         """True if a launch with such a start, and the proof after it, would not fit the budget.
@@ -200,19 +173,13 @@ class TimeBudget:
             return True
         if not self.tried and self._is_whole(best):
             return self.left - self.usual < self.usual + startup.first
-        round_seconds = self.round_of(best, startup.later)
-        kept = self._to_begin(round_seconds)
+        kept = self.usual  # so that a first pair begins
         if self.proven:
-            kept = least_for_proof(round_seconds)
+            kept = LEAST_PAIRS * self.round_of(best, startup.later)
         elif not self._is_whole(best):
-            kept = kept_for_proof(round_seconds, self.budget, self.live)
-            self._kept = kept
+            kept = self._kept = self._for_proof
         needed = self.again(best) + startup.first
         return self.left < needed + kept + self._kept_for_batch(best)
-
-    def _to_begin(self, round_seconds: float) -> float:
-        """Seconds that a first round needs so that it is begun, and comes to an end."""
-        return TRUST * round_seconds if self.live else round_seconds
 
     def _is_whole(self, trial: Trial) -> bool:
         """True for the launch of the script as it is, also once its gain of 1 was noted."""
@@ -233,10 +200,7 @@ class TimeBudget:
         its first round begin as long as nothing was found. The first trial may take its time if
         launches are long: see `no_room_to_search`.
         """
-        shortest = 0.0
-        if self._whole is not None:
-            shortest = self._to_begin(self._round(self._whole, self.usual))
-        room = self.left - max(shortest, 0.0 if self.proven else self._kept)
+        room = self.left - max(self.usual, 0.0 if self.proven else self._kept)
         if not self.tried and room < AMPLE * self.usual:
             room = self.left - self.usual
         return max(min(room, self._screen_share), DISTURBED * self.usual)
@@ -244,14 +208,6 @@ class TimeBudget:
     @property
     def _screen_share(self) -> float:
         return SCREEN_SHARE * self.budget
-
-
-def _side(trial: Trial, launch: float, epoch_steps: int, imports: float) -> SideSeconds:
-    """A side of a live pair, less than its launch by what the trial took after its start."""
-    after = trial.record.seconds - _start(trial)
-    step = _step(trial)
-    start = max(0.0, launch - after)
-    return SideSeconds(start, step, epoch_steps * step, min(imports, start))
 
 
 def _step(trial: Trial) -> float:

@@ -13,7 +13,6 @@ from gpurun.pairs.obstacle import CONTEXT_BYTES
 from gpurun.records.effects import ALLOW_ALL
 from gpurun.records.tuning import TrialRecord
 from gpurun.tuner import knob_calls
-from gpurun.tuner.proof.time_for_proof import LEAST_PROOF_ROUNDS, LIVE_PAIRS
 from gpurun.tuner.search.combined_trial import likely_changes
 from gpurun.tuner.search.screening import SearchState
 from gpurun.tuner.search.worth_a_trial import not_worth_a_trial
@@ -22,6 +21,8 @@ from gpurun.tuner.trial_length import SCREEN_SHARE, budget_flag
 
 AS_IT_IS = 2
 """Trials of the script as it is before the search."""
+FEW, MORE = 2, 3
+"""Two pairs settle most proofs, and the third one those that differ."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,12 @@ def _time(trials: int, ground: PreviewInputs, times: TimeBudget) -> str:
     """An upper bound: a gain that is found early spares trials."""
     each, rounds = times.usual, times.round_of(ground.state.best)
     kind = "launches of each side one after the other" if ground.in_turn else "live pairs"
-    whole = trials * each + LIVE_PAIRS * rounds
+    whole = trials * each + MORE * rounds
     limit = f"; the budget of {duration(times.budget)} ends it" if whole > times.budget else ""
     why = f" ({ground.in_turn})" if ground.in_turn else ""
     return (
         f"time: up to {count(trials, 'trial')} of about {duration(each)}, then "
-        f"{LEAST_PROOF_ROUNDS} to {LIVE_PAIRS} {kind}{why} of about {duration(rounds)}: "
+        f"{FEW} to {MORE} {kind}{why} of about {duration(rounds)}: "
         f"about {duration(whole)} in all{limit}"
     )
 

@@ -17,7 +17,6 @@ from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
-from gpurun.measure.other_programs import shared_cores
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import PAIR_SIDES, LadderRow, TrialPurpose, TrialRecord, Unproven
@@ -83,9 +82,7 @@ class TuningRun:
         self.findings = TuningFindings()
         self._trials = trials
         self._view = view
-        self._time = TimeBudget(
-            deadline, lambda knob: self._knob(knob).startup_seconds > 0, shared_cores(), budget
-        )
+        self._time = TimeBudget(deadline, lambda knob: self._knob(knob).startup_seconds > 0, budget)
         self._objective = options.aim
         self._allowed = frozenset(map(Effect, options.allowed))
         asked = [a for a in options.tuned_arguments if Effect(a.effect) in self._allowed]
@@ -148,7 +145,6 @@ class TuningRun:
         state = SearchState(dict(base), probe, facts, self._judge([], base))
         self._time.baseline(probe, bool(self._trials.prestart_modules))
         in_turn = self._proofs.obstacle(state.settings, facts, [])
-        self._time.live = not in_turn
         batches = other_batches(state.facts, self.options)
         ground = PreviewInputs(
             self._knobs(), self._allowed, state, batches, in_turn, self._most_trials
@@ -234,7 +230,7 @@ class TuningRun:
         )
         self.findings.facts = facts
         self._trials.training_loaders = facts.training_loaders
-        self._time.epoch_steps = epoch = steps_per_epoch(probe.log)
+        epoch = steps_per_epoch(probe.log)
         plan = TrialPlan(facts, epoch, self._time.budget, self._objective)
         self._rule, self.findings.second_epoch_budget = plan.rule, plan.budget_needed
         self._decide(plan.described)
@@ -268,7 +264,6 @@ class TuningRun:
             self._decide(line)
         self._rule = plan.rule
         self._time.baseline(trial, bool(self._trials.prestart_modules), probe, plan.aside)
-        self._time.live = not self._proofs.obstacle(base, facts, [])
         shown = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return SearchState(
             settings=dict(base),

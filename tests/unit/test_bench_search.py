@@ -88,14 +88,16 @@ def test_live_pairs_need_fewer_pairs_than_launches_in_turn() -> None:
     assert cost["live"] < cost["gauss"]
 
 
-def test_pairs_in_turn_and_live_pairs_are_not_mixed() -> None:
+def test_pairs_in_turn_and_live_pairs_count_together() -> None:
     found = begun(1)
-    wanted = Measure("1", "0", against_first=True)
-    for _ in range(7):
-        found = with_pair(found, wanted, 0.5)
+    for _ in range(2):
+        found = with_pair(found, Measure("1", "0", against_first=True), 0.5)
+    before = next_action(found, PLAN).lost
     live = replace(found.pairs[0], error=0.01, throughput_of_commit=1.0)
-    found = replace(found, pairs=(*found.pairs, live))
-    assert next_action(found, PLAN).lost.slowdown is None, "one live pair is before the first look"
+    after = next_action(replace(found, pairs=(*found.pairs, live)), PLAN).lost
+    assert before.interval is not None
+    assert after.interval is not None
+    assert after.interval[1] - after.interval[0] < before.interval[1] - before.interval[0]
 
 
 def test_an_undecided_commit_is_left_out_and_its_neighbour_is_asked() -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.arguments.main_flags import parse
-from gpurun.arguments.options import Objective
 from gpurun.knobs import find
 from gpurun.knobs.api import Effect
 from gpurun.measure.run_events import read_run
@@ -74,17 +73,15 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
         assert trial.evidence.seed == number, "both of a pair share a seed"
         return trial
 
-    def take(settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
-        assert not live_only, "launches in turn prove nothing that must stay live"
+    def take(settings: Mapping[str, Any], number: int) -> PairResult:
         sides = zip(PAIR_SIDES, ({}, settings), strict=True)
         ours, theirs = (launch(purpose, side, number) for purpose, side in sides)
-        gain = gain_of(Pair(ours, theirs), Objective.THROUGHPUT)
-        return PairResult(ours, theirs, gain, 1.0, in_turn="it was recorded so")
+        gain = gain_of(Pair(ours, theirs))
+        return PairResult(ours, theirs, gain, 1.0)
 
     def proven(finalists: list[Finalist], best: Trial) -> Finalist:
         findings.baseline = Finalist("baseline", {})
-        seconds = best.record.seconds
-        prove(findings.baseline, finalists, take, lambda _: not waiting, lambda _: None, seconds)
+        prove(findings.baseline, finalists, take, lambda _: not waiting, lambda _: None)
         return findings.baseline
 
     assert told.chosen is not None

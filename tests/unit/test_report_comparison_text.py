@@ -11,7 +11,7 @@ from gpurun.bench.unfinished import Unfinished, worst_with_others
 from gpurun.report.comparison_text import MARKER, comparison_markdown
 from tests.conftest import REPOSITORY
 from tests.unit.bench_launches import launch
-from tests.unit.test_bench_document import QUIET, document, found
+from tests.unit.test_bench_document import QUIET_SD, document, found
 
 
 def golden(name: str) -> str:
@@ -22,7 +22,7 @@ def markdown(findings: Findings) -> str:
     """That of the document, with the assumption by which these were judged."""
     one = document(findings)
     assert one.method is not None
-    return comparison_markdown(replace(one, method=replace(one.method, prior_sd=QUIET.sd)))
+    return comparison_markdown(replace(one, method=replace(one.method, prior_sd=QUIET_SD)))
 
 
 def test_a_pass() -> None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from gpurun.pairs.engine import NotLive
-from gpurun.pairs.estimate import Reading
+from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, Reading
 from gpurun.pairs.gain import MOST_PAIRS, look
-from gpurun.pairs.priors import IN_TURN, LIVE
 from gpurun.tuner.proof.paired_proof import Finalist, PairResult, TakePair, proof_of, prove
 from tests.unit.tuner_trials import trial
 
@@ -23,8 +22,7 @@ class Pairs:
     """Pairs of a given gain, live until the pair of the number `in_turn`.
 
     `failing`: (side, number of the pair) that falls over; side 0 is the baseline. The launches' own
-    rates are those of a disturbed machine where pairs are live: only the turns count. `must`: for
-    each pair that was asked for, whether it had to be live.
+    rates are those of a disturbed machine where pairs are live: only the turns count.
     """
 
     def __init__(
@@ -37,18 +35,14 @@ class Pairs:
         seconds: float = 1.0,
     ) -> None:
         self.taken: list[tuple[int, Mapping[str, Any]]] = []
-        self.must: list[bool] = []
         self._gain, self._scatter, self._in_turn = gain, scatter, in_turn
         self._failing, self._seconds = failing, seconds
 
-    def __call__(self, settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
+    def __call__(self, settings: Mapping[str, Any], number: int) -> PairResult:
         self.taken.append((number, settings))
-        self.must.append(live_only)
-        why = "a port is taken" if number >= self._in_turn else ""
-        if why and live_only:
-            raise NotLive(why)
+        in_turn = number >= self._in_turn
         gain = self._gain * self._scatter[number % len(self._scatter)]
-        rates: list[float | None] = [100.0, 100.0 * gain if why else 10.0]
+        rates: list[float | None] = [100.0, 100.0 * gain if in_turn else 10.0]
         if self._failing is not None and self._failing[1] == number:
             rates[self._failing[0]] = None
         sides = [
@@ -56,7 +50,7 @@ class Pairs:
             for rate, knobs in zip(rates, ({}, settings), strict=True)
         ]
         known = None if None in rates else gain
-        return PairResult(sides[0], sides[1], known, self._seconds, 0.0 if why else 0.01, why)
+        return PairResult(sides[0], sides[1], known, self._seconds, None if in_turn else 0.01)
 
     @property
     def numbers(self) -> list[int]:
@@ -68,13 +62,10 @@ def proven(
     *finalists: Finalist,
     baseline: Finalist | None = None,
     out_of_time: Callable[[float], bool] = lambda _: False,
-    seconds: float = 1.0,
 ) -> list[str]:
     """What the proof of these finalists tells."""
     told: list[str] = []
-    prove(
-        baseline or Finalist("baseline", {}), [*finalists], pairs, out_of_time, told.append, seconds
-    )
+    prove(baseline or Finalist("baseline", {}), [*finalists], pairs, out_of_time, told.append)
     return told
 
 
@@ -121,7 +112,7 @@ def test_launches_in_turn_have_their_own_prior_and_prove_a_large_gain_too() -> N
     assert proof.settled
     assert proof.speedup == pytest.approx(3.0, rel=0.02)
     logs = [math.log(theirs / ours) for ours, theirs in one.pairs]
-    assert one.look() == look([Reading(log) for log in logs], IN_TURN)
+    assert one.look() == look([Reading(log, 0.0, IN_TURN_SD) for log in logs])
 
 
 @pytest.mark.parametrize("in_turn", [0.0, math.inf])
@@ -154,13 +145,24 @@ def test_pairs_that_agree_with_nothing_end_with_the_last_look() -> None:
 def test_live_pairs_are_judged_by_their_prior_and_their_own_errors() -> None:
     proven(Pairs(1.3), one := chosen())
     readings = [
-        Reading(math.log(theirs / ours), error)
+        Reading(math.log(theirs / ours), error or 0.0, LIVE_SD)
         for (ours, theirs), error in zip(one.pairs, one.errors, strict=True)
     ]
-    assert one.look() == look(readings, LIVE)
+    assert one.look() == look(readings)
 
 
 # -- time ------------------------------------------------------------------------------------------
+
+
+def test_a_pair_begins_if_there_is_time_for_what_the_last_one_took() -> None:
+    for left, numbers in ((-1.0, []), (6.0, [0]), (19.0, [0]), (21.0, [0, 1])):
+        pairs = Pairs(1.05, seconds=10.0)
+
+        def out_of_time(needed: float, left: float = left, pairs: Pairs = pairs) -> bool:
+            return left - 10.0 * len(pairs.taken) < needed
+
+        proven(pairs, chosen(), out_of_time=out_of_time)
+        assert pairs.numbers == numbers
 
 
 def test_the_budget_ends_the_proof_between_pairs() -> None:
@@ -169,17 +171,6 @@ def test_the_budget_ends_the_proof_between_pairs() -> None:
     assert pairs.numbers == [0]
     assert told[-1] == "the budget ended before the proof was complete"
     assert not one.done
-
-
-def test_the_first_pair_begins_with_half_of_its_expected_time_and_no_later_one_does() -> None:
-    for left, numbers in ((4.0, []), (6.0, [0]), (19.0, [0]), (21.0, [0, 1])):
-        pairs = Pairs(1.05, seconds=10.0)
-
-        def out_of_time(needed: float, left: float = left, pairs: Pairs = pairs) -> bool:
-            return left - 10.0 * len(pairs.taken) < needed
-
-        proven(pairs, chosen(), out_of_time=out_of_time, seconds=10.0)
-        assert pairs.numbers == numbers
 
 
 def test_where_time_is_short_it_is_for_the_first_finalist() -> None:
@@ -192,11 +183,14 @@ def test_where_time_is_short_it_is_for_the_first_finalist() -> None:
 
 
 def test_a_pair_that_the_end_of_the_budget_cut_off_is_no_failure_of_the_finalist() -> None:
-    def cut_off(settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
-        late = trial(None, settings, status="timeout", reason="given up after 9 s")
-        return PairResult(trial(100.0), late, None, 9.0, in_turn="a port is taken")
+    over = []
 
-    told = proven(cut_off, one := chosen(), out_of_time=lambda needed: needed <= 0)
+    def cut_off(settings: Mapping[str, Any], number: int) -> PairResult:
+        over.append(True)
+        late = trial(None, settings, status="timeout", reason="given up after 9 s")
+        return PairResult(trial(100.0), late, None, 9.0)
+
+    told = proven(cut_off, one := chosen(), out_of_time=lambda needed: bool(over))
     assert told[-1] == "the budget ended in the middle of a round"
     assert one.failure is None
 
@@ -204,48 +198,35 @@ def test_a_pair_that_the_end_of_the_budget_cut_off_is_no_failure_of_the_finalist
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
-def test_live_pairs_and_launches_in_turn_are_not_mixed() -> None:
+def test_live_pairs_and_launches_in_turn_count_together_each_by_its_kind() -> None:
     pairs, one = Pairs(1.05, in_turn=1), chosen()
     one.pairs, one.errors, one.earlier_pairs = [(100.0, 104.0)], [0.01], 1
     proven(pairs, one, out_of_time=lambda _: len(pairs.taken) == 2)
     assert pairs.numbers == [0, 1]
-    assert (len(one.pairs), one.errors, one.earlier_pairs) == (1, [], 0)
+    assert (len(one.pairs), one.errors, one.earlier_pairs) == (3, [0.01, 0.01, None], 1)
     assert not one.live
+    sds = (LIVE_SD, LIVE_SD, IN_TURN_SD)
+    readings = [
+        Reading(math.log(theirs / ours), error or 0.0, sd)
+        for (ours, theirs), error, sd in zip(one.pairs, one.errors, sds, strict=True)
+    ]
+    assert one.look() == look(readings)
 
 
-def test_a_gain_that_live_pairs_have_proven_stays_where_later_ones_fail() -> None:
-    pairs, one = Pairs(1.6, scatter=(1.0, 1.25, 0.9), in_turn=4), chosen()
-    told = proven(pairs, one)
-    assert told[-1] == "chosen: no more pairs, the gain is proven: a port is taken"
-    assert pairs.numbers == [0, 1, 2, 3, 4]
-    assert not pairs.must[0]
-    assert pairs.must[-1], "it is proven by four"
-    assert len(one.pairs) == 4
-    assert one.live
-    assert one.look().significant
-    assert not one.settled
+def test_a_live_pair_that_fails_too_late_to_launch_in_turn_ends_the_proof() -> None:
+    def late(settings: Mapping[str, Any], number: int) -> PairResult:
+        raise NotLive("a port is taken")
 
-
-def test_where_one_finalist_is_proven_and_no_longer_live_the_other_goes_on() -> None:
-    class OneStops(Pairs):
-        def __call__(self, settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
-            self._in_turn = 4 if "a" in settings else math.inf
-            return super().__call__(settings, number, live_only)
-
-    pairs, one, other = OneStops(1.6, scatter=(1.0, 1.25, 0.9)), chosen(), larger()
-    told = proven(pairs, one, other)
-    assert told.count("chosen: no more pairs, the gain is proven: a port is taken") == 1
-    assert (len(one.pairs), one.live, one.settled) == (4, True, False)
-    assert one.look().proven
-    assert other.settled
-    assert len(other.pairs) > 4
+    told = proven(late, one := chosen())
+    assert told == ["chosen: no more pairs, the time is up: a port is taken"]
+    assert one.failure is None
 
 
 def test_a_finalist_that_fails_is_out_and_the_other_goes_on() -> None:
     class OneFails(Pairs):
-        def __call__(self, settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
+        def __call__(self, settings: Mapping[str, Any], number: int) -> PairResult:
             self._failing = (1, 0) if "a" in settings else None
-            return super().__call__(settings, number, live_only)
+            return super().__call__(settings, number)
 
     pairs, one, other = OneFails(3.0), chosen(), larger()
     proven(pairs, one, other)

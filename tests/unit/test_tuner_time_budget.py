@@ -11,7 +11,6 @@ import pytest
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import EpochEvent, ProcessEvent
-from gpurun.records.result import DeviceUse
 from gpurun.tuner.search.screening import StartupSeconds
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.tuning_trial import Trial
@@ -71,15 +70,21 @@ def test_what_found_all_compiled_is_launched_no_faster_the_next_time() -> None:
     assert times.again(other) < 12.0, "another mode is compiled anew"
 
 
-def test_the_search_ends_where_four_rounds_of_the_proof_would_not_fit_any_more() -> None:
-    """SimpleNet on an H200 in 2 minutes: three rounds were kept, and three could not prove x9."""
+def test_the_search_leaves_half_of_what_the_script_as_it_is_left_to_the_proof_of_a_find() -> None:
     times = timetable(100)
+    times.deadline -= 20.0  # spent by now
     times.baseline(launch(100, 8.0, to_data=1.0), started_early=False)
-    best = launch(900, 8.0, to_data=1.0)
-    times.launched(best, started_early=False)
-    times._deadline -= 20.0  # spent by now
-    assert times.no_room_to_search(best, StartupSeconds(first=13.0, later=1.0))
-    assert not times.no_room_to_search(best, StartupSeconds(first=11.0, later=1.0))
+    times.launched(best := launch(900, 8.0, to_data=1.0), started_early=False)
+    assert not times.no_room_to_search(best, StartupSeconds(first=31.0))
+    assert times.no_room_to_search(best, StartupSeconds(first=33.0))
+
+
+def test_a_pair_is_expected_to_take_what_the_last_one_took() -> None:
+    times = timetable(100)
+    times.baseline(whole := launch(100, 8.0, to_data=1.0), started_early=False)
+    assert times.round_of(whole) == 16.0, "a launch of each side, as long as there was none"
+    times.pair_seconds = 21.0
+    assert times.round_of(whole) == 21.0
 
 
 def test_something_is_tried_however_slow_the_script_is() -> None:
@@ -92,7 +97,7 @@ def test_something_is_tried_however_slow_the_script_is() -> None:
     assert not times.no_room_to_search(beside, StartupSeconds(first=40.0)), "it is the same"
     assert times.screen_limit() == pytest.approx(140.0, abs=1.0), "so long it may take"
     times.launched(launch(38, 70.0, to_data=1.0), started_early=False)
-    times._deadline -= 100.0  # spent by now
+    times.deadline -= 100.0  # spent by now
     assert times.no_room_to_search(baseline, StartupSeconds(first=40.0, later=1.0)), "only at first"
 
 
@@ -101,37 +106,22 @@ def test_a_trial_of_the_search_gets_a_share_of_the_budget_and_leaves_the_proof_i
     times.baseline(launch(100, 6.0, to_data=1.0), started_early=False)
     assert times.screen_limit() == pytest.approx(80.0, abs=1.0)
     nearly_over = timetable(60)
-    nearly_over._deadline -= 20.0  # spent by now
+    nearly_over.deadline -= 20.0  # spent by now
     nearly_over.baseline(launch(100, 10.0, to_data=1.0), started_early=False)
     nearly_over.launched(launch(100, 10.0, to_data=1.0), started_early=False)
-    assert nearly_over.screen_limit() == pytest.approx(20.0, abs=1.0), "a round is left"
-    nearly_over.live = True
-    assert nearly_over.screen_limit() == pytest.approx(24.0, abs=1.0), "a live pair can begin"
+    assert nearly_over.screen_limit() == pytest.approx(24.0, abs=1.0), "a pair can begin"
 
 
 def test_a_trial_takes_nothing_of_what_is_kept_for_the_proof_of_a_find() -> None:
     """Seen: a slower setting took 20 s of the 60 s left, and one live pair was measured."""
-    times = timetable(120)
+    times = timetable(200)
     times.baseline(launch(100, 6.0, to_data=1.0), started_early=False)
     times.launched(best := launch(150, 6.0, to_data=1.0), started_early=False)
-    times._deadline -= 55.0  # spent by now
+    times.deadline -= 80.0  # spent by now
     assert not times.no_room_to_search(best, StartupSeconds())
-    kept = 4 * 12.0
-    assert times.screen_limit() == pytest.approx(times.left - kept, abs=1.0)
+    assert times.screen_limit() == pytest.approx(times.left - 100.0, abs=1.0)
     times.proven = True
-    assert times.screen_limit() == pytest.approx(48.0, abs=1.0), "a share of the budget"
-
-
-def test_more_is_kept_for_the_proof_of_a_setting_whose_turns_scatter() -> None:
-    times = timetable(120)
-    times.live = True
-    times.baseline(launch(100, 6.0, to_data=1.0), started_early=False)
-    best = launch(150, 6.0, to_data=1.0)
-    exact, unsure = (
-        replace(best, record=replace(best.record, gain_error=error)) for error in (0.01, 0.2)
-    )
-    assert times.round_of(exact) == times.round_of(best)
-    assert times.round_of(unsure) == pytest.approx(times.round_of(best) + 10.0), "15 s of turns"
+    assert times.screen_limit() == pytest.approx(80.0, abs=1.0), "a share of the budget"
 
 
 def test_what_takes_more_than_its_share_to_start_is_not_even_begun() -> None:
@@ -161,83 +151,29 @@ def test_what_was_given_up_leaves_room_for_a_first_measured_trial() -> None:
     hung = launch(100, 30.0, to_data=1.0)
     record = replace(hung.record, status="timeout", samples_per_second=None)
     times.launched(replace(hung, record=record, result=None), started_early=False)
-    times._deadline -= 25.0  # spent by now
+    times.deadline -= 25.0  # spent by now
     assert not times.no_room_to_search(baseline, StartupSeconds())
     assert "before a trial of other settings was measured, 1 failed; try `" in times.too_small()
     times.launched(baseline, started_early=False)
-    times._deadline -= 6.0
+    times.deadline -= 6.0
     assert times.no_room_to_search(baseline, StartupSeconds()), "now a pair must be able to begin"
 
 
-def test_live_pairs_leave_more_to_the_search_than_launches_in_turn() -> None:
-    rooms = []
-    for live in (False, True):
-        times = TimeBudget(time.monotonic() + 120, lambda knob: False, cores=16)
-        times.live = live
-        whole = launch(100, 20.0, to_data=1.0)
-        assert whole.result is not None
-        on_gpu = replace(whole.result, devices=(DeviceUse("GPU", *(None,) * 13, (), None, 1.0),))
-        times.baseline(replace(whole, result=on_gpu), started_early=False)
-        best = launch(300, 20.0, to_data=1.0)
-        times.launched(best, started_early=False)
-        rooms.append(times.round_of(best))
-    assert rooms[1] < rooms[0]
-
-
-def test_only_what_was_found_has_more_than_one_round_kept_for_it() -> None:
+def test_only_what_was_found_has_more_than_a_launch_kept_for_it() -> None:
     """Seen: the search ended after 53 of 120 s with nothing found and five knobs untried."""
-    times = TimeBudget(time.monotonic() + 120, lambda knob: False, cores=2)
-    times._deadline -= 80.0  # spent by now
-    times.live = True
+    times = TimeBudget(time.monotonic() + 120, lambda knob: False)
+    times.deadline -= 20.0  # spent by now
     whole = launch(100, 7.0, to_data=1.0)
     times.baseline(whole, started_early=False)
+    times.deadline -= 60.0
     times.launched(launch(90, 10.0, to_data=1.0), started_early=False)
     assert not times.no_room_to_search(whole, StartupSeconds())
     times.launched(best := launch(200, 7.0, to_data=1.0), started_early=False)
     assert times.no_room_to_search(best, StartupSeconds())
 
 
-def test_a_side_of_a_live_pair_takes_its_start_and_not_what_its_trial_measured() -> None:
-    times = TimeBudget(time.monotonic() + 120, lambda knob: False, cores=2)
-    times.live = True
-    whole = launch(100, 10.0, to_data=1.0)
-    assert whole.result is not None
-    times.baseline(whole, started_early=False)
-    unknown = times.round_of(whole)
-    whole = replace(whole, result=replace(whole.result, startup_seconds=4.0))
-    times.baseline(whole, started_early=False)
-    assert times.round_of(whole) == pytest.approx(unknown - 2 * 6.0)
-
-
-def test_the_sides_of_a_live_pair_import_for_themselves() -> None:
-    rooms = []
-    for early in (False, True):
-        times = TimeBudget(time.monotonic() + 120, lambda knob: False, cores=16)
-        times.live = True
-        probe, whole = launch(100, 15.0, to_data=6.0), launch(100, 10.0, to_data=1.0)
-        assert probe.result is not None
-        probe = replace(probe, result=replace(probe.result, seconds_to_torch=5.0))
-        times.baseline(whole, early, probe)
-        rooms.append(times.round_of(whole))
-    assert rooms[1] == pytest.approx(rooms[0] + 5.0)
-
-
-def test_where_cores_are_few_the_sides_of_a_live_pair_still_import_at_the_same_time() -> None:
-    rooms = []
-    for seconds in (None, 4.0):
-        times = TimeBudget(time.monotonic() + 120, lambda knob: False, cores=2)
-        times.live = True
-        whole = launch(100, 10.0, to_data=6.0)
-        assert whole.result is not None
-        times.baseline(
-            replace(whole, result=replace(whole.result, seconds_to_torch=seconds)), False
-        )
-        rooms.append(times.round_of(whole))
-    assert rooms[1] == rooms[0] - 4.0
-
-
 def test_a_batch_size_to_come_has_its_room_once_something_was_kept() -> None:
-    times = timetable(100)
+    times = timetable(80)
     times.baseline(baseline := launch(100, 5.0, to_data=1.0), started_early=False)
     times.batch_to_come = True
     times.launched(best := launch(900, 20.0, to_data=1.0, compile="default"), started_early=False)

@@ -67,7 +67,7 @@ def told(
     probe = trial(100.0, seconds=8.0)
     probe = replace(probe, record=replace(probe.record, peak_memory_bytes=300 * MIB))
     knobs = [First(), Doubtful(), Slow(), Idle(), Idler(), Training()]
-    times = TimeBudget(time.monotonic() + budget, lambda knob: False, cores=16)
+    times = TimeBudget(time.monotonic() + budget, lambda knob: False)
     times.live = not in_turn
     times.baseline(probe, started_early=False)
     state = SearchState({}, probe, facts(), judge_of())

@@ -180,7 +180,7 @@ class BisectRunner:
             self.interruption.hold()
             measuring.close()
             launcher.close()
-            notes = (*self.found.notes, *measuring.notes)
+            notes = (*self.found.notes, *measuring.remember.lines)
             self.found = replace(self.found, notes=tuple(dict.fromkeys(notes)))
 
     def take_pairs(self, measuring: CommitLauncher, path: Path) -> None:

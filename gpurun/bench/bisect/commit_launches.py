@@ -10,14 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 
-from gpurun.bench.bench_pairs import (
-    BenchEngine,
-    Tell,
-    bench_engine,
-    expected_seconds,
-    obstacle,
-    tell_once,
-)
+from gpurun.bench.bench_pairs import BenchEngine, Tell, bench_engine, obstacle
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.bisect.culprit_search import Measure
 from gpurun.bench.trees.git import short
@@ -25,7 +18,7 @@ from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.bench.workload import Work
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.pairs.engine import Pair
+from gpurun.pairs.engine import Pair, ToldOnce
 from gpurun.records.spec import StopRule, Trees
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import WHOLE, first_rule, later_rule
@@ -56,17 +49,20 @@ class CommitLauncher:
     make: Callable[[str], AbstractContextManager[Sides]]
     interruption: SignalGuard
     tell: Tell
-    notes: list[str] = field(init=False, default_factory=list)
     _rule: StopRule | None = field(init=False, default=None)
     _work: Work | None = field(init=False, default=None)
     _trees: dict[str, tuple[Sides, ExitStack]] = field(init=False, default_factory=dict)
     _engine: BenchEngine | None = field(init=False, default=None)
 
+    def __post_init__(self) -> None:
+        self.remember = ToldOnce(self.tell)
+        """Tells a line that belongs into the report, too."""
+
     def estimate(self, wanted: Measure) -> float:
         """Seconds that a pair may take, with first launches of trees that are not here."""
         missing = {wanted.commit, wanted.against} - self._trees.keys()
-        in_turn = "" if self._engine is None else self._engine.in_turn
-        return expected_seconds(self.launcher, in_turn) + len(missing) * self.launcher.longest
+        pair = 0.0 if self._engine is None else self._engine.seconds
+        return pair + len(missing) * self.launcher.longest
 
     def pair(self, wanted: Measure, number: int) -> Pair[Launch]:
         """The pair of this number, `against` first; or `Unmeasurable`."""
@@ -99,10 +95,6 @@ class CommitLauncher:
         """Remove all trees."""
         for commit in list(self._trees):
             self.drop(commit)
-
-    def remember(self, line: str) -> None:
-        """Tell a line that belongs into the report, too."""
-        tell_once(line, self.notes, self.tell)
 
     def _first(self, commit: str) -> None:
         """Make the tree of a commit, and launch it to warm it up; GOOD before all others."""

@@ -22,7 +22,6 @@ from dataclasses import dataclass, replace
 from gpurun.bench.trees.git import short
 from gpurun.errors import ExitCode
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, MetricResult, Verdict, judge
-from gpurun.pairs.priors import speed_prior
 from gpurun.records.bench.bisection import BisectedPair, BisectionReport
 from gpurun.records.bench.metrics import Metric
 
@@ -184,12 +183,10 @@ def _todo(found: BisectionReport, standing: Standing) -> str:
 
 
 def pairs_of(found: BisectionReport, commit: str, against: str) -> list[BisectedPair]:
-    """The pairs of two commits: all live or all in turn, as the last one is."""
-    pairs = [p for p in found.pairs if (p.commit, p.against) == (commit, against)]
-    return [p for p in pairs if (p.error is None) == (pairs[-1].error is None)]
+    """The pairs of two commits."""
+    return [p for p in found.pairs if (p.commit, p.against) == (commit, against)]
 
 
 def _judged(pairs: Sequence[BisectedPair], threshold: float, plan: GatePlan) -> GateResult:
     figures = [(p.throughput_of_against, p.throughput_of_commit) for p in pairs]
-    errors = [p.error for p in pairs if p.error is not None]
-    return judge([Gated(SPEED, figures, threshold, errors, speed_prior(live=bool(errors)))], plan)
+    return judge([Gated(SPEED, figures, threshold, [p.error for p in pairs])], plan)

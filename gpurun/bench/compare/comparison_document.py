@@ -12,8 +12,8 @@ from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import Unfinished
 from gpurun.errors import ExitCode
+from gpurun.pairs.estimate import assumed_sd
 from gpurun.pairs.gate import MetricResult, Verdict
-from gpurun.pairs.priors import speed_prior
 from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.records.bench.comparison import (
     ComparedSide,
@@ -22,6 +22,7 @@ from gpurun.records.bench.comparison import (
     PairMethod,
     TrainingComparison,
 )
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.script_arguments import masked
 
 EXIT_CODES = {
@@ -122,9 +123,8 @@ def _method(findings: Findings, speed: MetricResult) -> PairMethod | None:
     if not findings.pairs:
         return None
     live = all(pair.ratio is not None for pair in findings.pairs)
-    prior = speed_prior(live=live)
     why = None if live else findings.in_turn or None
-    return PairMethod(live, why, prior.sd, prior.worth, speed.pair_sd)
+    return PairMethod(live, why, assumed_sd(Metric.THROUGHPUT, live=live), speed.pair_sd)
 
 
 def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> str:

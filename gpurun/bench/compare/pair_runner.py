@@ -12,14 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from gpurun.bench.bench_pairs import (
-    BenchEngine,
-    Tell,
-    bench_engine,
-    expected_seconds,
-    obstacle,
-    tell_once,
-)
+from gpurun.bench.bench_pairs import BenchEngine, Tell, bench_engine, obstacle
 from gpurun.bench.benchmark_launcher import Launch, Launcher, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_training import LEAST, Curves, compare_training, loses_its_loss
@@ -30,9 +23,8 @@ from gpurun.bench.workload import check_workload, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count, signed_percent
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.pairs.engine import NotLive, Pair
+from gpurun.pairs.engine import NotLive, Pair, ToldOnce
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
-from gpurun.pairs.priors import prior_of
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.trials.stop_rules import later_rule
@@ -101,16 +93,10 @@ class Findings:
 
     def judged(self, plan: GatePlan) -> GateResult:
         """The gate's answer to the pairs so far."""
-        turns = [pair.ratio.error for pair in self.pairs if pair.ratio is not None]
+        errors = [None if pair.ratio is None else pair.ratio.error for pair in self.pairs]
         gated = [
-            Gated(
-                metric,
-                self.figures(metric),
-                share,
-                turns if metric in BY_TURNS else (),
-                prior_of(metric, live=self.live),
-            )
-            for metric, share in self.gated.items()
+            Gated(m, self.figures(m), share, errors if m in BY_TURNS else ())
+            for m, share in self.gated.items()
         ]
         return judge(gated, plan)
 
@@ -157,6 +143,7 @@ class PairRunner:
         roots = [side.tree.root for side in self._both]
         self._edited = EditedFiles(roots, self.launcher.mode is Mode.IN_PLACE)
         self._in_worktree = self._both[0].folder != self._both[1].folder
+        self._remember = ToldOnce(self.tell, self.findings.notes)
 
     def run(self) -> None:
         """Launch until the gate decides or time ends; `GpurunError` where the benchmark fails."""
@@ -190,17 +177,15 @@ class PairRunner:
         return asked and findings.training().differs is None
 
     def _note_in_turn(self, engine: BenchEngine) -> None:
-        """Tell once that pairs are launched in turn, and begin anew: figures are not mixed."""
+        """Tell once that pairs are launched in turn from here on."""
         findings = self.findings
         if engine.in_turn and not findings.in_turn:
             findings.in_turn = engine.in_turn
-            findings.pairs.clear()
             self.tell(f"launches one after the other, not live pairs: {engine.in_turn}")
 
     def _late(self, engine: BenchEngine) -> bool:
-        """True if a further pair would end after the deadline."""
-        expected = expected_seconds(self.launcher, engine.in_turn)
-        return time.monotonic() + expected > self.deadline
+        """True if a pair that takes as long as the last one would end after the deadline."""
+        return time.monotonic() + engine.seconds > self.deadline
 
     def _warmed_up(self) -> list[Launch]:
         """A first launch of each side; both are tried, so that an error can say which fails."""
@@ -298,6 +283,3 @@ class PairRunner:
             todo,
             ExitCode.BENCHMARK_FAILED,
         )
-
-    def _remember(self, line: str) -> None:
-        tell_once(line, self.findings.notes, self.tell)

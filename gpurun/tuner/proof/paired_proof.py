@@ -12,44 +12,42 @@ from typing import Any
 
 from gpurun.formatting.number_text import count
 from gpurun.pairs.engine import NotLive
-from gpurun.pairs.estimate import Reading
+from gpurun.pairs.estimate import reading
 from gpurun.pairs.gain import LEAST_GAIN, MOST_PAIRS, Look, look
-from gpurun.pairs.priors import speed_prior
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.intervals import says_nothing
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.proof.time_for_proof import PROOF_ROUNDS, TRUST
 from gpurun.tuner.tuning_trial import Trial
 
 
 @dataclass(frozen=True)
 class PairResult:
     """One pair. `gain`: how many times better the finalist's score is, None where a side has none;
-    `error`: the standard error of its logarithm within the pair. `seconds`: what the pair took.
-    `in_turn`: why it was not live, "" where it was.
+    `error`: the standard error of its logarithm by the turns, None where they do not say it.
+    `seconds`: what the pair took.
     """
 
     baseline: Trial
     finalist: Trial
     gain: float | None
     seconds: float
-    error: float = 0.0
-    in_turn: str = ""
+    error: float | None = None
 
 
-TakePair = Callable[[Mapping[str, Any], int, bool], PairResult]
-"""(settings of the finalist, number of the round, whether it must be live) → the pair; or `NotLive`
-is raised."""
+TakePair = Callable[[Mapping[str, Any], int], PairResult]
+"""(settings of the finalist, number of the round) → the pair; or `NotLive` is raised."""
 
 
 @dataclass
 class Finalist:
     """One side of the proof: settings that the search found, or the script as it is.
 
-    `failure` says why it is out. `errors`: the standard error of ln of the gain within each pair
-    that was live. `earlier_pairs`: so many of them, the first ones, an earlier tuning measured.
+    `failure` says why it is out. `errors`: the standard error of ln of the gain within each pair,
+    None where it was not live. `earlier_pairs`: so many of them, the first ones, an earlier tuning
+    measured. `metric`: that of the tuning's objective.
     """
 
     name: str
@@ -59,20 +57,20 @@ class Finalist:
     shown: list[Evidence] = field(default_factory=list)
     pairs: list[tuple[float, float]] = field(default_factory=list)
     failure: str | None = None
-    errors: list[float] = field(default_factory=list)
+    errors: list[float | None] = field(default_factory=list)
     earlier_pairs: int = 0
+    metric: Metric = Metric.THROUGHPUT
 
     @property
     def live(self) -> bool:
         """True if all pairs so far were live."""
-        return len(self.errors) == len(self.pairs) > 0
+        return bool(self.errors) and None not in self.errors
 
     def look(self) -> Look:
         """The state of the test."""
         logs = [math.log(theirs / ours) for ours, theirs in self.pairs]
-        errors = self.errors if self.live else [0.0] * len(logs)
-        readings = [Reading(*pair) for pair in zip(logs, errors, strict=True)]
-        return look(readings, speed_prior(live=self.live))
+        errors = self.errors or [None] * len(logs)
+        return look([reading(self.metric, *pair) for pair in zip(logs, errors, strict=True)])
 
     @property
     def done(self) -> bool:
@@ -102,16 +100,9 @@ class Finalist:
         return True
 
     def paired(self, pair: PairResult, baseline: float) -> None:
-        """Take in a pair; `baseline`: the score of the script as it is. Live pairs and launches in
-        turn are not mixed: the test begins anew."""
-        if pair.gain is None:
-            return
-        if pair.in_turn and self.errors:
-            self.pairs.clear()
-            self.errors.clear()
-            self.earlier_pairs = 0
-        self.pairs.append((baseline, pair.gain * baseline))
-        if not pair.in_turn:
+        """Take in a pair; `baseline`: the score of the script as it is."""
+        if pair.gain is not None:
+            self.pairs.append((baseline, pair.gain * baseline))
             self.errors.append(pair.error)
 
 
@@ -121,39 +112,33 @@ def prove(
     take: TakePair,
     out_of_time: Callable[[float], bool],
     report: Callable[[str], None],
-    seconds: float,
 ) -> None:
     """Run rounds until every finalist is settled or the time is up; `take` measures a pair.
 
-    Where the time is short the first finalist has it. `seconds`: what a pair is expected to take,
-    as long as none has told.
+    A pair begins if there is time for what the last one of the finalist took; the first one begins
+    before the end. Where the time is short the first finalist has it.
     """
-    costs = {finalist.name: seconds for finalist in finalists}
-    finished: set[str] = set()
-    told = begun = False
+    costs = {finalist.name: 0.0 for finalist in finalists}
+    told = False
     for number in range(MOST_PAIRS):
-        ahead = [one for one in finalists if not (one.done or one.name in finished)]
+        ahead = [one for one in finalists if not one.done]
         if not ahead or baseline.failure is not None:
             return
         whole = sum(costs[finalist.name] for finalist in ahead)
-        if len(ahead) > 1 and out_of_time(whole + (PROOF_ROUNDS - 1) * costs[ahead[0].name]):
+        if len(ahead) > 1 and out_of_time(whole + costs[ahead[0].name]):
             if not told:
                 others = ", ".join(finalist.name for finalist in ahead[1:])
                 report(f"time is short: {ahead[0].name} is launched without {others}")
             told, ahead, whole = True, ahead[:1], costs[ahead[0].name]
-        if out_of_time(whole if begun else TRUST * whole):
+        if out_of_time(whole):
             report("the budget ended before the proof was complete")
             return
-        begun = True
         for finalist in ahead:
-            proven = finalist.live and finalist.look().proven
             try:
-                pair = take(finalist.settings, number, proven)
+                pair = take(finalist.settings, number)
             except NotLive as obstacle:
-                why = "the gain is proven" if proven else "the time is up"
-                report(f"{finalist.name}: no more pairs, {why}: {obstacle}")
-                finished.add(finalist.name)
-                continue
+                report(f"{finalist.name}: no more pairs, the time is up: {obstacle}")
+                return
             costs[finalist.name] = pair.seconds
             if any(t.record.status == "timeout" for t in (pair.baseline, pair.finalist)):
                 if out_of_time(0.0):
@@ -194,5 +179,5 @@ def proof_of(finalist: Finalist) -> Proof | None:
         pairs=tuple(finalist.pairs),
         live=finalist.live,
         earlier_pairs=finalist.earlier_pairs,
-        errors=tuple(finalist.errors) if finalist.live else (),
+        errors=tuple(e for e in finalist.errors if e is not None),
     )

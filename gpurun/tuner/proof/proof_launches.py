@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.pairs.engine import NotLive, Pair, PairEngine
+from gpurun.pairs.engine import NotLive, Pair, PairEngine, PairOutcome, ToldOnce
 from gpurun.pairs.obstacle import MemoryPeaks, live_pair_obstacle
-from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import PAIR_SIDES, LadderRow, TrialPurpose
@@ -24,9 +23,13 @@ from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from gpurun.tuner.tuning_view import TuningView
 
-LATE_SHARE, LATE_SECONDS = 0.25, 60.0
-"""A live pair may run longer than expected by this part of the budget, and by so much at most,
-whatever is left: nothing can be said of it before it has had its fewest rounds."""
+METRICS = {
+    Objective.THROUGHPUT: Metric.THROUGHPUT,
+    Objective.MEMORY: Metric.PEAK_MEMORY,
+    Objective.ENERGY: Metric.ENERGY,
+}
+LATE_SHARE = 0.25
+"""SPEC: a pair that has begun may take this part of the budget more."""
 SHARES_OF_BUDGET = 0.15
 """The shares may take this part of the budget: the training is waiting."""
 
@@ -50,34 +53,33 @@ class ProofLaunches:
     objective: Objective
     launch: Callable[[TrialRequest], Trial]
     rule: Callable[[Settings], StopRule]
-    _round_seconds: float = field(init=False, default=0.0)
-    """Expected seconds of a round."""
+
+    def __post_init__(self) -> None:
+        self._told = ToldOnce(self._decide)
+        self._engine = PairEngine(
+            self._beside,
+            self._alone,
+            self._told,
+            late=lambda: self._no_room(self._engine.seconds),
+            obstacle=lambda first, second: self._obstacle_of(first.settings, second.settings),
+        )
 
     def prove(self, finalists: list[Finalist], best: Trial) -> Finalist:
         """Run the rounds; the baseline's side of them. `best`: a trial of the first finalist."""
         base = self.findings.base
         baseline = self.findings.baseline = Finalist("baseline", base)
-        if not finalists:
-            return baseline
-        engine = self._engine(self._obstacle_of(finalists))
-        if engine.in_turn:
-            self._decide(f"the proof launches one side after the other: {engine.in_turn}")
+        for finalist in finalists:
+            finalist.metric = METRICS[self.objective]
 
-        def take(settings: Settings, number: int, live_only: bool) -> PairResult:
-            live, engine.live_only = not engine.in_turn, live_only
-            pair = self._pair(engine, (base, settings), number, PAIR_SIDES)
-            if live and pair.in_turn:
-                self._decide(f"launches one after the other from here on: {pair.in_turn}")
-            return pair
+        def take(settings: Settings, number: int) -> PairResult:
+            return self._pair((base, settings), number, PAIR_SIDES)
 
         def update(line: str) -> None:
             self.view.proof_update(line)
             if any(finalist.look().proven for finalist in finalists):
                 self.findings.proof_seconds = self.findings.proof_seconds or self.timetable.spent
 
-        self.timetable.live = not engine.in_turn
-        self._round_seconds = self.timetable.round_of(best)
-        prove(baseline, finalists, take, self._no_room, update, self._round_seconds)
+        prove(baseline, finalists, take, self._no_room, update)
         if baseline.failure is not None:
             if not any(one.settled or one.look().proven for one in finalists):
                 raise TuningEnded(
@@ -101,13 +103,12 @@ class ProofLaunches:
         end = self.timetable.left - min(
             self.timetable.left, SHARES_OF_BUDGET * self.timetable.budget
         )
-        engine, numbers = self._engine(""), itertools.count()
-        engine.live_only = True
+        numbers = itertools.count()
 
         def take(without: Settings, chosen: Settings) -> PairResult:
             self.view.note("a pair with and without one change measures its share of the gain")
             purposes = (TrialPurpose.SHARE, TrialPurpose.SHARE)
-            return self._pair(engine, (without, chosen), next(numbers), purposes)
+            return self._pair((without, chosen), next(numbers), purposes, live_only=True)
 
         why = measure_shares(
             found.ladder,
@@ -115,7 +116,7 @@ class ProofLaunches:
             companions,
             take,
             lambda seconds: self.timetable.left - end > seconds,
-            self.timetable.round_of(best),
+            self.timetable.pair_seconds,
         )
         if why:
             self._decide(f"shares of single changes: not all measured: {why}")
@@ -124,8 +125,8 @@ class ProofLaunches:
         """Reason why these finalists cannot be measured live beside the baseline, or ""."""
         if self.trials.in_turn_only:
             return self.trials.in_turn_only
-        if self.objective is Objective.ENERGY:
-            return "turns are too short for a GPU's counter of joules"
+        if self.objective is not Objective.THROUGHPUT:
+            return f"turns do not measure {self.objective.value}"
         alone = [trial for trial in self.trials.trials if not trial.in_turns]
         if any(trial.status == "completed" for trial in alone):
             return "the script is over before a live pair could be measured"
@@ -137,11 +138,11 @@ class ProofLaunches:
         gpu = None if facts.device == "cpu" else facts.machine.gpu_memory_bytes
         return live_pair_obstacle([facts.result], (self._peaks(base), largest), gpu)
 
-    def _obstacle_of(self, finalists: Sequence[Finalist]) -> str:
+    def _obstacle_of(self, base: Settings, settings: Settings) -> str:
         facts = self.findings.facts
         if facts is None:
             return "nothing is known of the script"
-        return self.obstacle(self.findings.base, facts, [one.settings for one in finalists])
+        return self.obstacle(base, facts, [settings])
 
     def _peaks(self, settings: Settings) -> MemoryPeaks:
         """The largest peaks that trials with these settings had; 0 if there was none."""
@@ -153,25 +154,16 @@ class ProofLaunches:
 
     # -- one pair ------------------------------------------------------------------------------
 
-    def _engine(self, in_turn: str) -> PairEngine[TrialRequest, Trial]:
-        return PairEngine(
-            self._beside,
-            self._alone,
-            self._decide,
-            lambda: self._no_room(self._round_seconds),
-            in_turn,
-        )
-
     def _pair(
         self,
-        engine: PairEngine[TrialRequest, Trial],
         both: tuple[Settings, Settings],
         number: int,
         purposes: tuple[TrialPurpose, TrialPurpose],
+        live_only: bool = False,
     ) -> PairResult:
         """A pair; what was searched last is launched first in the first one, for a process may be
         waiting with it."""
-        began, turned = time.monotonic(), number % 2 == 0
+        turned = number % 2 == 0
         one, other = both[::-1] if turned else both
         coming = [(other, other, one), (other, one, one)]  # the next pair has the reverse order
         first, second = (
@@ -180,26 +172,24 @@ class ProofLaunches:
                 purposes, both, coming[::-1] if turned else coming, strict=True
             )
         )
-        pair = engine.take(first, second, number + 1, turned=turned)
-        seconds = time.monotonic() - began
-        gain, ratio = gain_of(pair, self.objective), pair.ratio
-        if ratio is None:
-            return PairResult(pair.first, pair.second, gain, seconds, in_turn=engine.in_turn)
-        error = ratio.error if self.objective is Objective.THROUGHPUT else 0.0
-        return PairResult(pair.first, pair.second, gain, seconds, error)
+        pair = self._engine.take(first, second, number + 1, turned=turned, live_only=live_only)
+        if pair.in_turn:
+            self._told(f"launches one after the other, not live pairs: {pair.in_turn}")
+        self.timetable.pair_seconds = seconds = self._engine.seconds
+        error = None if pair.ratio is None else pair.ratio.error
+        return PairResult(pair.first, pair.second, gain_of(pair), seconds, error)
 
     def _request(
         self, purpose: TrialPurpose, settings: Settings, number: int, coming: Sequence[Settings]
     ) -> TrialRequest:
         """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
-        late = min(LATE_SECONDS, LATE_SHARE * self.timetable.budget)
         return TrialRequest(
             purpose,
             settings,
             self.rule(settings),
             seed_offset=number,
-            limit_seconds=max(self.timetable.left, self._round_seconds + late),
-            hurry_seconds=max(0.0, self.timetable.left),
+            hurry_at=self.timetable.deadline,
+            deadline=self.timetable.deadline + LATE_SHARE * self.timetable.budget,
             patience_seconds=patience(self.timetable.budget, self.timetable.longest),
             following=coming,
         )
@@ -212,11 +202,7 @@ class ProofLaunches:
         return both
 
     def _alone(self, request: TrialRequest) -> Trial:
-        """A launch of one side; the script as it is is launched once more if it fails by itself."""
-        trial = self.launch(request)
-        if trial.score is None and request.purpose is PAIR_SIDES[0]:
-            trial = self.launch(request)
-        return trial
+        return self.launch(request)
 
     def _no_room(self, seconds: float) -> bool:
         return self.timetable.left < seconds
@@ -226,13 +212,13 @@ class ProofLaunches:
         self.view.note(line)
 
 
-def gain_of(pair: Pair[Trial], objective: Objective) -> float | None:
+def gain_of(pair: Pair[Trial]) -> float | None:
     """The factor by which the second side's score is better, by turns where they measure it; None
     where a side has none."""
     first, second = pair.first, pair.second
     if not first.score or not second.score:
         return None
-    if pair.ratio is None or objective is not Objective.THROUGHPUT:
+    if pair.ratio is None:
         return second.score / first.score
     steps = min(first.counted_steps, second.counted_steps)
     return math.exp(-pair.ratio.log) * second.samples_a_step(steps) / first.samples_a_step(steps)
