@@ -93,7 +93,7 @@ def test_pairs_in_turn_and_live_pairs_count_together() -> None:
     for _ in range(2):
         found = with_pair(found, Measure("1", "0", against_first=True), 0.5)
     before = next_action(found, PLAN).lost
-    live = replace(found.pairs[0], error=0.01, throughput_of_commit=1.0)
+    live = replace(found.pairs[0], error=0.01)
     after = next_action(replace(found, pairs=(*found.pairs, live)), PLAN).lost
     assert before.interval is not None
     assert after.interval is not None
