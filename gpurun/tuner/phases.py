@@ -30,7 +30,7 @@ class Phases:
         """Trials of the search that were measured."""
         self.in_vain = 0
         """Trials of the search that were not."""
-        self._deadline = self._end = deadline
+        self.deadline = self._end = deadline
         self._compiled = 0.0
         """Seconds of the last launch of what computes otherwise, and may be compiled for that."""
 
@@ -42,7 +42,7 @@ class Phases:
     @property
     def left(self) -> float:
         """Seconds left of the budget; negative once it is spent."""
-        return self._deadline - time.monotonic()
+        return self.deadline - time.monotonic()
 
     @property
     def left_of_phase(self) -> float:
@@ -60,7 +60,7 @@ class Phases:
 
     def search_ends(self) -> None:
         """From here on all that is left may be used."""
-        self._end = self._deadline
+        self._end = self.deadline
 
     def launched(self, trial: Trial, *, numerics: bool) -> None:
         """A trial of the search ended."""

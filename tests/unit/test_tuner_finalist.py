@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpurun.pairs.estimate import Reading
+from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, Reading
 from gpurun.pairs.gain import look
-from gpurun.pairs.priors import IN_TURN, LIVE
 from gpurun.tuner.proof.finalist import Finalist, PairResult, proof_of, told
 from tests.unit.tuner_trials import trial
 
@@ -24,14 +23,13 @@ def paired(*gains: float, error: float | None = 0.005) -> Finalist:
 
 def take(finalist: Finalist, gain: float | None, error: float | None) -> None:
     sides = trial(100.0), trial(10.0)
-    why = "a port is taken" if error is None else ""
-    finalist.paired(PairResult(*sides, gain, 1.0, error or 0.0, why), 100.0)
+    finalist.paired(PairResult(*sides, gain, 1.0, error), 100.0)
 
 
 def test_live_pairs_are_judged_by_their_prior_and_their_own_errors() -> None:
     one = paired(1.3, 1.31)
-    readings = [Reading(math.log(gain), 0.005) for gain in (1.3, 1.31)]
-    assert one.look() == look(readings, LIVE)
+    readings = [Reading(math.log(gain), 0.005, LIVE_SD) for gain in (1.3, 1.31)]
+    assert one.look() == look(readings)
     proof = proof_of(one)
     assert proof is not None
     assert (proof.live, proof.errors) == (True, (0.005, 0.005))
@@ -40,7 +38,7 @@ def test_live_pairs_are_judged_by_their_prior_and_their_own_errors() -> None:
 
 def test_launches_in_turn_have_their_own_prior() -> None:
     one = paired(3.0, 3.1, error=None)
-    assert one.look() == look([Reading(math.log(gain)) for gain in (3.0, 3.1)], IN_TURN)
+    assert one.look() == look([Reading(math.log(gain), 0.0, IN_TURN_SD) for gain in (3.0, 3.1)])
     proof = proof_of(one)
     assert proof is not None
     assert (proof.live, proof.errors) == (False, ())
@@ -63,11 +61,11 @@ def test_pairs_without_a_gain_end_the_proof_unless_they_leave_room_for_one(
     assert (one.done, one.may_gain) == (over, False)
 
 
-def test_live_pairs_and_launches_in_turn_are_not_mixed() -> None:
+def test_live_pairs_and_launches_in_turn_count_together_each_by_its_kind() -> None:
     one = paired(1.04, 1.05)
-    one.earlier_pairs = 1
-    take(one, 1.05, None)
-    assert (one.pairs, one.errors, one.earlier_pairs) == ([(100.0, 105.0)], [], 0)
+    take(one, 1.06, None)
+    kinds = [(1.04, 0.005, LIVE_SD), (1.05, 0.005, LIVE_SD), (1.06, 0.0, IN_TURN_SD)]
+    assert one.look() == look([Reading(math.log(gain), *rest) for gain, *rest in kinds])
     assert not one.live
 
 

@@ -20,7 +20,7 @@ def phases(seconds: float, usual: float = 10.0) -> Phases:
 
 
 def spent(found: Phases, seconds: float) -> None:
-    found._deadline -= seconds
+    found.deadline -= seconds
     found._end -= seconds
 
 

@@ -69,10 +69,11 @@ def test_steps_of_minutes_are_not_cut_into_turns() -> None:
     assert obstacle(StandIn(), on_gpu(80, step_ms=30_000)) == "a step takes 30 s"
 
 
-def test_energy_is_not_measured_by_turns_of_milliseconds() -> None:
+@pytest.mark.parametrize("objective", [Objective.ENERGY, Objective.MEMORY])
+def test_what_turns_do_not_measure_is_launched_in_turn(objective: Objective) -> None:
     series = StandIn(with_peak(20, {}), with_peak(40, A))
-    said = obstacle(series, on_gpu(80), A, objective=Objective.ENERGY)
-    assert said == "turns are too short for a GPU's counter of joules"
+    said = obstacle(series, on_gpu(80), A, objective=objective)
+    assert said == f"turns do not measure {objective.value}"
 
 
 def test_a_script_that_is_soon_over_is_not_started_for_a_live_pair() -> None:
@@ -114,18 +115,17 @@ def test_a_pair_counts_samples_where_sides_take_other_batches(
 ) -> None:
     sides = side(tmp_path / "a", [32] * 50), side(tmp_path / "b", [batch] * 50)
     pair = Pair(*sides, TurnRatio(math.log(0.5), 0.01, 20))
-    assert gain_of(pair, Objective.THROUGHPUT) == pytest.approx(gain)
+    assert gain_of(pair) == pytest.approx(gain)
 
 
 def test_the_last_batch_of_an_epoch_in_one_side_alone_is_no_gain(tmp_path: Path) -> None:
     sides = side(tmp_path / "a", [32] * 12), side(tmp_path / "b", [32] * 20 + [8])
     pair = Pair(*sides, TurnRatio(0.0, 0.01, 20))
-    assert gain_of(pair, Objective.THROUGHPUT) == pytest.approx(1.0)
+    assert gain_of(pair) == pytest.approx(1.0)
 
 
 def test_the_turns_say_the_gain_in_speed_and_the_launches_that_of_other_objectives() -> None:
     pair = Pair(trial(100.0), trial(150.0), TurnRatio(math.log(0.5), 0.01, 20))
-    assert gain_of(pair, Objective.THROUGHPUT) == pytest.approx(2.0)
-    assert gain_of(replace(pair, ratio=None), Objective.THROUGHPUT) == pytest.approx(1.5)
-    assert gain_of(pair, Objective.MEMORY) == pytest.approx(1.5)
-    assert gain_of(Pair(trial(100.0), trial(None)), Objective.THROUGHPUT) is None
+    assert gain_of(pair) == pytest.approx(2.0)
+    assert gain_of(replace(pair, ratio=None)) == pytest.approx(1.5)
+    assert gain_of(Pair(trial(100.0), trial(None))) is None

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.facts import Facts
 from gpurun.records.failure import Failure, FailureKind

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpurun.knobs.stages import in_order
-from gpurun.pairs.priors import speed_prior
+from gpurun.pairs.estimate import assumed_sd
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.student_t import t_quantile
@@ -119,11 +120,12 @@ def _gain(trial: Trial, finalist: Finalist) -> tuple[float, float] | None:
 
     Launches differ as far as the pairs of the proof showed, and no less than is assumed of all.
     """
-    prior, known = speed_prior(live=trial.gain is not None), finalist.estimate()
+    known = finalist.estimate()
+    least = assumed_sd(Metric.THROUGHPUT, live=trial.gain is not None)
     gain = trial.gain or (trial.score or 0.0) / geometric_mean([b for b, _ in finalist.pairs])
     if not gain:
         return None
-    deviation = math.hypot(max(known.pair_sd, prior.sd), trial.record.gain_error or 0.0)
+    deviation = math.hypot(max(known.pair_sd, least), trial.record.gain_error or 0.0)
     return math.log(gain), t_quantile(known.freedom, (1 + LEVEL) / 2) * deviation
 
 

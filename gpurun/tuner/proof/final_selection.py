@@ -73,7 +73,7 @@ class FinalSelection:
         return Unproven(
             knobs=dict(finalist.settings),
             pairs=tuple(finalist.pairs) if finalist.live else (),
-            errors=tuple(finalist.errors) if finalist.live else (),
+            errors=tuple(e for e in finalist.errors if e is not None) if finalist.live else (),
             ladder=tuple(state.dropped),
             launch_seconds=state.best.record.seconds,
             rounded=any(shown.rounded for shown in self.judge.baselines),

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.formatting.number_text import count
-from gpurun.pairs.estimate import Estimate, Reading, estimate
+from gpurun.pairs.estimate import Estimate, Reading, estimate, reading
 from gpurun.pairs.gain import LEAST_GAIN, Look, look
-from gpurun.pairs.priors import speed_prior
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
 from gpurun.stats.descriptive import geometric_mean
@@ -22,24 +22,24 @@ from gpurun.tuner.tuning_trial import Trial
 @dataclass(frozen=True)
 class PairResult:
     """One pair. `gain`: how many times better the finalist's score is, None where a side has none;
-    `error`: the standard error of its logarithm within the pair. `seconds`: what the pair took.
-    `in_turn`: why it was not live, "" where it was.
+    `error`: the standard error of its logarithm by the turns, None where they do not say it.
+    `seconds`: what the pair took.
     """
 
     baseline: Trial
     finalist: Trial
     gain: float | None
     seconds: float
-    error: float = 0.0
-    in_turn: str = ""
+    error: float | None = None
 
 
 @dataclass
 class Finalist:
     """One side of the proof: settings that the search found, or the script as it is.
 
-    `failure` says why it is out. `errors`: the standard error of ln of the gain within each pair
-    that was live. `earlier_pairs`: so many of them, the first ones, an earlier tuning measured.
+    `failure` says why it is out. `errors`: the standard error of ln of the gain within each pair,
+    None where it was not live. `earlier_pairs`: so many of them, the first ones, an earlier tuning
+    measured. `metric`: that of the tuning's objective.
     """
 
     name: str
@@ -49,26 +49,27 @@ class Finalist:
     shown: list[Evidence] = field(default_factory=list)
     pairs: list[tuple[float, float]] = field(default_factory=list)
     failure: str | None = None
-    errors: list[float] = field(default_factory=list)
+    errors: list[float | None] = field(default_factory=list)
     earlier_pairs: int = 0
+    metric: Metric = Metric.THROUGHPUT
 
     @property
     def live(self) -> bool:
         """True if all pairs so far were live."""
-        return len(self.errors) == len(self.pairs) > 0
+        return bool(self.errors) and None not in self.errors
 
     def look(self) -> Look:
         """The state of the test."""
-        return look(self._readings(), speed_prior(live=self.live))
+        return look(self._readings())
 
     def estimate(self) -> Estimate:
         """What all its pairs say together; there must be one."""
-        return estimate(self._readings(), speed_prior(live=self.live))
+        return estimate(self._readings())
 
     def _readings(self) -> list[Reading]:
         logs = [math.log(theirs / ours) for ours, theirs in self.pairs]
-        errors = self.errors if self.live else [0.0] * len(logs)
-        return [Reading(*pair) for pair in zip(logs, errors, strict=True)]
+        errors = self.errors or [None] * len(logs)
+        return [reading(self.metric, *pair) for pair in zip(logs, errors, strict=True)]
 
     @property
     def done(self) -> bool:
@@ -98,16 +99,9 @@ class Finalist:
         return True
 
     def paired(self, pair: PairResult, baseline: float) -> None:
-        """Take in a pair; `baseline`: the score of the script as it is. Live pairs and launches in
-        turn are not mixed: the test begins anew."""
-        if pair.gain is None:
-            return
-        if pair.in_turn and self.errors:
-            self.pairs.clear()
-            self.errors.clear()
-            self.earlier_pairs = 0
-        self.pairs.append((baseline, pair.gain * baseline))
-        if not pair.in_turn:
+        """Take in a pair; `baseline`: the score of the script as it is."""
+        if pair.gain is not None:
+            self.pairs.append((baseline, pair.gain * baseline))
             self.errors.append(pair.error)
 
 
@@ -140,5 +134,5 @@ def proof_of(finalist: Finalist) -> Proof | None:
         pairs=tuple(finalist.pairs),
         live=finalist.live,
         earlier_pairs=finalist.earlier_pairs,
-        errors=tuple(finalist.errors) if finalist.live else (),
+        errors=tuple(e for e in finalist.errors if e is not None),
     )

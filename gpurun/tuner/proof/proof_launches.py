@@ -6,16 +6,15 @@ The two launches of a pair share a seed. How a pair is launched is the pair engi
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.pairs.engine import NotLive, Pair, PairEngine
+from gpurun.pairs.engine import NotLive, Pair, PairEngine, PairOutcome, ToldOnce
 from gpurun.pairs.gain import MOST_PAIRS
 from gpurun.pairs.obstacle import MemoryPeaks, live_pair_obstacle
-from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import PAIR_SIDES, TrialPurpose
@@ -27,6 +26,11 @@ from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from gpurun.tuner.tuning_view import TuningView
 
+METRICS = {
+    Objective.THROUGHPUT: Metric.THROUGHPUT,
+    Objective.MEMORY: Metric.PEAK_MEMORY,
+    Objective.ENERGY: Metric.ENERGY,
+}
 LATE_SHARE = 0.25
 """SPEC: a pair that has begun may take this part of the budget more."""
 
@@ -50,30 +54,37 @@ class ProofLaunches:
     _pair_seconds: dict[str, float] = field(init=False, default_factory=dict)
     """What the last pair of each finalist took."""
 
+    def __post_init__(self) -> None:
+        self._told = ToldOnce(self._decide)
+        self._engine = PairEngine(
+            self._beside,
+            lambda request: self.launch(request),
+            self._told,
+            late=lambda: self.phases.left < self._engine.seconds,
+            obstacle=lambda first, second: self._obstacle_of(first.settings, second.settings),
+        )
+
     def prove(self, finalists: list[Finalist]) -> Finalist:
         """Run pairs until every finalist is settled or the time is up; the baseline's side of them.
 
-        Where the time is short the first finalist has it.
+        A pair begins if there is time for what the finalist's last one took, the first one before
+        the end. Where the time is short the first finalist has it.
         """
         baseline = self.findings.baseline = Finalist("baseline", self.findings.base)
-        if not finalists:
-            return baseline
-        engine = self._engine(self._obstacle_of(finalists))
-        if engine.in_turn:
-            self._decide(f"the proof launches one side after the other: {engine.in_turn}")
-        over: set[str] = set()
+        for finalist in finalists:
+            finalist.metric = METRICS[self.objective]
         for number in range(MOST_PAIRS):
-            ahead = [one for one in finalists if not (one.done or one.name in over)]
+            ahead = [one for one in finalists if not one.done]
             if not ahead or baseline.failure is not None:
                 break
-            if not self._room(ahead):
+            if len(ahead) > 1 and not self._room(ahead):
+                self._told(f"time is short: it is for {ahead[0].name}")
                 ahead = ahead[:1]
             if not self._room(ahead):
                 self.view.proof_update("the budget ended before the proof was complete")
                 break
-            for finalist in ahead:
-                if not self._round(engine, baseline, finalist, number):
-                    over.add(finalist.name)
+            if not all(self._round(baseline, finalist, number) for finalist in ahead):
+                break
         self._check(baseline, finalists)
         return baseline
 
@@ -82,23 +93,13 @@ class ProofLaunches:
         needed = sum(self._pair_seconds.get(finalist.name, 0.0) for finalist in finalists)
         return self.phases.left > needed
 
-    def _round(
-        self,
-        engine: PairEngine[TrialRequest, Trial],
-        baseline: Finalist,
-        finalist: Finalist,
-        number: int,
-    ) -> bool:
-        """Take a pair of one finalist; False if it gets no further one."""
-        live, engine.live_only = not engine.in_turn, finalist.live and finalist.look().proven
+    def _round(self, baseline: Finalist, finalist: Finalist, number: int) -> bool:
+        """Take a pair of one finalist; False if the time is up."""
         try:
-            pair = self._pair(engine, (baseline.settings, finalist.settings), number)
+            pair = self._pair((baseline.settings, finalist.settings), number)
         except NotLive as obstacle:
-            why = "the gain is proven" if engine.live_only else "the time is up"
-            self._decide(f"{finalist.name}: no more pairs, {why}: {obstacle}")
+            self._decide(f"{finalist.name}: no more pairs, the time is up: {obstacle}")
             return False
-        if live and pair.in_turn:
-            self._decide(f"launches one after the other from here on: {pair.in_turn}")
         self._pair_seconds[finalist.name] = pair.seconds
         ended = any(t.record.status == "timeout" for t in (pair.baseline, pair.finalist))
         if ended and self.phases.left <= 0:
@@ -126,8 +127,8 @@ class ProofLaunches:
         """Reason why these finalists cannot be measured live beside the baseline, or ""."""
         if self.trials.in_turn_only:
             return self.trials.in_turn_only
-        if self.objective is Objective.ENERGY:
-            return "turns are too short for a GPU's counter of joules"
+        if self.objective is not Objective.THROUGHPUT:
+            return f"turns do not measure {self.objective.value}"
         alone = [trial for trial in self.trials.trials if not trial.in_turns]
         if any(trial.status == "completed" for trial in alone):
             return "the script is over before a live pair could be measured"
@@ -139,11 +140,11 @@ class ProofLaunches:
         gpu = None if facts.device == "cpu" else facts.machine.gpu_memory_bytes
         return live_pair_obstacle([facts.result], (self._peaks(base), largest), gpu)
 
-    def _obstacle_of(self, finalists: Sequence[Finalist]) -> str:
+    def _obstacle_of(self, base: Settings, settings: Settings) -> str:
         facts = self.findings.facts
         if facts is None:
             return "nothing is known of the script"
-        return self.obstacle(self.findings.base, facts, [one.settings for one in finalists])
+        return self.obstacle(base, facts, [settings])
 
     def _peaks(self, settings: Settings) -> MemoryPeaks:
         """The largest peaks that trials with these settings had; 0 if there was none."""
@@ -155,17 +156,10 @@ class ProofLaunches:
 
     # -- one pair ------------------------------------------------------------------------------
 
-    def _engine(self, in_turn: str) -> PairEngine[TrialRequest, Trial]:
-        return PairEngine(
-            self._beside, self._alone, self._decide, lambda: self.phases.left <= 0, in_turn
-        )
-
-    def _pair(
-        self, engine: PairEngine[TrialRequest, Trial], both: tuple[Settings, Settings], number: int
-    ) -> PairResult:
+    def _pair(self, both: tuple[Settings, Settings], number: int) -> PairResult:
         """A pair; what was searched last is launched first in the first one, for a process may be
         waiting with it."""
-        began, turned = time.monotonic(), number % 2 == 0
+        turned = number % 2 == 0
         one, other = both[::-1] if turned else both
         coming = [(other, other, one), (other, one, one)]  # the next pair has the reverse order
         first, second = (
@@ -174,26 +168,23 @@ class ProofLaunches:
                 PAIR_SIDES, both, coming[::-1] if turned else coming, strict=True
             )
         )
-        pair = engine.take(first, second, number + 1, turned=turned)
-        seconds = time.monotonic() - began
-        gain, ratio = gain_of(pair, self.objective), pair.ratio
-        if ratio is None:
-            return PairResult(pair.first, pair.second, gain, seconds, in_turn=engine.in_turn)
-        error = ratio.error if self.objective is Objective.THROUGHPUT else 0.0
-        return PairResult(pair.first, pair.second, gain, seconds, error)
+        pair = self._engine.take(first, second, number + 1, turned=turned)
+        if pair.in_turn:
+            self._told(f"launches one after the other, not live pairs: {pair.in_turn}")
+        error = None if pair.ratio is None else pair.ratio.error
+        return PairResult(pair.first, pair.second, gain_of(pair), self._engine.seconds, error)
 
     def _request(
         self, purpose: TrialPurpose, settings: Settings, number: int, coming: Sequence[Settings]
     ) -> TrialRequest:
         """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
-        left = max(self.phases.left, 0.0)
         return TrialRequest(
             purpose,
             settings,
             self.rule(settings),
             seed_offset=number,
-            limit_seconds=left + LATE_SHARE * self.phases.budget,
-            hurry_seconds=left,
+            hurry_at=self.phases.deadline,
+            deadline=self.phases.deadline + LATE_SHARE * self.phases.budget,
             patience_seconds=patience(self.phases.budget, self.phases.longest),
             following=coming,
         )
@@ -205,25 +196,18 @@ class ProofLaunches:
                 self.view.trial_finished(trial.record)
         return both
 
-    def _alone(self, request: TrialRequest) -> Trial:
-        """A launch of one side; the script as it is is launched once more if it fails by itself."""
-        trial = self.launch(request)
-        if trial.score is None and request.purpose is PAIR_SIDES[0]:
-            trial = self.launch(request)
-        return trial
-
     def _decide(self, line: str) -> None:
         self.findings.decisions.append(line)
         self.view.note(line)
 
 
-def gain_of(pair: Pair[Trial], objective: Objective) -> float | None:
+def gain_of(pair: Pair[Trial]) -> float | None:
     """The factor by which the second side's score is better, by turns where they measure it; None
     where a side has none."""
     first, second = pair.first, pair.second
     if not first.score or not second.score:
         return None
-    if pair.ratio is None or objective is not Objective.THROUGHPUT:
+    if pair.ratio is None:
         return second.score / first.score
     steps = min(first.counted_steps, second.counted_steps)
     return math.exp(-pair.ratio.log) * second.samples_a_step(steps) / first.samples_a_step(steps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpurun.pairs.peak_memory import peaks_at_same_step
+from gpurun.pairs.live_pair import peaks_at_same_step
 from gpurun.records.messages.turns import Turn
 
 MEGABYTE = 1 << 20
