@@ -70,7 +70,6 @@ def test_patience_follows_the_budget_and_what_launches_take() -> None:
     assert patience(60.0, 2.0) < patience(120.0, 2.0) < patience(1200.0, 2.0)
     assert patience(1200.0, 2.0) == patience(7200.0, 2.0)
     assert patience(60.0, 20.0) == 80.0, "a slow script is not taken for one that hangs"
-    assert patience(60.0, 2.0, startup_seconds=20.0) == 120.0
 
 
 def test_a_budget_is_proposed_in_whole_minutes() -> None:

@@ -1,22 +1,25 @@
-"""Launches the pairs of a proof, and those that show each change's share."""
+"""The proof: pairs of fresh launches of finalist and baseline until a sequential test settles.
+
+The two launches of a pair share a seed. How a pair is launched is the pair engine's.
+"""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.arguments.options import Objective
 from gpurun.pairs.engine import NotLive, Pair, PairEngine, PairOutcome, ToldOnce
+from gpurun.pairs.gain import MOST_PAIRS
 from gpurun.pairs.obstacle import MemoryPeaks, live_pair_obstacle
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import PAIR_SIDES, LadderRow, TrialPurpose
-from gpurun.tuner.proof.paired_proof import Finalist, PairResult, prove
-from gpurun.tuner.time_budget import TimeBudget
+from gpurun.records.tuning import PAIR_SIDES, TrialPurpose
+from gpurun.tuner.phases import Phases
+from gpurun.tuner.proof.finalist import Finalist, PairResult, told
 from gpurun.tuner.trial_length import patience
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
@@ -30,13 +33,8 @@ METRICS = {
 }
 LATE_SHARE = 0.25
 """SPEC: a pair that has begun may take this part of the budget more."""
-SHARES_OF_BUDGET = 0.15
-"""The shares may take this part of the budget: the training is waiting."""
 
 Settings = Mapping[str, Any]
-Companions = Callable[[LadderRow], Sequence[str]]
-TakeShare = Callable[[Settings, Settings], PairResult]
-"""(settings without the change, chosen settings) → their pair, which must be live; `NotLive`."""
 
 
 @dataclass
@@ -49,77 +47,81 @@ class ProofLaunches:
     findings: TuningFindings
     trials: TrialSeries
     view: TuningView
-    timetable: TimeBudget
+    phases: Phases
     objective: Objective
     launch: Callable[[TrialRequest], Trial]
     rule: Callable[[Settings], StopRule]
+    _pair_seconds: dict[str, float] = field(init=False, default_factory=dict)
+    """What the last pair of each finalist took."""
 
     def __post_init__(self) -> None:
         self._told = ToldOnce(self._decide)
         self._engine = PairEngine(
             self._beside,
-            self._alone,
+            lambda request: self.launch(request),
             self._told,
-            late=lambda: self._no_room(self._engine.seconds),
+            late=lambda: self.phases.left < self._engine.seconds,
             obstacle=lambda first, second: self._obstacle_of(first.settings, second.settings),
         )
 
-    def prove(self, finalists: list[Finalist], best: Trial) -> Finalist:
-        """Run the rounds; the baseline's side of them. `best`: a trial of the first finalist."""
-        base = self.findings.base
-        baseline = self.findings.baseline = Finalist("baseline", base)
+    def prove(self, finalists: list[Finalist]) -> Finalist:
+        """Run pairs until every finalist is settled or the time is up; the baseline's side of them.
+
+        A pair begins if there is time for what the finalist's last one took, the first one before
+        the end. Where the time is short the first finalist has it.
+        """
+        baseline = self.findings.baseline = Finalist("baseline", self.findings.base)
         for finalist in finalists:
             finalist.metric = METRICS[self.objective]
-
-        def take(settings: Settings, number: int) -> PairResult:
-            return self._pair((base, settings), number, PAIR_SIDES)
-
-        def update(line: str) -> None:
-            self.view.proof_update(line)
-            if any(finalist.look().proven for finalist in finalists):
-                self.findings.proof_seconds = self.findings.proof_seconds or self.timetable.spent
-
-        prove(baseline, finalists, take, self._no_room, update)
-        if baseline.failure is not None:
-            if not any(one.settled or one.look().proven for one in finalists):
-                raise TuningEnded(
-                    "script_failed", f"the script as it is failed: {baseline.failure}"
-                )
-            why = f"the proof ended early, the script as it is failed: {baseline.failure}"
-            self.findings.reason = why
-            self._decide(why)
+        for number in range(MOST_PAIRS):
+            ahead = [one for one in finalists if not one.done]
+            if not ahead or baseline.failure is not None:
+                break
+            if len(ahead) > 1 and not self._room(ahead):
+                self._told(f"time is short: it is for {ahead[0].name}")
+                ahead = ahead[:1]
+            if not self._room(ahead):
+                self.view.proof_update("the budget ended before the proof was complete")
+                break
+            if not all(self._round(baseline, finalist, number) for finalist in ahead):
+                break
+        self._check(baseline, finalists)
         return baseline
 
-    def shares(self, best: Trial, companions: Companions) -> None:
-        """Measure what each chosen change is worth, in the rest of the budget."""
-        found = self.findings
-        if found.verdict != "faster" or found.chosen is None or not found.chosen.live:
-            return
-        if not found.chosen.settled:  # a further pair of the proof found no room either
-            self._decide("shares of single changes: not measured: the proof took all of the budget")
-            return
-        if self.objective is not Objective.THROUGHPUT:
-            return
-        end = self.timetable.left - min(
-            self.timetable.left, SHARES_OF_BUDGET * self.timetable.budget
-        )
-        numbers = itertools.count()
+    def _room(self, finalists: Sequence[Finalist]) -> bool:
+        """True if a pair of each fits, by what the last ones took; a first one is begun anyway."""
+        needed = sum(self._pair_seconds.get(finalist.name, 0.0) for finalist in finalists)
+        return self.phases.left > needed
 
-        def take(without: Settings, chosen: Settings) -> PairResult:
-            self.view.note("a pair with and without one change measures its share of the gain")
-            purposes = (TrialPurpose.SHARE, TrialPurpose.SHARE)
-            return self._pair((without, chosen), next(numbers), purposes, live_only=True)
+    def _round(self, baseline: Finalist, finalist: Finalist, number: int) -> bool:
+        """Take a pair of one finalist; False if the time is up."""
+        try:
+            pair = self._pair((baseline.settings, finalist.settings), number)
+        except NotLive as obstacle:
+            self._decide(f"{finalist.name}: no more pairs, the time is up: {obstacle}")
+            return False
+        self._pair_seconds[finalist.name] = pair.seconds
+        ended = any(t.record.status == "timeout" for t in (pair.baseline, pair.finalist))
+        if ended and self.phases.left <= 0:
+            self.view.proof_update("the budget ended in the middle of a pair")
+            return False
+        ours, theirs = baseline.launched(pair.baseline), finalist.launched(pair.finalist)
+        if ours and theirs:
+            finalist.paired(pair, baseline.rates[-1])
+            self.view.proof_update(told(finalist))
+        if finalist.look().proven:
+            self.findings.proof_seconds = self.findings.proof_seconds or self.phases.spent
+        return True
 
-        why = measure_shares(
-            found.ladder,
-            found.chosen.settings,
-            companions,
-            take,
-            lambda seconds: self.timetable.left - end > seconds,
-            self.timetable.pair_seconds,
-        )
-        if why:
-            self._decide(f"shares of single changes: not all measured: {why}")
+    def _check(self, baseline: Finalist, finalists: Sequence[Finalist]) -> None:
+        """Say so where the script as it is failed; the tuning ends unless something is known."""
+        if baseline.failure is None:
+            return
+        if not any(one.settled or one.look().proven for one in finalists):
+            raise TuningEnded("script_failed", f"the script as it is failed: {baseline.failure}")
+        why = f"the proof ended early, the script as it is failed: {baseline.failure}"
+        self.findings.reason = why
+        self._decide(why)
 
     def obstacle(self, base: Settings, facts: Facts, finalists: Sequence[Settings]) -> str:
         """Reason why these finalists cannot be measured live beside the baseline, or ""."""
@@ -154,13 +156,7 @@ class ProofLaunches:
 
     # -- one pair ------------------------------------------------------------------------------
 
-    def _pair(
-        self,
-        both: tuple[Settings, Settings],
-        number: int,
-        purposes: tuple[TrialPurpose, TrialPurpose],
-        live_only: bool = False,
-    ) -> PairResult:
+    def _pair(self, both: tuple[Settings, Settings], number: int) -> PairResult:
         """A pair; what was searched last is launched first in the first one, for a process may be
         waiting with it."""
         turned = number % 2 == 0
@@ -169,15 +165,14 @@ class ProofLaunches:
         first, second = (
             self._request(purpose, settings, number, after)
             for purpose, settings, after in zip(
-                purposes, both, coming[::-1] if turned else coming, strict=True
+                PAIR_SIDES, both, coming[::-1] if turned else coming, strict=True
             )
         )
-        pair = self._engine.take(first, second, number + 1, turned=turned, live_only=live_only)
+        pair = self._engine.take(first, second, number + 1, turned=turned)
         if pair.in_turn:
             self._told(f"launches one after the other, not live pairs: {pair.in_turn}")
-        self.timetable.pair_seconds = seconds = self._engine.seconds
         error = None if pair.ratio is None else pair.ratio.error
-        return PairResult(pair.first, pair.second, gain_of(pair), seconds, error)
+        return PairResult(pair.first, pair.second, gain_of(pair), self._engine.seconds, error)
 
     def _request(
         self, purpose: TrialPurpose, settings: Settings, number: int, coming: Sequence[Settings]
@@ -188,9 +183,9 @@ class ProofLaunches:
             settings,
             self.rule(settings),
             seed_offset=number,
-            hurry_at=self.timetable.deadline,
-            deadline=self.timetable.deadline + LATE_SHARE * self.timetable.budget,
-            patience_seconds=patience(self.timetable.budget, self.timetable.longest),
+            hurry_at=self.phases.deadline,
+            deadline=self.phases.deadline + LATE_SHARE * self.phases.budget,
+            patience_seconds=patience(self.phases.budget, self.phases.longest),
             following=coming,
         )
 
@@ -200,12 +195,6 @@ class ProofLaunches:
             if trial is not None:
                 self.view.trial_finished(trial.record)
         return both
-
-    def _alone(self, request: TrialRequest) -> Trial:
-        return self.launch(request)
-
-    def _no_room(self, seconds: float) -> bool:
-        return self.timetable.left < seconds
 
     def _decide(self, line: str) -> None:
         self.findings.decisions.append(line)
@@ -222,34 +211,3 @@ def gain_of(pair: Pair[Trial]) -> float | None:
         return second.score / first.score
     steps = min(first.counted_steps, second.counted_steps)
     return math.exp(-pair.ratio.log) * second.samples_a_step(steps) / first.samples_a_step(steps)
-
-
-def measure_shares(
-    rows: list[LadderRow],
-    chosen: Settings,
-    companions: Companions,
-    take: TakeShare,
-    room: Callable[[float], bool],
-    seconds: float,
-) -> str:
-    """Write into each row what its change is worth, numerics first, as long as there is room.
-
-    `companions(row)`: names of the settings that go with its change. `room(seconds)`: whether there
-    is time for so much. `seconds`: what a pair is expected to take. Why it ended, "" at its end.
-    """
-    followers = {name for row in rows if row.kept for name in companions(row)}
-    own = [n for n, row in enumerate(rows) if row.kept and row.knob not in followers]
-    for number in sorted(own, key=lambda n: rows[n].effect == "pipeline"):
-        row = rows[number]
-        rest = {k: v for k, v in chosen.items() if k not in (row.knob, *companions(row))}
-        if not room(seconds):
-            return "the budget ended first"
-        try:
-            pair = take(rest, chosen)
-        except NotLive as obstacle:
-            return str(obstacle)
-        if pair.gain is None:
-            return "a side's score was not measured"
-        seconds = pair.seconds
-        rows[number] = replace(row, speedup=pair.gain)
-    return ""

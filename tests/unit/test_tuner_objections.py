@@ -1,18 +1,68 @@
-"""A trial that lacked memory is not credited with the batch that it was to train."""
+"""A fast trial is not kept where a change did nothing, a start is dear, or less was trained."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import OUT_OF_MEMORY, ProcessEvent, TraitEvent
-from gpurun.tuner.search.lack_of_memory import trained_with_less
+from gpurun.records.result import KnobOutcome, StepTime
+from gpurun.tuner.search.objections import not_applied, repaid_too_late, trained_with_less
 from gpurun.tuner.tuning_trial import Trial
 from tests.unit.knob_facts import facts
+from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial
+
+
+class Flag(Planted):
+    """A knob that only edits an argument, where there is one."""
+
+    def arguments(self, value: Any, argv: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(value) if word == "0" else word for word in argv)
+
+
+@pytest.mark.parametrize(
+    ("argv", "outcomes", "reason"),
+    [
+        (("--workers", "0"), (), None),
+        (("--workers", "2"), (), "not applied: nothing in the script called for it"),
+        ((), (KnobOutcome("flag", "applied", ""),), None),
+        ((), (KnobOutcome("flag", "skipped", "no loader"),), "not applied: no loader"),
+        ((), (KnobOutcome("flag", "failed", "TypeError"),), "failed: TypeError"),
+    ],
+)
+def test_a_change_had_an_effect_in_the_process_or_on_its_command_line(
+    argv: tuple[str, ...], outcomes: tuple[KnobOutcome, ...], reason: str | None
+) -> None:
+    done = trial(150.0, {"flag": 2}, outcomes=outcomes)
+    assert not_applied(Flag("flag"), done, argv) == reason
+
+
+def started(rate: float, seconds: float, step_ms: float) -> Trial:
+    """A trial with such a start and such steps."""
+    found = trial(rate)
+    assert found.result is not None
+    pace = StepTime(step_ms, step_ms, step_ms, step_ms)
+    return replace(found, result=replace(found.result, startup_seconds=seconds, step_time_ms=pace))
+
+
+@pytest.mark.parametrize(("steps", "kept"), [(2_000, False), (4_000, True), (None, True)], ids=str)
+def test_what_starts_slowly_must_be_repaid_by_the_whole_training(
+    steps: int | None, kept: bool
+) -> None:
+    slow, without = started(133.0, 33.0, 30.0), started(100.0, 3.0, 40.0)
+    reason = repaid_too_late(slow, without, facts(planned_steps=steps))
+    said = "starts 30 s later, repaid after 3,000 steps: the training has 2,000"
+    assert reason == (None if kept else said)
+    quick = started(133.0, 12.0, 30.0)
+    assert repaid_too_late(quick, without, facts(planned_steps=steps)) is None, "9 s may be chance"
+
+
+# -- less than was asked for -----------------------------------------------------------------------
 
 
 def with_batches(asked: int | None, seen: float | None) -> Trial:

@@ -1,19 +1,15 @@
-"""The proof: pairs of fresh launches of finalist and baseline until a sequential test settles.
-
-The two launches of a pair share a seed. How a pair is launched is the pair engine's.
-"""
+"""One side of the proof: settings, their launches, and what their pairs say."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.formatting.number_text import count
-from gpurun.pairs.engine import NotLive
-from gpurun.pairs.estimate import reading
-from gpurun.pairs.gain import LEAST_GAIN, MOST_PAIRS, Look, look
+from gpurun.pairs.estimate import Estimate, Reading, estimate, reading
+from gpurun.pairs.gain import LEAST_GAIN, Look, look
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
@@ -35,10 +31,6 @@ class PairResult:
     gain: float | None
     seconds: float
     error: float | None = None
-
-
-TakePair = Callable[[Mapping[str, Any], int], PairResult]
-"""(settings of the finalist, number of the round) → the pair; or `NotLive` is raised."""
 
 
 @dataclass
@@ -68,9 +60,16 @@ class Finalist:
 
     def look(self) -> Look:
         """The state of the test."""
+        return look(self._readings())
+
+    def estimate(self) -> Estimate:
+        """What all its pairs say together; there must be one."""
+        return estimate(self._readings())
+
+    def _readings(self) -> list[Reading]:
         logs = [math.log(theirs / ours) for ours, theirs in self.pairs]
         errors = self.errors or [None] * len(logs)
-        return look([reading(self.metric, *pair) for pair in zip(logs, errors, strict=True)])
+        return [reading(self.metric, *pair) for pair in zip(logs, errors, strict=True)]
 
     @property
     def done(self) -> bool:
@@ -106,52 +105,8 @@ class Finalist:
             self.errors.append(pair.error)
 
 
-def prove(
-    baseline: Finalist,
-    finalists: list[Finalist],
-    take: TakePair,
-    out_of_time: Callable[[float], bool],
-    report: Callable[[str], None],
-) -> None:
-    """Run rounds until every finalist is settled or the time is up; `take` measures a pair.
-
-    A pair begins if there is time for what the last one of the finalist took; the first one begins
-    before the end. Where the time is short the first finalist has it.
-    """
-    costs = {finalist.name: 0.0 for finalist in finalists}
-    told = False
-    for number in range(MOST_PAIRS):
-        ahead = [one for one in finalists if not one.done]
-        if not ahead or baseline.failure is not None:
-            return
-        whole = sum(costs[finalist.name] for finalist in ahead)
-        if len(ahead) > 1 and out_of_time(whole + costs[ahead[0].name]):
-            if not told:
-                others = ", ".join(finalist.name for finalist in ahead[1:])
-                report(f"time is short: {ahead[0].name} is launched without {others}")
-            told, ahead, whole = True, ahead[:1], costs[ahead[0].name]
-        if out_of_time(whole):
-            report("the budget ended before the proof was complete")
-            return
-        for finalist in ahead:
-            try:
-                pair = take(finalist.settings, number)
-            except NotLive as obstacle:
-                report(f"{finalist.name}: no more pairs, the time is up: {obstacle}")
-                return
-            costs[finalist.name] = pair.seconds
-            if any(t.record.status == "timeout" for t in (pair.baseline, pair.finalist)):
-                if out_of_time(0.0):
-                    report("the budget ended in the middle of a round")
-                    return
-            ours, theirs = baseline.launched(pair.baseline), finalist.launched(pair.finalist)
-            if ours and theirs:
-                finalist.paired(pair, baseline.rates[-1])
-                report(_told(finalist))
-
-
-def _told(finalist: Finalist) -> str:
-    """The state of a finalist in a line."""
+def told(finalist: Finalist) -> str:
+    """The state of a finalist's proof in a line."""
     seen, found = finalist.look(), count(len(finalist.pairs), "pair")
     gains = ", ".join(f"×{rate / base:.3g}" for base, rate in finalist.pairs)
     if seen.speedup is None or seen.interval is None:
