@@ -1,16 +1,20 @@
 """Record live pairs of equal launches: how far launches of the same code differ by chance.
 
-    python scripts/record_live_pairs.py --work /tmp/pairs [--pairs 6] [--own-malloc]
-                                        [--kinds mlp conv loader embedding]
-    python scripts/record_live_pairs.py --fit
+    python scripts/record_live_pairs.py --work /tmp/pairs [--pairs 6] [--own-malloc] [--in-turn]
+                                        [--kinds mlp conv loader embedding] [--file FILE]
+    python scripts/record_live_pairs.py --fit [--file FILE]
 
 Each kind of workload is launched once a side to warm up, then as many live pairs as asked follow;
 their figures are added to `scripts/recordings/live_pairs.json`. `--own-malloc` leaves glibc as it
-comes, which `gpurun bench` does not. `--fit` prints what the recordings say: for each kind the mean
-ratio, which must be 0, the standard deviation between launches beyond the error of the turns
-(maximum likelihood, with its 95 % upper limit by the likelihood ratio), and the scatter of the
-memory. The priors come from these (`gpurun/pairs/priors.py`). Those of GPU workloads and of
-`live_bias.py`'s loops were recorded by their scripts.
+comes, which `gpurun bench` does not. `--in-turn` launches the sides one after the other: give these
+a file of their own, such as `scripts/recordings/in_turn_pairs.json`.
+
+`--fit` prints what the recordings say: for each kind the mean ratio, which must be 0, the standard
+deviation between launches beyond the error of the turns (maximum likelihood, with its 95 % upper
+limit by the likelihood ratio), and the scatter of the memory. What is assumed of live pairs comes
+from these (`gpurun/pairs/estimate.py`). Those of GPU
+workloads and of `live_bias.py`'s loops were recorded by their scripts.
+`scripts/recordings/crowded_pairs.json` holds pairs beside programs that used both cores.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import Side
 from gpurun.isolation.available_modes import require
+from gpurun.records.spec import StopRule
+from gpurun.trials.stop_rules import later_rule
 
 RECORDINGS = Path(__file__).resolve().parent / "recordings" / "live_pairs.json"
 HEAD = "import torch\nfrom torch import nn\ntorch.manual_seed(0)\ntorch.set_num_threads(1)\n"
@@ -92,8 +98,8 @@ def batches():
 @dataclass(frozen=True)
 class RecordedPair:
     """One live pair of equal launches. `log`: of the ratio by turns, `error`: its standard error
-    within the pair. `machine`: where. `memory_log`: of the ratio of the peaks, None where it was
-    not read. `own_malloc`: glibc was left as it comes.
+    within the pair, 0 of launches in turn. `machine`: where. `memory_log`: of the ratio of the
+    peaks, None where it was not read. `own_malloc`: glibc was left as it comes.
     """
 
     kind: str
@@ -105,8 +111,10 @@ class RecordedPair:
     own_malloc: bool = False
 
 
-def record(kind: str, pairs: int, work: Path, own_malloc: bool) -> list[RecordedPair]:
-    """So many live pairs of one kind of workload."""
+def record(
+    kind: str, pairs: int, work: Path, own_malloc: bool, in_turn: bool
+) -> list[RecordedPair]:
+    """So many pairs of one kind of workload, live or in turn."""
     folder = work / f"{kind}-{os.urandom(4).hex()}"
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(HEAD + KINDS[kind] + TRAIN)
@@ -123,8 +131,10 @@ def record(kind: str, pairs: int, work: Path, own_malloc: bool) -> list[Recorded
     found = []
     try:
         rule = warm_up_rule(None)
-        for start in starts:
-            launcher.run(start, rule, first=True)
+        first = [launcher.run(start, rule, first=True).result for start in starts]
+        if in_turn:
+            later = later_rule(None, first)
+            return [launched_in_turn(kind, launcher, starts, later) for _ in range(pairs)]
         for _ in range(pairs):
             both = launcher.run_pair((starts[0], starts[1]), rule)
             if both.ratio is None or both.first is None or both.second is None:
@@ -132,8 +142,7 @@ def record(kind: str, pairs: int, work: Path, own_malloc: bool) -> list[Recorded
                 continue
             ratio, sides = both.ratio, (both.first, both.second)
             one = RecordedPair(
-                kind, round(ratio.log, 6), round(ratio.error, 6), ratio.rounds,
-                f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+                kind, round(ratio.log, 6), round(ratio.error, 6), ratio.rounds, machine(),
                 _log([x.result.peak_memory_bytes for x in sides]), own_malloc,
             )  # fmt: skip
             print(one, flush=True)
@@ -141,6 +150,25 @@ def record(kind: str, pairs: int, work: Path, own_malloc: bool) -> list[Recorded
     finally:
         launcher.close()
     return found
+
+
+def launched_in_turn(
+    kind: str, launcher: Launcher, starts: list[Side], rule: StopRule
+) -> RecordedPair:
+    """One pair of launches, one after the other; the error within it is not known."""
+    results = [launcher.run(start, rule).result for start in starts]
+    times = [None if one.step_time_ms is None else one.step_time_ms.mean for one in results]
+    first, second = (time or math.nan for time in times)
+    log = round(math.log(second / first), 6)
+    memory = _log([one.peak_memory_bytes for one in results])
+    one = RecordedPair(kind, log, 0.0, 0, machine(), memory)
+    print(one, flush=True)
+    return one
+
+
+def machine() -> str:
+    """Cores and load of this moment."""
+    return f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
 
 
 def _log(figures: list[int | None]) -> float | None:
@@ -193,6 +221,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=list(KINDS))
     parser.add_argument("--own-malloc", action="store_true")
+    parser.add_argument("--in-turn", action="store_true", help="one after the other, not live")
     parser.add_argument("--fit", action="store_true")
     options = parser.parse_args()
     known = json.loads(options.file.read_text()) if options.file.exists() else []
@@ -202,7 +231,7 @@ def main() -> int:
     if options.work is None:
         parser.error("name a folder: --work /tmp/pairs")
     for kind in options.kinds:
-        found = record(kind, options.pairs, options.work, options.own_malloc)
+        found = record(kind, options.pairs, options.work, options.own_malloc, options.in_turn)
         known += [asdict(pair) for pair in found]
         options.file.parent.mkdir(parents=True, exist_ok=True)
         options.file.write_text("[\n" + ",\n".join(map(json.dumps, known)) + "\n]\n")

@@ -5,8 +5,8 @@
 One of 16 commits loses 5 or 8 % of throughput, or two do, none, or all a little. Noise is that of a
 launch in turn, by the laws of `launch_noise.py` (`ar`: neighbouring pairs correlate by 0.3), or for
 `live` that of a live pair, whose turns add 1 %. Right: the culprit is named; without a drop, that
-there is none; of two drops either one. Wrong: another commit is named. `part`: the report calls it
-a part of the drop. The bar: right in 97 % of histories with one drop, at 1 and 2 % noise.
+there is none; of two drops either one. Wrong: another commit is named. The bar: right in 97 % of
+histories with one drop, at 1 and 2 % noise.
 
 Of 300 searches, the share that is right, and the mean pairs; none is wrong:
 
@@ -116,26 +116,24 @@ def judged(history: History, standing: Standing) -> str:
 
 @dataclass(frozen=True)
 class Rates:
-    """Over all histories: shares of answers, mean pairs, and how often "part" was said."""
+    """Over all histories: shares of answers, and mean pairs."""
 
     right: float
     wrong: float
     pairs: float
-    part: float
 
 
 def simulate(make: Maker, law: str, noise: float, histories: int, seed: int = 1) -> Rates:
     """Search in histories that `make` draws."""
     rng = random.Random(f"{law} {noise} {seed}")
-    answers, pairs, part = [], [], 0
+    answers, pairs = [], []
     for _ in range(histories):
         history = make(rng)
         standing, found = bisect(Bench(history, law, noise, rng))
         answers.append(judged(history, standing))
         pairs.append(len(found.pairs))
-        part += standing.part
     shares = (answers.count(word) / histories for word in ("right", "wrong"))
-    return Rates(*shares, sum(pairs) / histories, part / histories)
+    return Rates(*shares, sum(pairs) / histories)
 
 
 def drops(*losses: float) -> Maker:
@@ -162,7 +160,7 @@ def main() -> int:
     parser.add_argument("--law", choices=LAWS)
     options = parser.parse_args()
     held = True
-    print("law   noise  drops      right   wrong  undecided  pairs   part")
+    print("law   noise  drops      right   wrong  undecided  pairs")
     for name, law, noise in product(KINDS, LAWS, (0.01, 0.02, 0.03)):
         other = name not in ONE and (law != "gauss" or noise > 0.02)
         if other or options.law not in (None, law):
@@ -171,7 +169,7 @@ def main() -> int:
         missed = name in ONE and noise <= 0.02 and r.right < BAR
         held &= not missed
         row = f"{law:5} {noise:5.0%}  {name:8} {r.right:7.1%} {r.wrong:7.1%}"
-        row += f" {1 - r.right - r.wrong:10.1%} {r.pairs:6.1f} {r.part:6.1%}"
+        row += f" {1 - r.right - r.wrong:10.1%} {r.pairs:6.1f}"
         print(f"{row}{'  MISSED' * missed}", flush=True)
     return 0 if held else 1
 

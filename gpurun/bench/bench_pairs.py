@@ -14,6 +14,9 @@ from gpurun.records.spec import StopRule
 
 BenchEngine = PairEngine[Side, Launch]
 
+Tell = Callable[[str], None]
+"""Hears what happens, a line each."""
+
 
 def bench_engine(
     launcher: Launcher,
@@ -36,11 +39,6 @@ def bench_engine(
     return PairEngine(
         lambda first, second: launcher.run_pair((first, second), rule), alone, note, late
     )
-
-
-def expected_seconds(launcher: Launcher, in_turn: str) -> float:
-    """Seconds that another pair may take."""
-    return 2 * launcher.expected if in_turn else launcher.expected_pair
 
 
 def obstacle(first: Sequence[Launch], mode: Mode) -> str:

@@ -14,12 +14,11 @@ from pathlib import Path
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.prepared_sides import Side
+from gpurun.isolation.available_modes import require
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
-from gpurun.pairs.expected_seconds import SideSeconds, live_pair_seconds
+from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.live_launches import LiveLaunches
-from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure
@@ -34,8 +33,6 @@ from gpurun.trials.outcome import Outcome
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 
-WARM_SHARE = 0.5
-"""The expected time of a later launch before there was one, as a share of the first launch's."""
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30)}
 """For glibc. Without it, glibc learns from freed blocks whether large blocks come from its heap or
 from the kernel. Launches of one script learn differently by chance, and then differ by 10 % and
@@ -43,6 +40,14 @@ more in speed. With it, large blocks always come from the kernel, and memory is 
 user's own value wins."""
 WARM_UP_SECONDS = 1.0
 """The launch before the pairs measures step time, memory and losses."""
+
+
+def isolation(folder: Path, in_place: bool, note: Callable[[str], None]) -> Mode:
+    """How launches in `folder` are isolated; `note` hears what is imperfect."""
+    mode, imperfection = require(folder, in_place=in_place)
+    if imperfection:
+        note(imperfection)
+    return mode
 
 
 @dataclass(frozen=True)
@@ -111,29 +116,12 @@ class Launcher:
         self.launched = 0
         self.trials = TrialLauncher(folder, mode, tell=note)
         self._live = LiveLaunches(self.trials)
-        self._longest_later = 0.0
-        self._longest_pair = 0.0
-        self._slowest_step = 0.0
-        self._on_gpu = False
         self._note = note
 
     @property
     def longest(self) -> float:
         """Seconds of the longest launch so far."""
         return self.trials.longest
-
-    @property
-    def expected(self) -> float:
-        """Seconds that another launch may take; a first one is also there to warm its tree up."""
-        return self._longest_later or WARM_SHARE * self.longest
-
-    @property
-    def expected_pair(self) -> float:
-        """Seconds that another live pair may take."""
-        if self._longest_pair:
-            return self._longest_pair
-        side = SideSeconds(WARM_SHARE * self.longest, self._slowest_step)
-        return live_pair_seconds(side, side, together=True, on_gpu=self._on_gpu)
 
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
@@ -155,20 +143,14 @@ class Launcher:
 
         Only the warm-up of `rule` counts: turns last until the ratio is known.
         """
-        one, other = (
-            replace(
-                self.request(start, rule),
-                name=f"the {start.name} side",
-            )
-            for start in starts
-        )
+        requests = [self.request(start, rule) for start in starts]
+        one, other = (replace(each, name=f"the {each.name} side") for each in requests)
         both = self._live.run_pair(one, other)
-        self._longest_pair = max(self._longest_pair, both.seconds)
         first, second = (
             None if outcome is None else launch_of(start, outcome, self.benchmark.args)
             for start, outcome in zip(starts, (both.first, both.second), strict=True)
         )
-        return PairOutcome(first, second, both.ratio, both.failure)
+        return PairOutcome(first, second, both.ratio, both.failure, both.seconds)
 
     def forget(self, name: str) -> None:
         """Remove what launches of the tree `name` shared: the tree is no more."""
@@ -201,38 +183,24 @@ class Launcher:
 
     def _launch(self, start: Side, rule: StopRule, first: bool) -> Launch:
         outcome = self.trials.run(self.request(start, rule, first=first))
-        step = outcome.result.step_time_ms
-        self._slowest_step = max(self._slowest_step, 0.0 if step is None else step.p50 / 1000)
-        self._on_gpu = bool(outcome.result.devices)
-        if not first:
-            self._longest_later = max(self._longest_later, outcome.seconds)
         return launch_of(start, outcome, self.benchmark.args)
 
 
 def launch_of(start: Side, outcome: Outcome, args: Sequence[str]) -> Launch:
     """The launch of a benchmark that came of a request. `args`: those of its script."""
     log, failure = outcome.log, outcome.failure
+    roots = () if log is None else log.roots
+    clock = None if log is None else step_clock(log)
     return Launch(
         start=start,
         result=replace(outcome.result, status=outcome.status),
         error="" if failure is None else masked_text(failure.text, args),
         folder=outcome.run_dir,
         seconds=outcome.seconds,
-        parameters=parameters_of(log),
+        parameters=roots[0].parameters if roots else None,
         origins=tuple(event for one in outcome.logs for event in one.origins),
         printed=printed(outcome.run_dir),
         planted=() if log is None else log.planted,
-        loss_curve=None if log is None else _loss_curve(log),
+        loss_curve=None if clock is None else curve_of(clock.steps.loss),
         failure=failure,
     )
-
-
-def parameters_of(log: ProcessLog | None) -> int | None:
-    """The number of parameters of the model that a process called first; None if it called none."""
-    return log.roots[0].parameters if log is not None and log.roots else None
-
-
-def _loss_curve(log: ProcessLog) -> LossCurve | None:
-    """The curve of a process, None where it took no step or no loss was seen in any."""
-    clock = step_clock(log)
-    return None if clock is None else curve_of(clock.steps.loss)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from gpurun import __version__
 from gpurun.bench.benchmark_launcher import Launch
@@ -24,7 +25,7 @@ from gpurun.records.bench.benchmark import (
     new_id,
     utc_text,
 )
-from gpurun.records.result import ENDED_WELL
+from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.records.script_arguments import masked, secrets_digest
 
 HASH = re.compile(r"[0-9a-fA-F]{7,64}")
@@ -77,28 +78,31 @@ def version_here(folder: Path, commit: str | None = None) -> Version:
 
 
 def launch_record(launch: Launch) -> BenchmarkLaunch:
-    """The raw values of a launch."""
+    """The raw values of a launch: fields of its result, and what is not in one."""
     result = launch.result
     reasons = (reason for device in result.devices for reason in device.throttle_reasons)
-    return BenchmarkLaunch(
-        status=_status(launch),
-        samples_per_second=result.samples_per_second,
-        step_time_ms=result.step_time_ms,
-        gpu_utilization_percent=result.gpu_utilization_percent,
-        gpu_utilization_source=result.gpu_utilization_source,
-        peak_memory_bytes=result.peak_memory_bytes,
-        energy_joules=result.energy_joules,
-        joules_per_sample=result.joules_per_sample,
-        measured_steps=result.measured_steps,
-        measured_seconds=result.measured_seconds,
-        throttle_reasons=tuple(dict.fromkeys(reasons)),
-        foreign_processes=max(known(d.foreign_processes for d in result.devices), default=None),
-        cores_lost_percent=result.cores_lost_percent,
-        run_dir=str(launch.folder),
-        error=launch.error or None,
-        planted_step_seconds=launch.planted_step_seconds,
-        loss_curve=launch.loss_curve,
-    )
+    own: dict[str, Any] = {
+        "status": _status(launch),
+        "throttle_reasons": tuple(dict.fromkeys(reasons)),
+        "foreign_processes": max(known(d.foreign_processes for d in result.devices), default=None),
+        "run_dir": str(launch.folder),
+        "error": launch.error or None,
+        "planted_step_seconds": launch.planted_step_seconds,
+        "loss_curve": launch.loss_curve,
+    }
+    names = {field.name for field in fields(BenchmarkLaunch)} - own.keys()
+    return BenchmarkLaunch(**{name: getattr(result, name) for name in names}, **own)
+
+
+def run_figures(of: Sequence[RunResult] | Sequence[BenchmarkRecord]) -> dict[str, Any]:
+    """The figures of several launches, or of several runs, together."""
+    means = ("samples_per_second", "gpu_utilization_percent", "energy_joules", "joules_per_sample")
+    return {
+        **{name: mean(getattr(one, name) for one in of) for name in means},
+        "step_time_ms": mean_record(one.step_time_ms for one in of),
+        "gpu_utilization_source": shared(one.gpu_utilization_source for one in of),
+        "peak_memory_bytes": max(known(one.peak_memory_bytes for one in of), default=None),
+    }
 
 
 def record_of(
@@ -128,13 +132,7 @@ def record_of(
         dirty=version.dirty,
         time=utc_text(now),
         status=ended if failed is None else _status(failed),
-        samples_per_second=mean(r.samples_per_second for r in useful),
-        step_time_ms=mean_record(r.step_time_ms for r in useful),
-        gpu_utilization_percent=mean(r.gpu_utilization_percent for r in useful),
-        gpu_utilization_source=shared(r.gpu_utilization_source for r in useful),
-        peak_memory_bytes=max(known(r.peak_memory_bytes for r in useful), default=None),
-        energy_joules=mean(r.energy_joules for r in useful),
-        joules_per_sample=mean(r.joules_per_sample for r in useful),
+        **run_figures(useful),
         device=key.device,
         device_count=key.device_count,
         batch_size=next((r.batch_size for r in useful if r.batch_size is not None), None),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
+from gpurun.bench.bench_pairs import Tell
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.pair_runner import Tell
 from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.trees.git import without_redirection
 from gpurun.bench.trees.installed_packages import Tree
@@ -31,7 +30,7 @@ def measure(
     `folder` receives their run folders; `version` is what is measured. Nothing is set up: the
     user's environment is measured.
     """
-    start = users_side(benchmark, users_variables(benchmark))
+    start = users_side(benchmark)
     launcher = Launcher(benchmark, folder, mode, tell)
     measured: list[Launch] = []
     interrupted = False
@@ -56,21 +55,13 @@ def measure(
     return record_of(benchmark, measured, version, BenchmarkPurpose.BENCH, interrupted=interrupted)
 
 
-def users_side(benchmark: Benchmark, variables: Mapping[str, str]) -> Side:
+def users_side(benchmark: Benchmark) -> Side:
     """The user's own tree, as it is."""
     folder = benchmark.folder
-    return Side(CURRENT, "", Tree(folder), folder, Path(sys.executable), variables)
-
-
-def users_variables(benchmark: Benchmark) -> dict[str, str]:
-    """The whole environment of a launch in the user's own tree."""
-    return {**without_redirection(os.environ), **benchmark.env, "PWD": str(benchmark.folder)}
+    variables = {**without_redirection(os.environ), **benchmark.env, "PWD": str(folder)}
+    return Side(CURRENT, "", Tree(folder.resolve()), folder, Path(sys.executable), variables)
 
 
 def _shown(launch: Launch) -> str:
-    rate = launch.result.samples_per_second
-    if launch.error:
-        return launch.error
-    if rate is not None:
-        return f"{rate:.4g} samples/s"
-    return f"{launch.steps_per_second or 0.0:.4g} steps/s"
+    rate, steps = launch.result.samples_per_second, launch.steps_per_second or 0.0
+    return launch.error or (f"{steps:.4g} steps/s" if rate is None else f"{rate:.4g} samples/s")

@@ -12,57 +12,47 @@ the machine's drift.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpurun.measure.optional_figures import known
 from gpurun.records.bench.benchmark import BenchmarkLaunch, BenchmarkRecord
 from gpurun.records.bench.comparison import ComparedSide, Comparison
+from gpurun.records.result import StepTime
 from gpurun.stats.descriptive import standard_deviation
+
+PEAK = "peak_memory_bytes"
+"""The figure of a run is the maximum of its launches; the others are means, which have a spread."""
 
 
 @dataclass(frozen=True)
 class Figure:
     """One figure of a launch. `measure`: its name in BMF, with the unit, which BMF cannot say.
 
-    `bigger`: more of it is better. `averaged`: the figure of a run is the mean of its launches, and
-    their standard deviation is its range; else it is their maximum.
+    `bigger`: more of it is better. `field`: its name in records.
     """
 
     name: str
     unit: str
     measure: str
     bigger: bool
-    value: Callable[[BenchmarkLaunch | BenchmarkRecord | ComparedSide], float | None]
-    averaged: bool = True
+    field: str
+
+    def of(self, one: BenchmarkLaunch | BenchmarkRecord | ComparedSide) -> float | None:
+        """Its value; None if it was not measured or is no number."""
+        value = getattr(one, self.field)
+        value = value.mean if isinstance(value, StepTime) else value
+        return value if value is not None and math.isfinite(value) else None
 
 
 FIGURES = (
-    Figure("throughput", "samples/s", "throughput", True, lambda one: one.samples_per_second),
-    Figure(
-        "GPU utilisation",
-        "%",
-        "gpu-utilization-percent",
-        True,
-        lambda one: one.gpu_utilization_percent,
-    ),
-    Figure(
-        "step time",
-        "ms",
-        "step-time-ms",
-        False,
-        lambda one: None if one.step_time_ms is None else one.step_time_ms.mean,
-    ),
-    Figure(
-        "peak memory",
-        "bytes",
-        "peak-memory-bytes",
-        False,
-        lambda one: one.peak_memory_bytes,
-        averaged=False,
-    ),
-    Figure("energy", "J/sample", "joules-per-sample", False, lambda one: one.joules_per_sample),
+    Figure("throughput", "samples/s", "throughput", True, "samples_per_second"),
+    Figure("GPU utilisation", "%", "gpu-utilization-percent", True, "gpu_utilization_percent"),
+    Figure("step time", "ms", "step-time-ms", False, "step_time_ms"),
+    Figure("peak memory", "bytes", "peak-memory-bytes", False, PEAK),
+    Figure("energy", "J/sample", "joules-per-sample", False, "joules_per_sample"),
 )
 
 
@@ -80,17 +70,13 @@ class Tracked:
         launches = self.run.launches
         return bool(launches) and not any(launch.error for launch in launches)
 
-    def value(self, figure: Figure) -> float | None:
-        """The figure of the run; None if it was not measured or is no number."""
-        value = figure.value(self.run)
-        return value if value is not None and math.isfinite(value) else None
-
-    def spread(self, figure: Figure) -> float | None:
-        """The standard deviation of its launches; None with fewer than two."""
-        values = [v for v in known(map(figure.value, self.run.launches)) if math.isfinite(v)]
-        if not figure.averaged or len(values) < 2:
-            return None
-        return standard_deviation(values)
+    def measured(self) -> Iterator[tuple[Figure, float, float | None]]:
+        """Each figure of a whole run, its value, and the standard deviation of its launches."""
+        for figure in FIGURES if self.whole else ():
+            value, values = figure.of(self.run), list(known(map(figure.of, self.run.launches)))
+            if value is not None:
+                spread = len(values) > 1 and figure.field != PEAK
+                yield figure, value, standard_deviation(values) if spread else None
 
 
 def tracked(found: Comparison) -> tuple[Tracked, ...]:
@@ -106,62 +92,45 @@ def tracked_records(records: Sequence[BenchmarkRecord]) -> tuple[Tracked, ...]:
     return tuple(Tracked(record.benchmark, record) for record in records)
 
 
-def bigger_is_better(runs: Sequence[Tracked]) -> list[dict[str, Any]]:
-    """Figures that should grow, for github-action-benchmark's `customBiggerIsBetter`."""
-    return _action_benchmark(runs, bigger=True)
-
-
-def smaller_is_better(runs: Sequence[Tracked]) -> list[dict[str, Any]]:
-    """Figures that should shrink, for its `customSmallerIsBetter`."""
-    return _action_benchmark(runs, bigger=False)
-
-
 def bencher(runs: Sequence[Tracked]) -> dict[str, dict[str, dict[str, float]]]:
-    """BMF: by benchmark and measure the value, with one standard deviation to both sides."""
+    """BMF: by benchmark and measure the value, with one standard deviation to both sides; and the
+    fraction of throughput lost, with its interval."""
     documents = {}
     for one in runs:
         measures = {}
-        for figure, value in _measured(one):
-            measures[figure.measure] = _metric(value, one.spread(figure))
-        if one.whole and one.comparison is not None and one.comparison.slowdown is not None:
-            measures["slowdown"] = _slowdown(one.comparison)
+        for figure, value, spread in one.measured():
+            bounds = None if spread is None else (value - spread, value + spread)
+            measures[figure.measure] = _metric(value, bounds)
+        found = one.comparison
+        if one.whole and found is not None and found.slowdown is not None:
+            measures["slowdown"] = _metric(found.slowdown, found.slowdown_confidence_interval)
         if measures:
             documents[one.benchmark] = measures
     return documents
 
 
+def action_benchmark(runs: Sequence[Tracked], *, bigger: bool) -> list[dict[str, Any]]:
+    """Figures that should grow, or shrink, for github-action-benchmark."""
+    return [
+        {
+            "name": f"{one.benchmark}: {figure.name}",
+            "unit": figure.unit,
+            "value": value,
+            **({} if spread is None else {"range": f"± {spread:.4g}"}),
+            "extra": "\n".join(_extra(one, figure)),
+        }
+        for one in runs
+        for figure, value, spread in one.measured()
+        if figure.bigger is bigger
+    ]
+
+
 TRACKERS: Mapping[str, Callable[[Sequence[Tracked]], Any]] = {
-    "customBiggerIsBetter": bigger_is_better,
-    "customSmallerIsBetter": smaller_is_better,
+    "customBiggerIsBetter": partial(action_benchmark, bigger=True),
+    "customSmallerIsBetter": partial(action_benchmark, bigger=False),
     "bencher": bencher,
 }
 """By the name that the tracker itself has for it, what makes its document."""
-
-
-def _measured(one: Tracked) -> list[tuple[Figure, float]]:
-    if not one.whole:
-        return []
-    values = [(figure, one.value(figure)) for figure in FIGURES]
-    return [(figure, value) for figure, value in values if value is not None]
-
-
-def _action_benchmark(runs: Sequence[Tracked], bigger: bool) -> list[dict[str, Any]]:
-    entries = []
-    for one in runs:
-        for figure, value in _measured(one):
-            if figure.bigger is not bigger:
-                continue
-            spread = one.spread(figure)
-            entries.append(
-                {
-                    "name": f"{one.benchmark}: {figure.name}",
-                    "unit": figure.unit,
-                    "value": value,
-                    **({} if spread is None else {"range": f"± {spread:.4g}"}),
-                    "extra": "\n".join(_extra(one, figure)),
-                }
-            )
-    return entries
 
 
 def _extra(one: Tracked, figure: Figure) -> list[str]:
@@ -170,23 +139,13 @@ def _extra(one: Tracked, figure: Figure) -> list[str]:
     if isinstance(one.run, BenchmarkRecord):
         lines += [f"device: {one.run.device}"] if one.run.device else []
     elif one.comparison is not None:
-        before = figure.value(one.comparison.baseline)
+        before = figure.of(one.comparison.baseline)
         lines += [] if before is None else [f"baseline: {before:.6g} {figure.unit}"]
         lines.append(f"verdict: {one.comparison.verdict}")
     return lines
 
 
-def _metric(value: float, spread: float | None) -> dict[str, float]:
-    if spread is None:
+def _metric(value: float, bounds: tuple[float, float] | None) -> dict[str, float]:
+    if bounds is None or not all(map(math.isfinite, bounds)):
         return {"value": value}
-    return {"value": value, "lower_value": value - spread, "upper_value": value + spread}
-
-
-def _slowdown(found: Comparison) -> dict[str, float]:
-    """The fraction of throughput lost, with its interval."""
-    assert found.slowdown is not None
-    metric = {"value": found.slowdown}
-    bounds = found.slowdown_confidence_interval
-    if bounds is not None and all(map(math.isfinite, bounds)):
-        metric |= {"lower_value": bounds[0], "upper_value": bounds[1]}
-    return metric
+    return {"value": value, "lower_value": bounds[0], "upper_value": bounds[1]}

@@ -1,10 +1,18 @@
-"""The end of the work on a benchmark that a failure or an interruption cut short."""
+"""The end of the work on benchmarks: cut short by a failure or an interruption, or the worst of
+several."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.records.bench.bisection import BisectionReport
+from gpurun.records.bench.comparison import Comparison
+from gpurun.records.bench.selftest import Selftest
+
+Document = TypeVar("Document", Comparison, BisectionReport, Selftest)
 
 ANSWERS = (ExitCode.BENCHMARK_FAILED, ExitCode.NO_BASELINE)
 """Exit codes that a document tells. Other errors are gpurun's own or of the command line."""
@@ -40,3 +48,14 @@ def ended_by(
     if isinstance(error, OSError) or (isinstance(error, GpurunError) and error.code in ANSWERS):
         return failure(error, benchmark)
     raise error
+
+
+def worst_with_others(
+    documents: Sequence[Document], severity: Callable[[Document], int]
+) -> Document:
+    """Several benchmarks as one document: that of the worst, which holds the others.
+
+    `severity`: the place of a document; the least is the worst.
+    """
+    worst = min(documents, key=severity)
+    return replace(worst, others=tuple(one for one in documents if one is not worst))

@@ -65,10 +65,6 @@ def figure(
     return of.joules_per_sample if by_samples else of.energy_joules
 
 
-PER_BATCH = (Metric.STEP_TIME,)
-"""Metrics that cannot compare batches of unequal size."""
-
-
 def check_workload(
     baseline: Launch, current: Launch, batch_may_differ: Sequence[Metric] | None = None
 ) -> str | None:
@@ -80,11 +76,16 @@ def check_workload(
     before, now = Work.of(baseline), Work.of(current)
     unequal = before.batch_size and now.batch_size and before.batch_size != now.batch_size
     counted = (baseline.result.samples_per_second, current.result.samples_per_second)
+    todo = (
+        "compare equal work: name the same value on both sides, as in args of [bench], or compare "
+        "from the commit on that changed it"
+    )
     if batch_may_differ is None or not unequal or None in counted:
-        _refuse(now.difference(before), f", or two settings with {ALLOW_ALL}" * bool(unequal))
+        settings = f", or two settings with {ALLOW_ALL}" if unequal else ""
+        refuse_changed(now.difference(before), f"{todo}{settings}")
         return None
-    _refuse(replace(now, batch_size=None, steps=None).difference(before))
-    if any(metric in PER_BATCH for metric in batch_may_differ):
+    refuse_changed(replace(now, batch_size=None, steps=None).difference(before), todo)
+    if Metric.STEP_TIME in batch_may_differ:
         raise GpurunError(
             "the step time cannot compare batches of unequal size",
             "gate the throughput instead: --metrics throughput",
@@ -92,14 +93,6 @@ def check_workload(
     return (
         f"the batch size is {before.batch_size:,.10g} and {now.batch_size:,.10g}, as allowed: "
         "gpurun compares samples/s, and the training is not the same"
-    )
-
-
-def _refuse(difference: str | None, settings: str = "") -> None:
-    refuse_changed(
-        difference,
-        "compare equal work: name the same value on both sides, as in args of [bench], or compare "
-        f"from the commit on that changed it{settings}",
     )
 
 

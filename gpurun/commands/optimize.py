@@ -126,8 +126,6 @@ def optimize(options: Options) -> int:
     with SignalGuard() as interruption:
         tuned = _tune(options, interruption)
         unwritten = _write(tuned, options)
-        if tuned.failure is None:
-            _enter(tuned, options)
     if tuned.failure is not None:
         raise tuned.failure
     if not options.quiet:
@@ -372,17 +370,6 @@ def _write(tuned: TuningOutcome, options: Options) -> list[str]:
         text = json_text(to_json(settings))
         jobs.append(("--save-settings", lambda: write_output(saved, text)))
     return [line for what, job in jobs if (line := _attempt(what, job)) is not None]
-
-
-def _enter(tuned: TuningOutcome, options: Options) -> None:
-    """Among the records of benchmarks, too; whatever is wrong there, the tuning stands."""
-    from gpurun.bench.records_of_tuning import keep_tuning
-
-    try:
-        keep_tuning(tuned.report, options, tuned.folder, tuned.folder.parent.parent)
-    except Exception as error:
-        what = error.what if isinstance(error, GpurunError) else f"{type(error).__name__}: {error}"
-        say(f"the tuning is not among the records of benchmarks: {what}")
 
 
 def _attempt(what: str, job: Callable[[], None]) -> str | None:

@@ -25,11 +25,6 @@ def knob_value(value: Any) -> str:
     return one_line(str(value), 40)
 
 
-def knob_change(knob: str, value: Any) -> str:
-    """One change as a row of the ladder names it: "loader_workers → 8"."""
-    return f"{knob} → {knob_value(value)}"
-
-
 def knobs_text(knobs: Mapping[str, Any], baseline: Mapping[str, Any] | None = None) -> str:
     """The knobs that differ from the baseline, the latest last: "loader_workers 8, tf32"."""
     base = baseline or {}

@@ -18,6 +18,7 @@ from typing import Any, cast
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect, Knob
 from gpurun.knobs.script_argument import argument_called, script_argument
+from gpurun.knobs.stages import STAGES
 from gpurun.records.script_arguments import TunedArgument
 
 USER_PACKAGE = "gpurun_user_knobs"
@@ -28,7 +29,7 @@ APPLIED = "applied"
 """Name of the folders whose modules are loaded when a knob is applied, after torch."""
 ACTS_ON = ("data", "model", "optimizer", "step")
 METHODS = (
-    "candidates", "apply", "refine", "companions", "is_likely", "seconds_to_start", "environment",
+    "candidates", "apply", "refine", "companions", "is_likely", "environment",
     "arguments",
 )  # fmt: skip
 
@@ -162,9 +163,11 @@ def _fault(cls: type[Any]) -> tuple[str, str] | None:
     if not isinstance(cls.effect, Effect):
         choices = ", ".join(str(effect) for effect in Effect)
         return f"has the `effect` {cls.effect!r}, no member of Effect", f"write one of {choices}"
-    for part in ("order", "startup_seconds", "most_values"):
+    for part in ("order", "most_values"):
         if not isinstance(getattr(cls, part), int | float):
             return f"has the `{part}` {getattr(cls, part)!r}, no number", "write a number"
+    if not isinstance(cls.stage, str) or cls.stage not in ("", *STAGES):
+        return f"has the `stage` {cls.stage!r}", f"write one of {', '.join(STAGES)}"
     if cls.acts_on not in ACTS_ON:
         return f"has the `acts_on` {cls.acts_on!r}", f"write one of {', '.join(ACTS_ON)}"
     for part in METHODS:

@@ -123,9 +123,9 @@ class Knob(ABC):
     first value gains so often that it is tried at once with others; a knob that loses as often is
     tried by itself. `saves_memory`: it can make a script fit that runs out of memory, with the same
     training. If `facts.out_of_memory`, later candidates save more memory. `most_values`: so many of
-    its candidates are tried at most; refinements come on top. `startup_seconds`: what turning it
-    adds at least to the start of a process, once a value. `reorders_samples`: under some scripts
-    the model may see other samples, or in another order. `changes_steps`: a training of as many
+    its candidates are tried at most; refinements come on top. `stage`: the stage of the ladder to
+    which a knob of the user's own belongs (`gpurun/knobs/stages.py`); without one its effect
+    tells. `changes_steps`: a training of as many
     epochs has another number of optimizer steps. `early_imports`: modules that its values import
     anyway: a trial's process may do so beforehand.
     """
@@ -139,8 +139,7 @@ class Knob(ABC):
     likely: ClassVar[bool] = False
     saves_memory: ClassVar[bool] = False
     most_values: ClassVar[int] = 2
-    startup_seconds: ClassVar[float] = 0.0
-    reorders_samples: ClassVar[bool] = False
+    stage: ClassVar[str] = ""
     changes_steps: ClassVar[bool] = False
     early_imports: ClassVar[tuple[str, ...]] = ()
 
@@ -163,10 +162,6 @@ class Knob(ABC):
     def is_likely(self, facts: Facts) -> bool:
         """`likely`, of this script."""
         return self.likely
-
-    def seconds_to_start(self, facts: Facts) -> float:
-        """Seconds that the knob adds to the start of a process of this script, roughly."""
-        return self.startup_seconds
 
     def environment(self, value: Any) -> dict[str, str]:
         """Environment variables that the value needs before python starts."""

@@ -15,7 +15,7 @@ BUSY = (0, 1, 2, 5, 6)
 """Columns of a core's line: user, nice, system and both kinds of interrupts. Time that other
 virtual machines steal belongs to no process here."""
 
-CROWDED = "other programs left too few cores: live pairs count as less exact"
+CROWDED = "other programs left too few cores: pairs differ more"
 MUCH_OF_CORES = 0.4
 """The part of our cores that others use at least where they crowd launches out."""
 LONG_WAITS = 20.0

@@ -41,12 +41,15 @@ def disturbance(results: Sequence[RunResult], names: Sequence[str], *, live: boo
 
 
 def trouble_of_both(results: Sequence[RunResult], *, live: bool) -> str | None:
-    """A disturbance of both halves of a pair: the pair counts, and a note names the cause."""
+    """A disturbance of both halves of a pair: the pair counts, and a note names the cause.
+
+    Both sides of a `live` pair share the GPU: the one that draws less power cools it for the other.
+    """
     if all(_foreign(result) for result in results):
         return "another process computed on the GPU throughout"
-    throttled = _throttled(results[0]) & _throttled(results[1])
-    if throttled:
-        return f"the GPU was throttled throughout ({', '.join(sorted(throttled))})"
+    first, second = map(_throttled, results)
+    if throttled := first | second if live else first & second:
+        return f"the GPU was throttled ({', '.join(sorted(throttled))})"
     return CROWDED if live and crowd_out(list(results)) else None
 
 

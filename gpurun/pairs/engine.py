@@ -7,12 +7,12 @@ half of them exist here alone.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from gpurun.pairs.disturbance import disturbance, trouble_of_both
-from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import RunResult
@@ -43,36 +43,68 @@ class Launched(Protocol):
 
 Request = TypeVar("Request")
 Side = TypeVar("Side", bound=Launched)
+Started = TypeVar("Started")
+"""An outcome, or what a tuning or a benchmark makes of it."""
+
+
+@dataclass(frozen=True)
+class PairOutcome(Generic[Started]):
+    """Both sides of a live pair, and the ratio of their step times, second over first.
+
+    `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
+    launched. `seconds`: what the pair took.
+    """
+
+    first: Started | None
+    second: Started | None
+    ratio: TurnRatio | None
+    failure: Failure | None
+    seconds: float = 0.0
+
+
+class ToldOnce:
+    """Tells lines, each of them once, and keeps them in `lines`."""
+
+    def __init__(self, tell: Callable[[str], None], lines: list[str] | None = None) -> None:
+        self.lines: list[str] = [] if lines is None else lines
+        self._tell = tell
+
+    def __call__(self, line: str) -> None:
+        """Tell it, unless it was told."""
+        if line not in self.lines:
+            self.lines.append(line)
+            self._tell(line)
 
 
 class NotLive(Exception):
-    """A pair that must be live cannot be; the text says why."""
+    """A pair that must be live cannot be, or there is no time for launches in turn; the text says
+    why."""
 
 
 @dataclass(frozen=True)
 class Pair(Generic[Side]):
     """Two launches that belong together. `ratio`: step time of the second over the first one's, by
-    turns; None where they were launched in turn."""
+    turns; None where they were launched in turn, for the reason `in_turn`."""
 
     first: Side
     second: Side
     ratio: TurnRatio | None = None
+    in_turn: str = ""
 
     @property
     def turned(self) -> Pair[Side]:
         """The same pair with its second launch first."""
         ratio = None if self.ratio is None else self.ratio.turned
-        return Pair(self.second, self.first, ratio)
+        return Pair(self.second, self.first, ratio, self.in_turn)
 
 
 @dataclass
 class PairEngine(Generic[Request, Side]):
     """Takes the pairs of one comparison, proof or search.
 
-    `beside` launches two as a live pair, `alone` one. `in_turn`: why pairs are launched in turn, ""
-    while they are live; `live_only`: `NotLive` is raised instead, as it is when a live pair fails
-    and it is `late`: there is no time to measure one again. `note` hears, once each, what disturbed
-    pairs.
+    `beside` launches two as a live pair, `alone` one. `in_turn`: why all pairs are launched in
+    turn, "" while they are live; `obstacle`: why two requests are. `late`: whether there is no time
+    to measure a pair again. `note` hears what disturbed pairs. `seconds`: what the last pair took.
     """
 
     beside: Callable[[Request, Request], PairOutcome[Side]]
@@ -80,19 +112,31 @@ class PairEngine(Generic[Request, Side]):
     note: Callable[[str], None]
     late: Callable[[], bool] = lambda: False
     in_turn: str = ""
-    live_only: bool = False
+    obstacle: Callable[[Request, Request], str] = lambda first, second: ""
+    seconds: float = 0.0
     _has_live: bool = False
     _again: int = 0
-    _noted: frozenset[str] = frozenset()
 
-    def take(self, first: Request, second: Request, number: int, *, turned: bool) -> Pair[Side]:
+    def take(
+        self,
+        first: Request,
+        second: Request,
+        number: int,
+        *,
+        turned: bool,
+        live_only: bool = False,
+    ) -> Pair[Side]:
         """The pair of this number, measured again where something befell one half of it.
 
-        `turned`: the second is launched first, as in every other pair: a drift of the machine, and
-        the luck of what is launched second, then affect both alike.
+        `first`: what the second is compared with, and known to run. `turned`: the second is
+        launched first, as in every other pair: a drift of the machine, and the luck of what is
+        launched second, then affect both alike. `live_only`: `NotLive` if it cannot be live, as
+        where a live pair fails and it is late.
         """
         while True:
-            pair = self._take(second, first).turned if turned else self._take(first, second)
+            began = time.monotonic()
+            pair = self._take(first, second, turned, live_only)
+            self.seconds = time.monotonic() - began
             results = [one.result for one in (pair.first, pair.second) if one.result is not None]
             if len(results) < 2 or pair.first.failure or pair.second.failure:
                 return pair
@@ -101,39 +145,47 @@ class PairEngine(Generic[Request, Side]):
             again = cause is not None and self._again < MOST_AGAIN and not self.late()
             if cause is not None:
                 what = "is measured again" if again else "counts all the same"
-                self._tell(f"pair {number} {what}: {cause}")
+                self.note(f"pair {number} {what}: {cause}")
             if again:
                 self._again += 1
                 continue
             if (trouble := trouble_of_both(results, live=live)) is not None:
-                self._tell(trouble)
+                self.note(trouble)
             return pair
 
-    def _take(self, first: Request, second: Request) -> Pair[Side]:
-        """Live, or in this order. A live pair that fails after one that was measured is launched
-        once more: launches in turn would begin anew."""
-        in_turn = self.in_turn
-        for number in range(0 if in_turn else 1 + self._has_live):
+    def _take(self, first: Request, second: Request, turned: bool, live_only: bool) -> Pair[Side]:
+        """Live if it can be. A live pair that fails after one that was measured is launched once
+        more: its failure may be chance."""
+        order = (second, first) if turned else (first, second)
+        in_turn = self.in_turn or self.obstacle(first, second)
+        possible = not in_turn
+        for number in range(1 + self._has_live if possible else 0):
             if number and self.late():
                 break
-            both = self.beside(first, second)
-            for line in both.notes:
-                self._tell(line)
-            if both.failure is None and both.first is not None and both.second is not None:
-                if both.first.failure is None and both.second.failure is None:
-                    self._has_live = True
-                    return Pair(both.first, both.second, both.ratio)
+            both = self.beside(*order)
+            if (pair := _measured(both)) is not None:
+                self._has_live = True
+                return pair.turned if turned else pair
             in_turn = why_in_turn(both)
-        if self.live_only or (in_turn and not self.in_turn and self.late()):
-            raise NotLive(in_turn)  # no time for launches in turn, which begin anew
-        one = self.alone(first)
-        self.in_turn = in_turn
-        return Pair(one, self.alone(second))
+        if live_only or (possible and self.late()):
+            raise NotLive(in_turn)
+        one, other = (self._alone(request, known=request is first) for request in order)
+        if possible:
+            self.in_turn = in_turn
+        pair = Pair(one, other, in_turn=in_turn)
+        return pair.turned if turned else pair
 
-    def _tell(self, line: str) -> None:
-        if line not in self._noted:
-            self._noted |= {line}
-            self.note(line)
+    def _alone(self, request: Request, *, known: bool) -> Side:
+        """A launch; once more if it fails and is `known` to run."""
+        launch = self.alone(request)
+        return self.alone(request) if known and launch.failure is not None else launch
+
+
+def _measured(both: PairOutcome[Side]) -> Pair[Side] | None:
+    first, second = both.first, both.second
+    if first is None or second is None or first.failure or second.failure or both.failure:
+        return None
+    return Pair(first, second, both.ratio)
 
 
 def why_in_turn(both: PairOutcome[Side]) -> str:

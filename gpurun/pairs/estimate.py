@@ -1,17 +1,21 @@
 """The estimate that pairs of launches give: a random-effects mean that knows a disturbed pair.
 
 The unit is a pair of launches. Each gives d, the logarithm of a ratio, and the standard error that
-d has within the pair (0 where it is not known). Launches of the same code differ beyond that: their
-assumed standard deviation is the prior's. A pair has the weight 1 / (prior² + error²), and none has
-more than three times the least, so that a pair whose turns agree by chance does not decide alone.
-The scatter that is seen scales all variances at once (Birge's ratio): by (worth + Q) / (worth + n -
-1), where Q is the sum of squares of the pairs in units of their own variances and the prior is
-worth `worth` further pairs. Student's t with worth + n - 1 degrees of freedom bounds the mean.
+d has within the pair (0 where it is not known). Launches of the same code differ beyond that, by a
+standard deviation that is assumed for the kind of pair. So a pair has the variance sd² + error²,
+and pairs of different kinds have one mean together.
 
-Neighbouring pairs may be correlated, and a few pairs cannot tell. So from the second pair on the
-error is what it would be if neighbours were correlated by 0.3. Every pair counts, none is clipped;
-an interval is that of the pairs so far, whatever earlier ones said. `scripts/simulate_pairs.py`
-tries the plans in use (`gain.py`, `gate.py`).
+* Weights are 1 / variance, and none is above three times the least: a pair whose turns agree by
+  chance does not decide alone.
+* The scatter that is seen corrects what was assumed, for all pairs alike (Birge's ratio). Q is the
+  sum of squared deviations from the mean, each in units of its own variance; it is n - 1 on average
+  where the assumption is right. All variances are multiplied by (1 + Q) / n: the assumption counts
+  as one further pair. Student's t with n degrees of freedom bounds the mean.
+* Neighbouring pairs may be correlated, and a few pairs cannot tell. So from the second pair on the
+  error is what it would be if neighbours were correlated by 0.3.
+
+Every pair counts, none is clipped; an interval is that of the pairs so far, whatever earlier ones
+said. `scripts/simulate_pairs.py` tries the plans in use (`gain.py`, `gate.py`).
 """
 
 from __future__ import annotations
@@ -20,31 +24,34 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpurun.records.bench.metrics import Metric
 from gpurun.stats.descriptive import SD_FLOOR
 from gpurun.stats.student_t import t_quantile, t_upper_tail
 
 MOST_WEIGHT = 3.0
 """SPEC: no weight above three times the least."""
-CORRELATION = 0.3
-WIDENING = math.sqrt((1 + CORRELATION) / (1 - CORRELATION))
-"""The effect of AR(1) noise with this correlation of neighbours on the error of a mean."""
+WIDENING = math.sqrt((1 + 0.3) / (1 - 0.3))
+"""The effect of AR(1) noise, whose neighbours are correlated by 0.3 (SPEC), on the error of a mean.
+"""
+IN_TURN_SD = 0.025
+"""Launches one after the other. Set by hand, not fitted: 0.9 % was seen on a quiet machine, 10 %
+and more on a shared one. `scripts/record_live_pairs.py --in-turn` records what would fit it."""
+LIVE_SD = 0.012
+"""Live pairs (`scripts/recordings/live_pairs.json`): 0.6 % over 49 pairs of eleven workloads, 0.9 %
+at most; 0.1 % where a GPU sets the pace, 2 % where its loader does, 5 % of a GPU training that the
+host holds up: four times this, for which the plans are simulated too."""
+MEMORY_SD = 0.003
+"""Peak memory of live pairs on a CPU: 0.3 %."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """One pair: the logarithm of its ratio, and the standard error of that within the pair."""
+    """One pair: the logarithm of its ratio, the standard error of that within the pair, and `sd`,
+    the assumed standard deviation of that logarithm between equal launches beyond the error."""
 
     log: float
-    error: float = 0.0
-
-
-@dataclass(frozen=True)
-class Prior:
-    """The assumed standard deviation of ln of the ratio between equal launches, beyond the error
-    within a pair; that knowledge is `worth` so many pairs."""
-
+    error: float
     sd: float
-    worth: int = 1
 
 
 @dataclass(frozen=True)
@@ -66,17 +73,28 @@ class Estimate:
         return t_upper_tail(self.freedom, (self.log - border) / self.error)
 
 
-def estimate(readings: Sequence[Reading], prior: Prior) -> Estimate:
+def estimate(readings: Sequence[Reading]) -> Estimate:
     """The estimate of at least one pair."""
-    variances = [prior.sd**2 + one.error**2 for one in readings]
+    count, variances = len(readings), [one.sd**2 + one.error**2 for one in readings]
     least = 1 / max(variances)
     weights = [min(1 / variance, MOST_WEIGHT * least) for variance in variances]
     whole = math.fsum(weights)
     log = math.fsum(w * one.log for w, one in zip(weights, readings, strict=True)) / whole
     squares = math.fsum((r.log - log) ** 2 / v for r, v in zip(readings, variances, strict=True))
-    freedom = prior.worth + len(readings) - 1
-    scale = math.sqrt((prior.worth + squares) / freedom)
-    pair_sd = max(scale * math.sqrt(math.fsum(variances) / len(variances)), SD_FLOOR)
+    scale = math.sqrt((1 + squares) / count)
+    pair_sd = max(scale * math.sqrt(math.fsum(variances) / count), SD_FLOOR)
     share = math.fsum(w * w * v for w, v in zip(weights, variances, strict=True))
-    error = max(scale * math.sqrt(share) / whole, SD_FLOOR / math.sqrt(len(readings)))
-    return Estimate(log, error * (WIDENING if len(readings) > 1 else 1.0), freedom, pair_sd)
+    error = max(scale * math.sqrt(share) / whole, SD_FLOOR / math.sqrt(count))
+    return Estimate(log, error * (WIDENING if count > 1 else 1.0), count, pair_sd)
+
+
+def assumed_sd(metric: Metric, *, live: bool) -> float:
+    """What equal launches are assumed to differ by in a metric; `live`: its turns measured it."""
+    if metric is Metric.PEAK_MEMORY:
+        return MEMORY_SD
+    return LIVE_SD if live else IN_TURN_SD
+
+
+def reading(metric: Metric, log: float, error: float | None) -> Reading:
+    """A pair of this logarithm; `error`: by its turns, None where no turns measured the metric."""
+    return Reading(log, error or 0.0, assumed_sd(metric, live=error is not None))

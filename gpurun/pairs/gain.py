@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpurun.pairs.estimate import Prior, Reading, estimate
+from gpurun.pairs.estimate import Reading, estimate
 
 LEVELS = {
     2: 0.011, 3: 0.005, 4: 0.010, 5: 0.005, 6: 0.005, 8: 0.005, 10: 0.005, 12: 0.004,
@@ -53,7 +53,7 @@ class Look:
 NOTHING = Look(None, None, None, False, False, 0)
 
 
-def look(readings: Sequence[Reading], prior: Prior) -> Look:
+def look(readings: Sequence[Reading]) -> Look:
     """Judge pairs in the order in which they were run: d = ln(candidate / baseline).
 
     To be called after every pair; a budget that ends between two looks leaves the earlier one.
@@ -61,7 +61,7 @@ def look(readings: Sequence[Reading], prior: Prior) -> Look:
     pairs = max((n for n in LEVELS if n <= len(readings)), default=0)
     if not pairs:
         return NOTHING
-    found, level = estimate(readings[:pairs], prior), LEVELS[pairs]
+    found, level = estimate(readings[:pairs]), LEVELS[pairs]
     half = found.half_width(level / 2)
     interval = math.exp(found.log - half), math.exp(found.log + half)
     significant = not interval[0] <= 1.0 <= interval[1]

@@ -5,7 +5,6 @@ The launches themselves, their sandboxes and their outcomes, are `trials/trial_l
 
 from __future__ import annotations
 
-import math
 import os
 import random
 import time
@@ -14,11 +13,10 @@ from functools import partial
 
 from gpurun.errors import GpurunError
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.measure.other_programs import CROWDED, crowd_out
+from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.live_pair import PairEnd, PairSide, run_live_pair
-from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.pairs.obstacle import sharing_obstacle
 from gpurun.pairs.reference import BesideReference, Reference
-from gpurun.pairs.shared_gpu import sharing_obstacle
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.trials.launch_request import LaunchRequest
@@ -26,10 +24,6 @@ from gpurun.trials.outcome import Outcome
 from gpurun.trials.prestart import has_several_slots
 from gpurun.trials.trial_launcher import TrialLauncher
 from gpurun.trials.turn_fifos import fifo_obstacle
-
-CROWDED_ERROR = 0.2
-"""Where other programs leave too few cores, one launch may have a core while the other shares one,
-for as long as the pair lasts: launches then differ far beyond what their turns show."""
 
 
 class LiveLaunches:
@@ -96,19 +90,18 @@ class LiveLaunches:
     def run_pair(self, first: LaunchRequest, second: LaunchRequest) -> PairOutcome[Outcome]:
         """Launch two requests as a live pair, and wait for its end.
 
-        It is over by the smaller limit of both; with few turns by then it is a failure.
+        It is over by the deadline of the first; with few turns by then it is a failure.
         """
         if in_turn := self.in_turn_reason(ranks=bool(first.ranks or second.ranks)):
             return PairOutcome(None, None, None, Failure(FailureKind.NOT_LIVE, in_turn))
         requests, launcher = (first, second), self._launcher
         began = time.monotonic()
-        deadline = began + min(request.limit_seconds for request in requests)
-        hurry = began + min(request.hurry_seconds for request in requests)
         draws = random.Random(launcher.launched)
         try:
             sides = (self._side(first), self._side(second))
             started = partial(self._start_beside_pair, second)
-            end = run_live_pair(sides, started, launcher.prestarted.stop, draws, deadline, hurry)
+            ready, deadline = launcher.prestarted.stop, first.deadline
+            end = run_live_pair(sides, started, ready, draws, deadline, first.hurry_at)
         except GpurunError as error:
             failed = Failure(FailureKind.NOT_STARTED, error.what)
             return PairOutcome(None, None, None, failed, time.monotonic() - began)
@@ -120,11 +113,8 @@ class LiveLaunches:
                 zip(requests, end.exit_codes, end.peaks, strict=True)
             )
         ]
-        failure, ratio, notes = _pair_failure(end, outcomes), end.ratio, end.notes
-        if ratio is not None and crowd_out([one.result for one in outcomes]):
-            ratio = replace(ratio, error=math.hypot(ratio.error, CROWDED_ERROR))
-            notes = (*notes, CROWDED)
-        return PairOutcome(outcomes[0], outcomes[1], ratio, failure, end.seconds, notes)
+        failure = _pair_failure(end, outcomes)
+        return PairOutcome(outcomes[0], outcomes[1], end.ratio, failure, end.seconds)
 
     def _side(self, request: LaunchRequest) -> PairSide:
         return PairSide(

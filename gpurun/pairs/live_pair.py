@@ -6,16 +6,15 @@ import math
 import random
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 from gpurun.isolation.sandbox import Sandbox
 from gpurun.measure.sampler import Sampler
-from gpurun.pairs.peak_memory import peaks_at_same_step
-from gpurun.pairs.shared_gpu import shared_gpu_notes
 from gpurun.pairs.side import PairFailed, Side, SideLate, await_both
 from gpurun.pairs.turn_ratio import Round, TurnRatio, turn_ratio
 from gpurun.pairs.turn_taking import TurnLimits, take_turns
@@ -58,8 +57,8 @@ class PairEnd:
     """The end of a live pair. `ratio`: step time of the second over the first side's, by turns.
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
-    `notes`: what disturbed the GPU meanwhile, a clause each. `peaks`: the peak memory
-    (bytes) of each side in its turns, at the same number of steps, None where none was read.
+    `peaks`: the peak memory (bytes) of each side in its turns, at the same number of steps, None
+    where none was read.
     `late`: it failed because the time was over before both sides had warmed up.
     """
 
@@ -67,7 +66,6 @@ class PairEnd:
     exit_codes: tuple[int | None, int | None]
     seconds: float
     failure: str
-    notes: tuple[str, ...] = ()
     peaks: tuple[int | None, int | None] = (None, None)
     late: bool = False
 
@@ -124,11 +122,35 @@ def run_live_pair(
             failure, late = str(failed), isinstance(failed, SideLate)
             codes = [sandbox.poll() for sandbox in sandboxes]
     ratio = turn_ratio(rounds)
-    notes = shared_gpu_notes([side.run_dir for side in sides], stretches)
     seconds = time.monotonic() - began
     both = [] if stretches is None else [stretches, *(r.turns for r in rounds)]
     peaks = peaks_at_same_step(([first for first, _ in both], [second for _, second in both]))
-    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, notes, peaks, late)
+    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, peaks, late)
+
+
+def peaks_at_same_step(
+    sides: tuple[Sequence[Turn], Sequence[Turn]],
+) -> tuple[int | None, int | None]:
+    """The peak (bytes) of each side up to the last step which both have reached.
+
+    Sides get equal time, not equal steps: if memory grows with steps (a cache of samples, a list of
+    losses), the faster one needs more only because it took more. `sides`: the turns of each, in
+    order; between two turns memory grows evenly. None where a side has no turns, or none that knew
+    its memory.
+    """
+    if not all(sides):
+        return None, None
+    reached = min(turns[-1].all_steps for turns in sides)
+    first, second = (round(_peak_at(turns, reached)) or None for turns in sides)
+    return first, second
+
+
+def _peak_at(turns: Sequence[Turn], reached: int) -> float:
+    for earlier, later in pairwise(turns):
+        if earlier.all_steps <= reached < later.all_steps:
+            part = (reached - earlier.all_steps) / (later.all_steps - earlier.all_steps)
+            return earlier.peak_bytes + part * (later.peak_bytes - earlier.peak_bytes)
+    return turns[0].peak_bytes if reached < turns[0].all_steps else turns[-1].peak_bytes
 
 
 def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpurun.measure.machine import available_memory
+from gpurun.measure.nvml import exclusive_gpu
 from gpurun.measure.optional_figures import known
 from gpurun.records.result import RunResult
 
@@ -15,6 +18,8 @@ MEMORY_SHARE = 0.9
 """The peaks of both sides together may take this part of the memory."""
 CONTEXT_BYTES = 1 << 30
 """Bytes of a process on a GPU beside its tensors: context and libraries."""
+MPS_FOLDER = "/tmp/nvidia-mps"
+MPS_PID = "nvidia-cuda-mps-control.pid"
 
 
 @dataclass(frozen=True)
@@ -50,3 +55,22 @@ def peaks_of(result: RunResult) -> MemoryPeaks:
     """The peaks of one launch; 0 where they were not measured."""
     host = None if result.host is None else result.host.peak_rss_bytes
     return MemoryPeaks(host or 0, result.peak_reserved_bytes or 0)
+
+
+def sharing_obstacle(environment: Mapping[str, str]) -> str:
+    """Reason why two processes cannot take turns on the visible GPUs, "" if they can."""
+    mode = exclusive_gpu()
+    if mode:
+        return f"the GPU is in {mode} mode, which lets in one process only"
+    if _mps_runs(environment):
+        return "CUDA's multi-process service (MPS) runs: a frozen client may hold up the others"
+    return ""
+
+
+def _mps_runs(environment: Mapping[str, str]) -> bool:
+    if "CUDA_MPS_PIPE_DIRECTORY" in environment:
+        return True
+    with suppress(OSError):
+        pid = (Path(MPS_FOLDER) / MPS_PID).read_text().strip()
+        return pid.isdigit() and Path("/proc", pid).exists()
+    return False

@@ -20,8 +20,6 @@ BLOCKED_SECONDS = 5.0
 """A side that is silent and computes nothing for so long may wait for its frozen partner."""
 WORKING_SHARE = 0.05
 """A side computes if it has this part of a core at least; one that waits polls a lock at most."""
-RELEASED_SECONDS = 1.0
-"""An answer so soon after the partner was thawed had waited for it."""
 
 
 class Running(Protocol):
@@ -55,10 +53,10 @@ class SideLate(PairFailed):
 
 
 class SideBlocked(PairFailed):
-    """A side waited for something that its frozen partner held."""
+    """A side stood still, perhaps for something that its frozen partner held."""
 
     def __init__(self, name: str, partner: str) -> None:
-        super().__init__(f"{name} waited for something that {partner} held while it was frozen")
+        super().__init__(f"{name} stood still, twice, while {partner} was frozen")
 
 
 class Side:
@@ -82,7 +80,7 @@ class Side:
         self._patience = patience_seconds
         self._while_waiting = while_waiting
         self._held_up = False
-        """True once an answer came as soon as the partner was thawed."""
+        """True once the partner was thawed for it."""
         self._freezer = Freezer(process.pid, process.adopter)
         self._orders = os.open(control / ORDERS, os.O_RDWR | os.O_CLOEXEC)
         self._answers = os.open(control / ANSWERS, os.O_RDWR | os.O_CLOEXEC)
@@ -119,13 +117,12 @@ class Side:
         silent.
 
         Where it is silent and computes nothing for long the partner is thawed, which stays parked
-        in its step hook. An answer that comes then may have waited for a lock of the partner's, or
-        a long wait (for a device, a disk) ended by chance. So the turn is taken again once; the
-        second time it is `SideBlocked`.
+        in its step hook: it may hold a lock. Such a turn does not count, for the partner's workers
+        ran in it. It is taken again once; the second time it is `SideBlocked`.
         """
         self._order(TurnOrder(nanoseconds, least_steps))
         self._freezer.thaw()
-        since, thawed = time.monotonic(), math.inf
+        since, thawed = time.monotonic(), False
         computed: float | None = None
 
         def look() -> None:
@@ -138,16 +135,14 @@ class Side:
             by_now = self._freezer.cpu_seconds()
             if abs(by_now - computed) < WORKING_SHARE * BLOCKED_SECONDS:
                 partner.thaw()
-                thawed = time.monotonic()
+                thawed = True
             since, computed = time.monotonic(), by_now
 
         turn = self._answer(look)
         self._freezer.freeze()
-        if time.monotonic() < thawed:
+        if not thawed:
             return turn
         partner.freeze()
-        if time.monotonic() >= thawed + RELEASED_SECONDS:
-            return turn
         if self._held_up:
             raise SideBlocked(self.name, partner.name)
         self._held_up = True

@@ -129,7 +129,8 @@ def _blocks(rounds: Sequence[Round]) -> list[Sequence[Round]]:
 
 
 def _epoch_cost(turns: Sequence[Turn]) -> tuple[float, float]:
-    """By which share the ends of epochs lengthen a step, and the error of that.
+    """By which share the ends of epochs lengthen a step, and the error of that. A last batch that
+    is small may shorten it.
 
     By the median of the ends: one disturbed end would pass for a cost.
     """
@@ -138,4 +139,4 @@ def _epoch_cost(turns: Sequence[Turn]) -> tuple[float, float]:
     longer = [t.steps * (t.step_seconds / usual - 1) / t.epoch_starts for t in ends]
     steps = max(turn.epoch_steps for turn in turns)
     error = standard_deviation(longer) / math.sqrt(len(longer)) if len(longer) > 1 else 0.0
-    return max(0.0, median(longer)) / steps, error / steps
+    return median(longer) / steps, error / steps

@@ -12,7 +12,7 @@ from gpurun.records.record import record
 from gpurun.records.result import StepTime
 from gpurun.records.script_arguments import TunedArgument
 
-TUNING_SCHEMA = "gpurun/tuning@1"
+TUNING_SCHEMA = "gpurun/tuning@2"
 SETTINGS_SCHEMA = "gpurun/settings@1"
 
 
@@ -74,34 +74,43 @@ class LargerBatch:
 
 @record
 class LadderRow:
-    """One change of the ladder.
+    """One row of the ladder: what was changed at a stage, and what it is worth.
 
-    `samples_per_second` was measured with it in its one trial of the search: other trials of other
-    minutes are no ground to compare it with. `speedup` is that of the chosen settings against the
-    same without it, by one live pair; None where that was not measured. `loss_deviation` and
+    The first row is the script as it is (`stage` "as it is"). Each row that is `kept` holds all
+    changes of the rows above it too: `speedup` is that of the whole set over the script as it is,
+    `step_speedup` that over the row above. Both are of one launch beside the script as it is, the
+    last kept row's of the proof; None where they were not measured. `merged`: the stages before
+    `stage` that were measured together with it. A row that is not kept is one change that was tried
+    on top of what was kept by then, and `reason` says why it went; `speedup` is then its own.
+
+    `samples_per_second`: of the script as it is, times `speedup`. `loss_deviation` and
     `output_deviation` (of a script that only infers) are fractions, None if not compared.
-    `startup_seconds`: the extra time before the steady pace (compilation, say). The first value of
-    a knob pays most of it, because trials share the compilers' caches. `break_even_steps`: the
-    number of steps that repay it, None if none do.
+    `startup_seconds`: the extra time before the steady pace (compilation, say). The first launch
+    pays most of it, because trials share the compilers' caches. `break_even_steps`: the number of
+    steps that repay it, None if none do.
     """
 
-    knob: str
-    value: Any
+    stage: str
+    changes: dict[str, Any]
     effect: str
-    samples_per_second: float | None
-    speedup: float | None
-    speedup_confidence_interval: tuple[float, float] | None
-    peak_memory_bytes: int | None
-    loss_deviation: float | None
     kept: bool
-    reason: str
-    startup_seconds: float | None = None
-    break_even_steps: int | None = None
+    samples_per_second: float | None = None
+    speedup: float | None = None
+    speedup_confidence_interval: tuple[float, float] | None = None
+    step_speedup: float | None = None
+    step_speedup_confidence_interval: tuple[float, float] | None = None
+    peak_memory_bytes: int | None = None
+    gpu_utilization_percent: float | None = None
+    joules_per_sample: float | None = None
+    """Energy of the GPUs."""
+    loss_deviation: float | None = None
     output_deviation: float | None = None
     answers: FindingType | None = None
-    """The finding of the script as it is whose cause the change may remove."""
-    joules_per_sample: float | None = None
-    """Energy of the GPUs in its trial of the search."""
+    """The finding of the script as it is whose cause a change of the row may remove."""
+    merged: tuple[str, ...] = ()
+    reason: str = ""
+    startup_seconds: float | None = None
+    break_even_steps: int | None = None
 
 
 class TrialPurpose(enum.Enum):
@@ -117,8 +126,8 @@ class TrialPurpose(enum.Enum):
     """One side of a pair of the proof: the baseline."""
     PAIR_CANDIDATE = "pair candidate"
     """The other side: a finalist."""
-    SHARE = "share"
-    """One side of a pair with and without one change."""
+    RUNG = "rung"
+    """The settings of the ladder up to one of its stages, in turns with the script as it is."""
     ROUNDING = "rounding"
     """The script as it is, its parameters rounded."""
     SEEDS = "seeds"
@@ -135,8 +144,6 @@ PAIR_SIDES = (TrialPurpose.PAIR_BASELINE, TrialPurpose.PAIR_CANDIDATE)
 """The purposes of the trials of the proof."""
 WITHOUT_SPEED = (TrialPurpose.CEILINGS, TrialPurpose.WORKERS)
 """The purposes of trials that measure something else than a speed of their own."""
-IN_PAIRS = (*PAIR_SIDES, TrialPurpose.SHARE)
-"""The purposes of all trials that are launched in pairs."""
 
 
 @record
@@ -180,7 +187,7 @@ class TrialRecord:
         """
         if self.in_turns is not None:
             return self.in_turns
-        in_pair = live_pairs and self.purpose in IN_PAIRS
+        in_pair = live_pairs and self.purpose in PAIR_SIDES
         return in_pair or self.gain_over_reference is not None
 
 

@@ -124,7 +124,7 @@ def method_lines(found: Comparison) -> list[str]:
     return [
         *lines,
         f"{what} of one tree differ by {percent(method.prior_sd)} (standard deviation, "
-        f"assumed; counts as {count(method.prior_pairs or 0, 'pair')}), these by "
+        f"assumed; counts as 1 pair), these by "
         f"{percent(method.pair_sd)}",
     ]
 

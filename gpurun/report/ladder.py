@@ -1,13 +1,13 @@
-"""The end of `--optimize`: the ladder of changes, the verdict, what to type next."""
+"""The end of `--optimize`: the ladder of stages, the verdict, what to type next."""
 
 from __future__ import annotations
 
-import math
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpurun.formatting.knob_text import knob_change, knobs_text
+from gpurun.formatting.knob_text import knob_value, knobs_text
 from gpurun.formatting.number_text import (
     byte_size,
     count,
@@ -19,10 +19,10 @@ from gpurun.formatting.number_text import (
     percent,
 )
 from gpurun.formatting.one_line import one_line
+from gpurun.records.effects import Effect
 from gpurun.records.tuning import (
     APPLICABLE,
     PROVEN,
-    Candidate,
     GuardVerdict,
     LadderRow,
     LossCurves,
@@ -32,159 +32,168 @@ from gpurun.records.tuning import (
 from gpurun.report.sparklines import sparklines
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, write_lines
 from gpurun.report.terminal_table import Column, Grid, print_grid
-from gpurun.report.tuning_verdict import larger_batch_sentences, remarks, verdict_sentence
+from gpurun.report.tuning_verdict import (
+    larger_batch_sentences,
+    proof_in_words,
+    proven_factor,
+    remarks,
+    verdict_sentence,
+)
+from gpurun.tuner.proof.decision import BATCH
 
 COLUMNS = (
-    Column("change", width=18),
-    Column("samples/s", right=True),
-    Column("gain", right=True),
-    Column("95 % CI", right=True, dropped=3),
+    Column("stage", width=18),
+    Column("samples/s", right=True, dropped=3),
+    Column("so far", right=True),
+    Column("step", right=True),
+    Column("95 % CI", right=True, dropped=4),
     Column("memory", right=True, dropped=1),
+    Column("GPU", right=True, dropped=0),
     Column("energy/sample", right=True),
     Column("Δ loss", right=True, dropped=2),
-    Column("answers", dropped=0),
-    Column("effect"),
-    Column("kept?"),
+    Column("changes"),
 )
-"""`gain` of a row compares the chosen settings with and without the change, by a live pair. `gain`
-of the last row is the proof's, over the script as it is. Nothing else is compared.
-`answers`: the finding whose cause the change may remove.
-
-The effect never leaves a narrow terminal: nobody should change their training unawares.
-"""
-CHOSEN = "all that is kept"
-NOT_MEASURED = "not measured"
-
-
+"""`so far`: over the script as it is; `step`: over the row above. The interval is that of the step
+where the row has one, else that of `so far`."""
+AS_IT_IS, PROOF = "as it is", "proven"
+"""The stage of the first row, and the name of the row of the proof."""
+ALL = " = all"
+"""Ends the name of the last row that is kept, where the whole is proven."""
+NOT_KEPT = "tried and not kept:"
+WITHOUT_TRIALS = "with these settings, without trials:"
 LATE_SECONDS = 3.0
 """A start that takes so many seconds longer is shown."""
 
 
-def ladder_grid(report: TuningReport) -> Grid:
-    """The ladder: the script as it is, then one row a change; what was not measured is empty."""
-    rows = [_baseline_row(report, report.baseline)] if report.baseline is not None else []
-    styles = [""] * len(rows)
+def ladder_rows(report: TuningReport) -> list[tuple[str, LadderRow]]:
+    """The rows of every view of the ladder, with their names: what is kept, its proof, batches.
+
+    A larger batch that is not kept is a row if its gain was measured. `not_kept` has the others.
+    """
+    kept = [(stage_name(row), row) for row in report.ladder if row.kept]
+    if report.verdict in PROVEN and kept:
+        kept[-1] = (kept[-1][0] + ALL, kept[-1][1])
+        told = proof_in_words(report)
+        kept.append(
+            (PROOF, LadderRow(PROOF, {}, "", True, None, *proven_factor(report), reason=told))
+        )
+    return kept + [(stage_name(row), row) for row in report.ladder if _offered(row)]
+
+
+def stage_name(row: LadderRow) -> str:
+    """The name of a row: "+ data, transfer", "+ batch 128 (training)"."""
+    if row.stage == AS_IT_IS:
+        return "script as it is"
+    name = ", ".join((*row.merged, row.stage))
+    if BATCH in row.changes:
+        name += f" {knob_value(row.changes[BATCH]).partition(' ')[0]}"
+    return f"+ {name}{' (training)' if row.effect == Effect.TRAINING.value else ''}"
+
+
+def _offered(row: LadderRow) -> bool:
+    return not row.kept and row.stage == "batch" and row.speedup is not None
+
+
+def not_kept(report: TuningReport) -> list[str]:
+    """A line for each reason for which changes were tried and not kept."""
+    reasons: dict[str, list[str]] = {}
     for row in report.ladder:
-        rows.append(_row(report, row))
-        styles.append("" if row.kept else "dim")
-    if report.verdict in PROVEN and report.chosen is not None:
-        rows.append(_chosen_row(report, report.chosen))
-        styles.append("bold")
-    return Grid(_columns(report), tuple(rows), tuple(styles)).without_empty_columns()
+        if not row.kept and not _offered(row):
+            reasons.setdefault(one_line(row.reason), []).append(knobs_text(row.changes))
+    return [f"{', '.join(changes)}: {reason}" for reason, changes in reasons.items()]
+
+
+def ladder_grid(report: TuningReport) -> Grid:
+    """The ladder as a table; what was not measured is empty."""
+    rows = ladder_rows(report)
+    cells = tuple(_cells(report, name, row) for name, row in rows)
+    styles = tuple("bold" if name == PROOF else "" if row.kept else "dim" for name, row in rows)
+    return Grid(_columns(report), cells, styles).without_empty_columns()
 
 
 def _columns(report: TuningReport) -> tuple[Column, ...]:
-    """The columns; of a script that only infers outputs are compared, not losses."""
-    names = {"memory": _memory_heading(report)}
-    if any(row.output_deviation is not None for row in report.ladder):
-        names["Δ loss"] = "Δ out"
-    return tuple(replace(c, heading=names.get(c.heading, c.heading)) for c in COLUMNS)
-
-
-def _memory_heading(report: TuningReport) -> str:
-    """Whose memory it is: on the CPU loader workers have theirs besides."""
-    return {"GPU": "GPU memory", "main process": "memory (main process)"}.get(
-        report.memory_of, "memory"
+    """The columns; what is tuned for stays, and of a script that only infers outputs are compared,
+    not losses."""
+    infers = any(row.output_deviation is not None for row in report.ladder)
+    host = " (main process)" if report.memory_of == "main process" else ""
+    names = {"memory": f"memory{host}", "Δ loss": "Δ out" if infers else "Δ loss"}
+    return tuple(
+        replace(c, heading=names.get(c.heading, c.heading), dropped=None)
+        if c.heading == report.objective
+        else replace(c, heading=names.get(c.heading, c.heading))
+        for c in COLUMNS
     )
 
 
-def _baseline_row(report: TuningReport, base: Candidate) -> tuple[str, ...]:
-    rate, memory = _rate(base.samples_per_second), _size(base.peak_memory_bytes)
-    name = "script made to fit" if base.knobs else "script as it is"
-    energy = _energy(report, base.joules_per_sample)
-    return (name, rate, "", "", memory, energy, "", "", "", "")
-
-
-def _chosen_row(report: TuningReport, chosen: Candidate) -> tuple[str, ...]:
-    gain, bounds = report.speedup, report.speedup_confidence_interval
-    if report.objective != "throughput":
-        gain = bounds = None  # the price of what was proven
+def _cells(report: TuningReport, name: str, row: LadderRow) -> tuple[str, ...]:
+    gain, step, bounds = row.speedup, row.step_speedup, row.step_speedup_confidence_interval
+    if step is None:
+        bounds = row.speedup_confidence_interval
+    if report.objective != "throughput" and name != PROOF:
+        gain = step = bounds = None  # the price of what is tuned for
     return (
-        CHOSEN,
-        _rate(chosen.samples_per_second),
-        factor(gain) if gain is not None else "",
-        "" if bounds is None else interval(bounds) or "",
-        _size(chosen.peak_memory_bytes),
-        _energy(report, chosen.joules_per_sample),
-        "",
-        "",
-        "",
-        "",
-    )
-
-
-def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
-    reason = one_line(row.reason) or _price(row)
-    outcome = f"{'yes' if row.kept else 'no'}{': ' if reason else ''}{reason}"
-    return (
-        knob_change(row.knob, row.value),
-        "",
-        _share(report, row) if row.kept else "",
-        "",
-        _size(row.peak_memory_bytes),
-        _energy(report, row.joules_per_sample),
+        name,
+        _text(number, row.samples_per_second),
+        _text(factor, gain),
+        _text(factor, step),
+        interval(bounds) or "",
+        _text(byte_size, row.peak_memory_bytes),
+        _text("{:.0f} %".format, row.gpu_utilization_percent),
+        _text(joules, row.joules_per_sample) if report.objective == "energy" else "",
         _deviation(row),
-        "" if row.answers is None else row.answers.value.replace("_", " "),
-        row.effect,
-        outcome,
+        _changes(row),
     )
+
+
+def _text(written: Callable[[float], str], value: float | None) -> str:
+    return "" if value is None else written(value)
 
 
 def _deviation(row: LadderRow) -> str:
+    if row.effect == Effect.TRAINING.value:
+        return "other"
     off = row.loss_deviation if row.output_deviation is None else row.output_deviation
-    return "" if off is None else percent(off)
+    return _text(percent, off)
+
+
+def _changes(row: LadderRow) -> str:
+    """The changes, and what is to be said of them; a batch size stands in the name of its row."""
+    others = {knob: value for knob, value in row.changes.items() if knob != BATCH}
+    changes = knobs_text(others) if others else ""
+    return "; ".join(filter(None, (changes, one_line(row.reason) or _price(row))))
 
 
 def _price(row: LadderRow) -> str:
-    """The start-up cost of a kept change; nothing below a moment."""
-    if not row.kept or row.startup_seconds is None or row.startup_seconds < LATE_SECONDS:
+    """The start-up cost of a row; nothing below a moment."""
+    if row.startup_seconds is None or row.startup_seconds < LATE_SECONDS:
         return ""
     late = f"starts {row.startup_seconds:.0f} s later"
     steps = row.break_even_steps
     return late if steps is None else f"{late}, repaid after {count(steps, 'step')}"
 
 
-def _rate(value: float | None) -> str:
-    return number(value) if value is not None else ""
-
-
-def _size(value: int | None) -> str:
-    return byte_size(value) if value is not None else ""
-
-
-def _energy(report: TuningReport, value: float | None) -> str:
-    """Energy is a column of a tuning for it; samples/s and memory are always of interest."""
-    return joules(value) if value is not None and report.objective == "energy" else ""
-
-
-def _share(report: TuningReport, row: LadderRow) -> str:
-    """The gain of a kept change, if the whole was proven."""
-    if row.speedup is not None:
-        return factor(row.speedup)
-    return NOT_MEASURED if report.verdict in PROVEN else ""
-
-
 def closing_lines(report: TuningReport, record: Path | None = None) -> list[Line]:
     """All that stands below the ladder: verdict, loss guard, larger batch, what to type next."""
-    good = report.verdict in PROVEN
-    lines: list[Line] = [[(verdict_sentence(report), "bold green" if good else "bold")]]
-    if report.chosen is not None and report.chosen.knobs:
-        lines.append([(f"settings: {knobs_text(report.chosen.knobs)}", "")])
+    style = "bold green" if report.verdict in PROVEN else "bold"
+    lines: list[Line] = [[(verdict_sentence(report), style)]]
     lines += [[(line, "red" if i == 0 else "")] for i, line in enumerate(guard_lines(report.guard))]
-    lines += [[(line, "")] for line in rejection_lines(report)]
+    lines += [[(rejection_line(rejection), "")] for rejection in rejections_on_the_way(report)]
     lines += [[(line, "")] for line in larger_batch_sentences(report)]
     lines += [[(remark, "yellow")] for remark in remarks(report)]
-    lines += _next_lines(report)
-    trials = count(len(report.trials), "trial")
-    isolation = f", isolation: {report.isolation}" if report.isolation else ""
-    proven = ""
-    if good and report.proof_seconds is not None:
-        proven = f", proven after {duration(report.proof_seconds)}"
-    spent = f"{trials} in {duration(report.tuning_seconds)}{proven}{isolation}"
-    lines.append([(spent, "dim")])
+    if report.verdict in APPLICABLE and report.invocation:
+        lines.append([(f"{WITHOUT_TRIALS} ", ""), (shlex.join(report.invocation), VERBATIM)])
+    lines.append([(spent_sentence(report), "dim")])
     if record is not None:
         lines.append([("record: ", "dim"), (str(record), VERBATIM)])
     return lines
+
+
+def spent_sentence(report: TuningReport) -> str:
+    """How much work the tuning was, and when the gain was proven."""
+    spent = f"{count(len(report.trials), 'trial')} in {duration(report.tuning_seconds)}"
+    if report.verdict in PROVEN and report.proof_seconds is not None:
+        spent += f", proven after {duration(report.proof_seconds)}"
+    return spent + (f", isolation: {report.isolation}" if report.isolation else "")
 
 
 def guard_lines(guard: GuardVerdict | None) -> list[str]:
@@ -200,11 +209,6 @@ def guard_lines(guard: GuardVerdict | None) -> list[str]:
 
 def _name(guard: GuardVerdict) -> str:
     return "output guard" if guard.forward_only else "loss guard"
-
-
-def rejection_lines(report: TuningReport) -> list[str]:
-    """One line for each of the settings that the loss guard rejected on the way."""
-    return [rejection_line(rejection) for rejection in rejections_on_the_way(report)]
 
 
 def rejections_on_the_way(report: TuningReport) -> list[Rejection]:
@@ -234,22 +238,16 @@ def curve_lines(curves: LossCurves) -> list[str]:
 
 def _last(values: tuple[float | None, ...]) -> str:
     measured = [v for v in values if v is not None]
-    if not measured:
-        return ""
-    return number(measured[-1]) if math.isfinite(measured[-1]) else str(measured[-1])
-
-
-def _next_lines(report: TuningReport) -> list[Line]:
-    if report.verdict not in APPLICABLE or not report.invocation:
-        return []
-    command = shlex.join(report.invocation)
-    return [[("with these settings, without trials: ", ""), (command, VERBATIM)]]
+    return number(measured[-1]) if measured else ""
 
 
 def print_ladder(report: TuningReport, record: Path | None = None) -> None:
     """Write the ladder and all that stands below it to stderr. `record`: the run folder."""
-    if report.ladder:
+    grid, others = ladder_grid(report), not_kept(report)
+    if grid.rows:
         write_lines([[("", "")]])
-        print_grid("", ladder_grid(report))
-        write_lines([[("", "")]])
+        print_grid("", grid)
+    if others:
+        write_lines([[(f"  {NOT_KEPT}", "bold")], *([(f"    {line}", "dim")] for line in others)])
+    write_lines([[("", "")]] if report.ladder else [])
     write_lines([[(PREFIX, "bold cyan"), *line] for line in closing_lines(report, record)])

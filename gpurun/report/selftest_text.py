@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.bench.selftest.selftest_answers import PLANS
+from gpurun.bench.gate_selftest import PLANS
 from gpurun.formatting.number_text import change_interval, count, duration, percent, signed_percent
 from gpurun.formatting.one_line import one_line
 from gpurun.records.bench.selftest import Selftest, SelftestPart

@@ -18,6 +18,7 @@ from gpurun.formatting.number_text import (
     times,
 )
 from gpurun.formatting.one_line import one_line
+from gpurun.records.effects import Effect
 from gpurun.records.failure import FailureKind
 from gpurun.records.finding import WARNING
 from gpurun.records.tuning import (
@@ -30,7 +31,6 @@ from gpurun.records.tuning import (
     WaitingLine,
 )
 from gpurun.stats.intervals import says_nothing
-from gpurun.tuner.proof.decision import APPLY_TRAINING, BATCH
 
 OTHERS_SHARE = 0.1
 """The share of the cores that other programs may use without a remark."""
@@ -64,14 +64,15 @@ _LEARNING_RATE_RULE = (
 
 def verdict_sentence(report: TuningReport) -> str:
     """The verdict in one sentence."""
+    training = "".join(_training(report))
     if report.verdict == "faster" and report.speedup is not None:
         whom = _made_to_fit(report)
-        return f"{times(report.speedup)} faster{whom}{_evidence(report)}, {_training(report)}"
-    saved = report.memory_reduction or report.energy_reduction
+        return f"{times(report.speedup)} faster{whom}{_evidence(report)}, {training}"
+    saved = proven_factor(report)[0]
     if report.verdict in ("smaller", "saves_energy") and saved is not None:
         whom, price = _made_to_fit(report), _price(report)
         what = "Peak memory" if report.verdict == "smaller" else "Energy a sample"
-        return f"{what} {times(saved)} smaller{whom}{_evidence(report)}{price}, {_training(report)}"
+        return f"{what} {times(saved)} smaller{whom}{_evidence(report)}{price}, {training}"
     if report.verdict == "fits" and report.baseline is not None:
         with_them = knobs_text(report.baseline.knobs)
         return (
@@ -104,12 +105,23 @@ def _price(report: TuningReport) -> str:
     return "" if report.speedup is None else f", at {times(report.speedup)} the throughput"
 
 
+def proven_factor(report: TuningReport) -> tuple[float | None, tuple[float, float] | None]:
+    """The factor of the objective, with its interval."""
+    if report.objective == "memory":
+        return report.memory_reduction, report.memory_reduction_confidence_interval
+    if report.objective == "energy":
+        return report.energy_reduction, report.energy_reduction_confidence_interval
+    return report.speedup, report.speedup_confidence_interval
+
+
+def proof_in_words(report: TuningReport) -> str:
+    """What a proof rests on: "3 live pairs, p < 0.0001, same training"."""
+    p = [] if report.p_value is None else [p_value(report.p_value)]
+    return ", ".join([*_pairs(report.proof), *p, _training(report)[0]])
+
+
 def _evidence(report: TuningReport) -> str:
-    bounds = (
-        report.speedup_confidence_interval
-        or report.memory_reduction_confidence_interval
-        or report.energy_reduction_confidence_interval
-    )
+    bounds = proven_factor(report)[1]
     parts = _interval_and_p(bounds, report.p_value, report.statistically_significant)
     return _bracket([*parts, *_pairs(report.proof)])
 
@@ -138,37 +150,38 @@ def _bracket(parts: list[str]) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _training(report: TuningReport) -> str:
+def _training(report: TuningReport) -> tuple[str, str]:
+    """Whether the training stays the same, and by what figures."""
     chosen = report.chosen.knobs if report.chosen is not None else {}
-    changing = sorted({r.knob for r in report.ladder if r.effect == "training"} & chosen.keys())
-    if changing:
-        return f"changes training ({', '.join(changing)})"
+    changing = {
+        knob for row in report.ladder if row.effect == Effect.TRAINING.value for knob in row.changes
+    }
+    if changing := changing & chosen.keys():
+        return f"changes training ({', '.join(sorted(changing))})", ""
     guard = report.guard
     if guard is None:
-        return "loss not compared"
+        return "loss not compared", ""
     if not guard.accepted:
-        return "but the loss guard rejects it"
+        return "but the loss guard rejects it", ""
     if guard.forward_only:
         return _outputs(guard)
     evaluation = _evaluation(guard, chosen.keys())
     if guard.loss_deviation is None:
         others = f" (compared: {', '.join(guard.compared)})" if guard.compared else ""
-        return f"loss not compared{others}{evaluation}"
+        return "loss not compared", f"{others}{evaluation}"
     noise = f" (noise {percent(guard.noise)})" if guard.noise is not None else ""
-    return f"same training: loss within {percent(guard.loss_deviation)}{noise}{evaluation}"
+    return "same training", f": loss within {percent(guard.loss_deviation)}{noise}{evaluation}"
 
 
-def _outputs(guard: GuardVerdict) -> str:
+def _outputs(guard: GuardVerdict) -> tuple[str, str]:
     """The comparison of outputs of a script that only infers."""
-    agreeing = guard.output_agreement
-    agree = "" if agreeing is None else f"{percent(agreeing)} of classes and integers agree"
-    if guard.output_deviation is not None:
-        within = f"within {percent(guard.output_deviation)}"
-        return f"same outputs: {within}{f', {agree}' if agree else ''}"
-    if agree:
-        return f"same outputs: {agree}"
+    off, agreeing = guard.output_deviation, guard.output_agreement
+    seen = [] if off is None else [f"within {percent(off)}"]
+    seen += [] if agreeing is None else [f"{percent(agreeing)} of classes and integers agree"]
+    if seen:
+        return "same outputs", f": {', '.join(seen)}"
     why = guard.outputs_not_compared
-    return f"outputs not compared{f': {why}' if why else ''}"
+    return "outputs not compared", f": {why}" if why else ""
 
 
 def _evaluation(guard: GuardVerdict, knobs: Collection[str]) -> str:
@@ -333,20 +346,17 @@ def _calls(line: WaitingLine) -> str:
 
 
 def larger_batch_sentences(report: TuningReport) -> list[str]:
-    """The second finalist and what else it changes; nothing where there is none."""
+    """The proof of the second finalist and what else it changes; its row says how to apply it."""
     larger = report.larger_batch
     if larger is None:
         return []
     if report.chosen is not None and report.chosen.knobs == larger.knobs:
         return [f"  also changes: {one_line(effect)}" for effect in larger.side_effects]
     gain = f"with batch {larger.batch_size}: {factor(larger.speedup)}{_larger_evidence(larger)}"
-    settings = f"  settings: {knobs_text(larger.knobs)}"
     if larger.guard is not None and not larger.guard.accepted:
         reasons = "; ".join(one_line(reason) for reason in larger.guard.reasons)
-        return [f"{gain}, but the loss guard rejects it: {reasons}", settings]
-    rows = [row for row in report.ladder if row.knob == BATCH and row.value == larger.knobs[BATCH]]
-    lines = [f"{gain}; {rows[-1].reason if rows else APPLY_TRAINING}", settings]
-    lines += [f"  also changes: {one_line(effect)}" for effect in larger.side_effects]
+        return [f"{gain}, but the loss guard rejects it: {reasons}"]
+    lines = [gain, *(f"  also changes: {one_line(effect)}" for effect in larger.side_effects)]
     if not any("learning rate" in effect.lower() for effect in larger.side_effects):
         lines.append(f"  {_LEARNING_RATE_RULE}")
     return lines

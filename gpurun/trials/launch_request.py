@@ -42,9 +42,10 @@ class LaunchRequest:
     writes before its first step becomes the layer, which later launches find in place.
     `patience_seconds`: the launch is given up after so long without a sign of life; None: four
     times as long as any launch took, 30 minutes for one that keeps its layer, for it may download.
-    `limit_seconds`: it is given up after so long at most. `hurry_seconds`: after so long the turns
-    of a live pair end with their first ratio (`TurnLimits`). `following`: the launches after it, as
-    far as one can know; their processes start early where the machine has room.
+    `limit_seconds`: it is given up after so long at most; `deadline`: and then, by the monotonic
+    clock. `hurry_at`: then the turns of a live pair end with their first ratio (`TurnLimits`).
+    `following`: the launches after it, as far as one can know; their processes start early where
+    the machine has room.
     """
 
     name: str
@@ -65,7 +66,8 @@ class LaunchRequest:
     keep_layer: bool = False
     patience_seconds: float | None = None
     limit_seconds: float = math.inf
-    hurry_seconds: float = math.inf
+    deadline: float = math.inf
+    hurry_at: float = math.inf
     following: tuple[LaunchRequest, ...] = ()
 
     @property

@@ -326,8 +326,8 @@ def _look(request: LaunchRequest, on_steps: OnSteps, ended_elsewhere: Callable[[
                 return Failure(FailureKind.RANK_LEFT_BEHIND, text)
             sandbox.kill()
             return None
-        if seconds > request.limit_seconds:
-            text = f"not done after {request.limit_seconds:.3g} s"
+        if seconds > request.limit_seconds or time.monotonic() > request.deadline:
+            text = f"not done after {seconds:.3g} s"
             return Failure(FailureKind.OUT_OF_TIME, text)
         return None
 

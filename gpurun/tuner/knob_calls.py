@@ -41,21 +41,16 @@ def companions(knob: Knob, facts: Facts, value: Any) -> dict[str, Any]:
     return _ask(knob, "companions", dict, facts, value)
 
 
-def companion_names(knob: Knob, facts: Facts, value: Any) -> tuple[str, ...]:
-    """Names of the settings that go with a value; none if the knob raises."""
-    try:
-        return tuple(companions(knob, facts, value))
-    except KnobRaised:
-        return ()
-
-
 def companions_among(
     knobs: Sequence[Knob], facts: Facts, settings: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
     """By knob, those of the `settings` that go with its value; only knobs that have any."""
     found: dict[str, tuple[str, ...]] = {}
     for knob in knobs:
-        names = companion_names(knob, facts, settings[knob.name])
+        try:
+            names = companions(knob, facts, settings[knob.name])
+        except KnobRaised:
+            continue
         among = tuple(name for name in names if name in settings)
         if among:
             found[knob.name] = among
@@ -68,14 +63,6 @@ def is_likely(knob: Knob, facts: Facts) -> bool:
         return _ask(knob, "is_likely", bool, facts)
     except KnobRaised:
         return False
-
-
-def seconds_to_start(knob: Knob, facts: Facts) -> float:
-    """Seconds that it adds to the start of a process; its class's value if the knob raises."""
-    try:
-        return max(0.0, _ask(knob, "seconds_to_start", float, facts))
-    except KnobRaised:
-        return float(knob.startup_seconds)
 
 
 def environment(knob: Knob, value: Any) -> dict[str, str]:

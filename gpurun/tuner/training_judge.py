@@ -61,6 +61,11 @@ class TrainingJudge:
             verdict = judge_training([*self.baselines, *others, *repeats], candidates, effect)
         return verdict
 
+    def loss_deviation(self, trial: Trial, effect: Effect) -> float | None:
+        """Of the loss in one trial, whatever the verdict."""
+        shown = trial.evidence
+        return None if shown is None else self.judge([shown], effect).loss_deviation
+
     def _steps_of_curve(self, candidates: Sequence[Evidence], repeats: Sequence[Evidence]) -> int:
         plain = [one for one in (*self.baselines, *repeats) if not one.rounded]
         return compared_steps(plain, candidates)

@@ -28,13 +28,9 @@ SLOW_STEPS = 6
 LONGEST_EPOCH_WINDOWS = 2
 """An epoch up to so many windows is measured whole: opening the workers is part of the price."""
 
-SCREEN_SHARE = 0.4
-"""A trial of the search may take this part of the budget; then gpurun gives it up and names it."""
 PATIENCE_SHARE = 0.25
 """A trial may be silent for this part of the budget at least, up to `MOST_PATIENCE`."""
 MOST_PATIENCE = 60.0
-COMPILED_ALREADY = 3
-"""Compiling takes this many times less where the trials' caches hold its results."""
 
 PROBE = StopRule(
     min_steps=PROBE_STEPS,
@@ -85,21 +81,12 @@ def plan_trials(
     )
 
 
-def launched_again(seconds: float, usual: float) -> float:
-    """Expected seconds of a later launch whose first one took `seconds` and compiled for all.
-
-    `usual`: seconds of a launch that compiles nothing.
-    """
-    return min(seconds, usual + (seconds - usual) / COMPILED_ALREADY)
-
-
-def patience(budget_seconds: float, launch_seconds: float, startup_seconds: float = 0.0) -> float:
+def patience(budget_seconds: float, launch_seconds: float) -> float:
     """Seconds for which a trial may be silent, unless the configuration says.
 
-    A part of the budget: at least four launches, and six times the start-up that its settings add.
+    A part of the budget, and at least four launches.
     """
-    share = min(MOST_PATIENCE, PATIENCE_SHARE * budget_seconds)
-    return max(share, 4 * launch_seconds, 6 * startup_seconds)
+    return max(min(MOST_PATIENCE, PATIENCE_SHARE * budget_seconds), 4 * launch_seconds)
 
 
 def budget_flag(seconds: float) -> str:

@@ -16,9 +16,9 @@ from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import find
 from gpurun.measure.optional_figures import known
+from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.live_launches import LiveLaunches
 from gpurun.pairs.obstacle import peaks_of
-from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
@@ -106,7 +106,7 @@ class TrialSeries:
             )
         ]
         one, other = trials
-        return PairOutcome(one, other, pair.ratio, pair.failure, pair.seconds, pair.notes)
+        return PairOutcome(one, other, pair.ratio, pair.failure, pair.seconds)
 
     def start_reference(self, request: TrialRequest, samples_a_step: float) -> str:
         """Launch what trials can take turns with; why that cannot be, "" once it waits.
@@ -187,7 +187,8 @@ class TrialSeries:
             keep_layer=request.hold,
             patience_seconds=patience,
             limit_seconds=limit,
-            hurry_seconds=request.hurry_seconds,
+            hurry_at=request.hurry_at,
+            deadline=request.deadline,
         )
 
     def _prepared(self, settings: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -9,7 +9,9 @@ from typing import Any
 
 from gpurun.arguments.options import Objective, Options
 from gpurun.knobs import find
+from gpurun.knobs.api import Effect, Knob
 from gpurun.knobs.batching.batch_size import side_effects
+from gpurun.knobs.stages import stage_of
 from gpurun.measure.optional_figures import known, mean, mean_record
 from gpurun.measure.other_programs import shared_cores
 from gpurun.records.result import RunResult
@@ -25,8 +27,15 @@ from gpurun.records.tuning import (
     WaitingLine,
 )
 from gpurun.stats.descriptive import geometric_mean
+from gpurun.tuner.ladder.ladder_rows import (
+    batch_row,
+    first_rows,
+    kept_rows,
+    rows_not_kept,
+)
+from gpurun.tuner.ladder.rungs import Stages
 from gpurun.tuner.proof.decision import BATCH
-from gpurun.tuner.proof.paired_proof import Finalist, proof_of
+from gpurun.tuner.proof.finalist import Finalist, proof_of
 from gpurun.tuner.trial_diagnosis import answered_by
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
@@ -70,7 +79,7 @@ def tuning_document(
         baseline=baseline,
         chosen=chosen,
         larger_batch=_larger(findings),
-        ladder=_ladder(findings, options),
+        ladder=_ladder(findings, options, baseline, chosen),
         trials=tuple(trials),
         tuning_seconds=seconds,
         proof_seconds=findings.proof_seconds,
@@ -97,14 +106,38 @@ def tuning_document(
     )
 
 
-def _ladder(findings: TuningFindings, options: Options) -> tuple[LadderRow, ...]:
-    """The rows, each with the finding that its change answers."""
-    rows = []
-    for row in findings.ladder:
-        knob = find(row.knob, options.knob_paths, options.tuned_arguments)
-        answered = answered_by(knob, findings.seen)
-        rows.append(replace(row, answers=None if answered is None else answered.type))
-    return tuple(rows)
+def _ladder(
+    findings: TuningFindings, options: Options, baseline: Candidate | None, chosen: Candidate | None
+) -> tuple[LadderRow, ...]:
+    """The rows, each with the finding that a change of it answers."""
+
+    def knob_of(name: str) -> Knob:
+        return find(name, options.knob_paths, options.tuned_arguments)
+
+    def effect_of(name: str) -> Effect:
+        return knob_of(name).effect
+
+    def stage(name: str) -> str:
+        return stage_of(knob_of(name))
+
+    rows = [] if baseline is None else first_rows(baseline)
+    finalist = findings.chosen
+    if findings.verdict == "faster" and finalist is not None and chosen is not None:
+        stages = Stages(findings.base, finalist.settings, stage)
+        rate = None if baseline is None else baseline.samples_per_second
+        look, guard = finalist.look(), findings.guard
+        rows += kept_rows(stages, findings.rungs, chosen, look, rate, effect_of, guard)
+    out = Stages({}, findings.left_out, stage)
+    rows += rows_not_kept(out, effect_of, lambda knob: findings.objections.get(knob, "not proven"))
+    if findings.larger is not findings.chosen:
+        rows += batch_row(findings.larger, chosen, findings.objections.get(BATCH, ""))
+    rows += findings.dropped
+    told = []
+    for row in rows:
+        seen = [answered_by(knob_of(name), findings.seen) for name in row.changes]
+        answers = next((finding.type for finding in seen if finding is not None), None)
+        told.append(replace(row, answers=answers))
+    return tuple(told)
 
 
 def _rates_of(

@@ -8,7 +8,8 @@ from typing import Any
 from gpurun.records.facts import Facts
 from gpurun.records.finding import Finding
 from gpurun.records.tuning import Ceilings, GuardVerdict, LadderRow, Rejection, Unproven
-from gpurun.tuner.proof.paired_proof import Finalist
+from gpurun.tuner.ladder.rungs import Rung
+from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.tuning_trial import Trial
 
 
@@ -37,7 +38,14 @@ class TuningFindings:
     """Findings of the script as it is."""
     left: tuple[Finding, ...] = ()
     """Findings under the settings that were chosen."""
-    ladder: list[LadderRow] = field(default_factory=list)
+    rungs: list[Rung] = field(default_factory=list)
+    """Of the chosen settings."""
+    dropped: list[LadderRow] = field(default_factory=list)
+    """The rows of changes that the search tried and did not keep."""
+    left_out: dict[str, Any] = field(default_factory=dict)
+    """Settings that the search kept and that are not among the chosen ones."""
+    objections: dict[str, str] = field(default_factory=dict)
+    """By knob, what speaks against a setting."""
     guard: GuardVerdict | None = None
     rejections: list[Rejection] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,28 +17,29 @@ from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
-from gpurun.measure.other_programs import shared_cores
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import PAIR_SIDES, LadderRow, TrialPurpose, TrialRecord, Unproven
+from gpurun.records.tuning import TrialPurpose, TrialRecord, Unproven
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import knob_calls
 from gpurun.tuner.ceiling_trial import ceilings_of
 from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.ladder.rung_launches import RungLaunches
+from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.proof_launches import LATE_SHARE, ProofLaunches
 from gpurun.tuner.script_facts import gather_facts, steps_per_epoch
 from gpurun.tuner.search.batch_sizes import other_batches
-from gpurun.tuner.search.combined_trial import likely_changes
-from gpurun.tuner.search.knob_search import KnobSearch
+from gpurun.tuner.search.changes import likely_changes, settings_of
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
-from gpurun.tuner.search.screening import SearchLimits, SearchState, StartupSeconds, ladder_row
+from gpurun.tuner.search.search_state import SearchState
+from gpurun.tuner.search.search_trials import SearchTrials
+from gpurun.tuner.search.stage_search import StageSearch
 from gpurun.tuner.second_epoch import TrialPlan
-from gpurun.tuner.time_budget import AMPLE, TimeBudget
 from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded, launch_rounded
-from gpurun.tuner.trial_diagnosis import TrialDiagnoses, by_findings, serious
+from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
 from gpurun.tuner.trial_length import PROBE, needed_steps, patience, with_read_ahead
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
@@ -50,8 +51,8 @@ from gpurun.tuner.unusable_baseline import too_few, unusable
 MOST_TRIALS = 20
 """Before the proof, the probe and the baseline included. Each value of an argument that the user
 lists adds one."""
-BATCH_TRIALS = 4
-"""Of these, so many are kept back for the batch size."""
+AMPLE = 4
+"""With room for so many launches a disturbed first one is repeated."""
 LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
 MUCH_LARGER = 1.5
@@ -83,9 +84,7 @@ class TuningRun:
         self.findings = TuningFindings()
         self._trials = trials
         self._view = view
-        self._time = TimeBudget(
-            deadline, lambda knob: self._knob(knob).startup_seconds > 0, shared_cores(), budget
-        )
+        self._time = Phases(deadline, budget)
         self._objective = options.aim
         self._allowed = frozenset(map(Effect, options.allowed))
         asked = [a for a in options.tuned_arguments if Effect(a.effect) in self._allowed]
@@ -96,6 +95,15 @@ class TuningRun:
             self.findings, trials, view, self._time, self._objective, self._launch, self._rule_for
         )
         self._reference = LiveReference(trials, self._launch, self._decide)
+        self._rungs = RungLaunches(
+            self.findings,
+            self._time,
+            self._objective,
+            self._reference,
+            self._proofs.obstacle,
+            self._rule_for,
+            lambda name: self._knob(name),
+        )
         self._unfit: Trial | None = None
         """The first trial of a script that runs out of memory as it is."""
 
@@ -123,18 +131,17 @@ class TuningRun:
             return
         untouched = state.branch()
         search = self._search(state)
-        larger = self._larger_batch(state, search) if Effect.TRAINING in self._allowed else None
+        training = Effect.TRAINING in self._allowed
+        larger = self._larger_batch(state, search) if training else None
         self._reference.end()
+        self._time.search_ends()
         if before is not None and before.knobs != state.settings:
             before = None  # its pairs are of other settings
         selection = self._selection(state.judge)
-        if Effect.TRAINING in self._allowed:
-            selection.settle(state, larger, before)
-            self._proofs.shares(state.best, self._companions)
-            return
-        selection.settle(state, None, before)
-        self._batch_with_the_rest(untouched, state, search, selection)
-        self._proofs.shares(state.best, self._companions)
+        selection.settle(state, larger, before)
+        self._rungs.measure(untouched, self._rule, selection)
+        if not training:
+            self._batch_with_the_rest(untouched, state, search, selection)
 
     def preview(self) -> None:
         """The first trial alone, and what the rest would be; `TuningEnded` in any case."""
@@ -146,13 +153,10 @@ class TuningRun:
         facts = replace(facts, current=dict(base), objective=self._objective.value)
         self.findings.facts = facts
         state = SearchState(dict(base), probe, facts, self._judge([], base))
-        self._time.baseline(probe, bool(self._trials.prestart_modules))
+        self._time.baseline(probe)
         in_turn = self._proofs.obstacle(state.settings, facts, [])
-        self._time.live = not in_turn
         batches = other_batches(state.facts, self.options)
-        ground = PreviewInputs(
-            self._knobs(), self._allowed, state, batches, in_turn, self._most_trials
-        )
+        ground = PreviewInputs(self._knobs(), self._allowed, state, batches, in_turn)
         for line in preview_lines(ground, self._time):
             self._decide(line)
         raise TuningEnded("dry_run", "nothing was tuned: --dry-run launches the first trial alone")
@@ -217,10 +221,6 @@ class TuningRun:
             return failed
         base, trial = found
         self.findings.base = base
-        self.findings.ladder.clear()
-        for name, value in base.items():
-            row = ladder_row(self._knob(name), value, trial, guard=None)
-            self.findings.ladder.append(replace(row, kept=True, reason="makes it fit"))
         return trial
 
     def _baseline(self, probe: Trial) -> SearchState:
@@ -234,8 +234,7 @@ class TuningRun:
         )
         self.findings.facts = facts
         self._trials.training_loaders = facts.training_loaders
-        self._time.epoch_steps = epoch = steps_per_epoch(probe.log)
-        plan = TrialPlan(facts, epoch, self._time.budget, self._objective)
+        plan = TrialPlan(facts, steps_per_epoch(probe.log), self._time.budget, self._objective)
         self._rule, self.findings.second_epoch_budget = plan.rule, plan.budget_needed
         self._decide(plan.described)
         if probe.evidence is not None and probe.evidence.never_finite:
@@ -267,15 +266,14 @@ class TuningRun:
         for line in plan.settle(trial.result):
             self._decide(line)
         self._rule = plan.rule
-        self._time.baseline(trial, bool(self._trials.prestart_modules), probe, plan.aside)
-        self._time.live = not self._proofs.obstacle(base, facts, [])
+        self._time.baseline(trial, plan.aside)
         shown = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return SearchState(
             settings=dict(base),
             best=trial,
             facts=replace(facts, result=trial.result),
             judge=self._judge(shown, base),
-            ladder=self.findings.ladder,
+            dropped=self.findings.dropped,
             rejections=self.findings.rejections,
         )
 
@@ -302,47 +300,37 @@ class TuningRun:
     def _first_set(self, state: SearchState) -> dict[str, Any]:
         """The settings that the search most likely launches first: their process starts early."""
         allowed = [knob for knob in self._knobs() if knob.effect in self._allowed]
-        settings = dict(state.settings)
-        for member in likely_changes(allowed, state):
-            settings |= member.settings
-        return settings
+        return {**state.settings, **settings_of(likely_changes(allowed, state.facts))}
 
-    def _search(self, state: SearchState) -> KnobSearch:
-        knobs = self._knobs()
-        trials = self._most_trials - 2
-        kept_back = min(BATCH_TRIALS, trials // 3)
-        limits = SearchLimits(
-            max(0, trials - kept_back),
-            self._time.no_room_to_search,
-            self._allowed,
-            self._time.budget,
+    def _search(self, state: SearchState) -> StageSearch:
+        knobs, seen = self._knobs(), self.findings.seen
+        trials = SearchTrials(
+            self._launch_in_search, self._decide, self._rule, self._time, self._most_trials - 2
         )
-        search = KnobSearch(self._launch_in_search, self._decide, self._rule, limits)
-        if Effect.TRAINING in self._allowed and kept_back > 0:
-            batches = other_batches(state.facts, self.options)
-            self._time.batch_to_come = not isinstance(batches, Skip)
-        self._keep_reference(state)
-        search.run(by_findings(knobs, self.findings.seen), state)
-        self.findings.untried = tuple(search.untried)
-        if search.out_of_time and not self._time.tried:
+        search = StageSearch(trials, self._allowed)
+        self._time.search_begins()
+        if self._objective is Objective.THROUGHPUT and self._time.room(numerics=False):
+            self._keep_reference(state)
+        pressing = [knob.name for knob in knobs if answered_by(knob, seen) is not None]
+        search.run(by_findings(knobs, seen), state, pressing)
+        self.findings.untried = tuple(trials.untried)
+        if trials.untried and not self._time.tried:
             raise TuningEnded("inconclusive", self._time.too_small())
         return search
 
     def _keep_reference(self, state: SearchState) -> None:
-        room = not self._time.no_room_to_search(state.best, StartupSeconds())
-        if room and self._objective is Objective.THROUGHPUT:
-            why = self._proofs.obstacle(state.settings, state.facts, [state.settings])
-            self._reference.start(state, self._rule, self._time.screen_limit(), why)
+        why = self._proofs.obstacle(state.settings, state.facts, [state.settings])
+        if self._reference.start(state.best, self._rule, self._time.left_of_phase, why):
+            record = replace(state.best.record, gain_over_reference=1.0)
+            state.best = replace(state.best, record=record)
 
-    def _larger_batch(self, state: SearchState, search: KnobSearch) -> SearchState | None:
+    def _larger_batch(self, state: SearchState, search: StageSearch) -> SearchState | None:
         """Tune the batch size on top of the kept settings; None if no other batch is faster."""
         proposals = other_batches(state.facts, self.options)
-        self._time.batch_to_come = False
         if isinstance(proposals, Skip):
             self._decide(f"batch size: not tried: {proposals.reason}")
             return None
         trial = state.branch()
-        search.allow_more(min(BATCH_TRIALS, self._trials_left()))
         search.try_knob(find(BATCH, self.options.knob_paths), proposals, trial)
         return trial if BATCH in trial.settings else None
 
@@ -355,24 +343,18 @@ class TuningRun:
             state.judge.learn_rounding()
         record = state.best.record
         best = replace(record, knobs=before.knobs, seconds=before.launch_seconds)
-        state.ladder += before.ladder
+        state.dropped += before.ladder
         finalist = state.branch()
         finalist.move(dict(before.knobs), replace(state.best, record=best, result=None))
-        self._selection(state.judge).settle(finalist, None, before)
-        self._proofs.shares(finalist.best, self._companions)
-
-    def _companions(self, row: LadderRow) -> Sequence[str]:
-        """The settings that go with the change of a row."""
-        facts = self.findings.facts
-        if facts is None:
-            return ()
-        return knob_calls.companion_names(self._knob(row.knob), facts, row.value)
+        untouched, selection = state.branch(), self._selection(state.judge)
+        selection.settle(finalist, None, before)
+        self._rungs.measure(untouched, self._rule, selection)
 
     def _batch_with_the_rest(
         self,
         untouched: SearchState,
         state: SearchState,
-        search: KnobSearch,
+        search: StageSearch,
         selection: FinalSelection,
     ) -> None:
         """Try and prove batch sizes that may not be applied, with the budget that the proof left.
@@ -382,23 +364,17 @@ class TuningRun:
         if self.findings.verdict == "inconclusive":
             self._decide("batch size: not tried: the budget ended before the proof")
             return
-        ground = state if self.findings.verdict == "faster" else untouched
-        self._time.proven = True
-        search.after_proof()
-        chosen = self.findings.chosen
-        if ground is state and (chosen is None or chosen.settings != state.settings):
-            self._decide("batch size: not tried: the settings that it builds on were not kept")
-            return
+        ground, chosen = untouched, self.findings.chosen
+        if self.findings.verdict == "faster" and chosen is not None:
+            ground = state
+            state.settings = dict(chosen.settings)
         batch = self._larger_batch(ground, search)
         if batch is not None:
             selection.settle_larger(batch)
 
     def _selection(self, judge: TrainingJudge) -> FinalSelection:
-        def effect_of(knob: str) -> Effect:
-            return self._knob(knob).effect
-
         return FinalSelection(
-            self.findings, judge, self._allowed, effect_of, self._proofs.prove, self._decide
+            self.findings, judge, self._allowed, self._effect_of, self._proofs.prove, self._decide
         )
 
     def trial_folder(self, record: TrialRecord) -> Path:
@@ -419,28 +395,22 @@ class TuningRun:
         return trial
 
     def _launch_in_search(self, request: TrialRequest) -> Trial:
-        """One that takes more than its share of the budget is given up."""
-        limit = min(request.limit_seconds, self._time.screen_limit())
-        trial = self._reference.run(replace(request, limit_seconds=limit))
-        if trial.record.status == "timeout" and trial.record.seconds >= limit:
-            trial = replace(trial, late=True)
-        if request.worker_turns is None:  # nothing was tried by that
-            self._time.launched(trial, started_early=bool(self._trials.prestart_modules))
-        return trial
+        """One that comes to the end of the search is given up."""
+        trial = self._reference.run(request)
+        late = trial.record.status == "timeout" and trial.record.seconds >= request.limit_seconds
+        return replace(trial, late=True) if late else trial
 
     def _rule_for(self, settings: Mapping[str, Any]) -> StopRule:
         """The stop rule of a launch of the proof under these settings."""
         facts = self.findings.facts
         return with_read_ahead(self._rule, settings, facts.loaders if facts else ())
 
-    def _trials_left(self) -> int:
-        not_counted = (*PAIR_SIDES, TrialPurpose.CEILINGS, TrialPurpose.SEEDS)
-        tried = [t for t in self._trials.trials if t.purpose not in not_counted]
-        return max(0, self._most_trials - len(tried))
-
     def _decide(self, line: str) -> None:
         self.findings.decisions.append(line)
         self._view.note(line)
+
+    def _effect_of(self, name: str) -> Effect:
+        return self._knob(name).effect
 
     def _knob(self, name: str) -> Knob:
         return find(name, self.options.knob_paths, self.options.tuned_arguments)

@@ -137,8 +137,10 @@ class TrialRequest:
     One that holds (the first) may be silent to its limit: it may have to download its data."""
     limit_seconds: float = math.inf
     """A trial is given up after this long, and earlier if other trials were quicker."""
-    hurry_seconds: float = math.inf
-    """After so long the turns of a live pair end with their first ratio (`TurnLimits`)."""
+    hurry_at: float = math.inf
+    """By the monotonic clock: then the turns of a live pair end with their first ratio."""
+    deadline: float = math.inf
+    """By the monotonic clock: then it is given up, however often a pair was launched again."""
     rounded: bool = False
     """True if it only rounds, as half precision does; see `TrialSpec.rounding_draw`."""
     rounding_draw: int = 0

@@ -147,7 +147,6 @@ def test_an_unknown_ref_is_named(folder: Path, ref: str) -> None:
     error = fault(folder, ref)
     assert repr(ref) in error.what
     assert error.code == ExitCode.USAGE
-    assert ref != "mian" or "did you mean 'main'?" in error.todo
 
 
 @pytest.mark.parametrize("ref", ["main", "HEAD", "v1"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.trees.installed_packages import Tree
-from gpurun.bench.trees.virtual_environment import make_environment
+from gpurun.bench.trees.side_setup import make_environment
 from gpurun.errors import ExitCode
 from tests.integration.side_launches import benchmark, faults, faults_under
 from tests.repositories import commit, new_repository

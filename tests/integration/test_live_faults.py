@@ -116,7 +116,7 @@ def test_a_side_that_waits_for_what_its_frozen_partner_holds_is_reported(
     take_lock = "fcntl.flock(lock, fcntl.LOCK_EX); fcntl.flock(lock, fcntl.LOCK_UN)"
     waiter = sides.run("waiter", script(tmp_path, "waiter", take_lock, before=LOCK))
     await_both((holder, waiter))
-    with pytest.raises(SideBlocked, match="waiter waited for something that holder held"):
+    with pytest.raises(SideBlocked, match="waiter stood still, twice, while holder was frozen"):
         take_turns((holder, waiter), random.Random(0), lambda rounds: len(rounds) == 50)
 
 

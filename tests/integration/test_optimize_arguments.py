@@ -48,7 +48,7 @@ def test_an_argument_is_tuned_trained_with_and_carried(tmp_path: Path, gpurun: G
     assert report["verdict"] == "faster", said
     assert report["chosen"]["knobs"] == {"--pause": "0.004"}
     assert report["command"] == ["train.py", *ASKED]
-    rows = {(r["knob"], r["value"]): r for r in report["ladder"]}
+    rows = {change: row for row in report["ladder"] for change in row["changes"].items()}
     assert rows["--pause", "0.004"]["kept"]
     assert rows["--pause", "0.004"]["effect"] == "pipeline"
     assert rows["--pause", "0.05"]["reason"].startswith("no gain")

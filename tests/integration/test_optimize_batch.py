@@ -84,7 +84,7 @@ for epoch in range(2):
 """It goes on with half of a batch that does not fit: that is no batch of four times the size."""
 
 
-@pytest.mark.slow  # quick twin: unit/test_tuner_lack_of_memory.py
+@pytest.mark.slow  # quick twin: unit/test_tuner_objections.py
 def test_a_smaller_batch_of_the_scripts_own_is_not_credited_as_the_larger_one(
     tmp_path: Path,
 ) -> None:
@@ -94,7 +94,8 @@ def test_a_smaller_batch_of_the_scripts_own_is_not_credited_as_the_larger_one(
     done = launch(tmp_path, "--optimize", *words)
     assert done.returncode in (0, 3), done.stderr.decode()  # 3: its proof is not settled
     rows = json.loads((tmp_path / "tuned.json").read_text())["ladder"]
-    refused = {row["value"]["batch_size"]: row for row in rows if row["knob"] == "batch_size"}[32]
+    sizes = ((row["changes"].get("batch_size"), row) for row in rows)
+    refused = {size["batch_size"]: row for size, row in sizes if size is not None}[32]
     assert not refused["kept"]
     assert "the model ran out of memory at train.py:" in refused["reason"]
     assert "and the script went on" in refused["reason"]

@@ -36,14 +36,8 @@ for x, y in DataLoader(Slow(), batch_size=4):
 """
 CUT_OFF = """
 import sys, gpurun
-from gpurun.pairs import gain
 from gpurun.tuner.proof import proof_launches
-gain.LEVELS.pop(1, None)
-asked = []
-def no_room(self, seconds):
-    asked.append(seconds)
-    return len(asked) > 1
-proof_launches.ProofLaunches._no_room = no_room
+proof_launches.ProofLaunches._room = lambda self, finalists: not self._pair_seconds
 sys.exit(gpurun.main(sys.argv[1:]))
 """
 """gpurun whose budget ends with the first pair of the proof, which proves nothing, as if the gain
@@ -54,10 +48,9 @@ from gpurun.knobs.api import Effect, Knob
 
 class Stalling(Knob):
     name = "stalling"
-    effect = Effect.PIPELINE
+    effect = Effect.NUMERICS
     order = 1
     likely = True
-    startup_seconds = 12.0
     def candidates(self, facts):
         return [1, 2]
     def apply(self, value, hooks):
@@ -74,7 +67,7 @@ def test_a_dry_run_launches_the_script_once_and_says_what_would_be_tried(tmp_pat
     assert done.stdout == b"", "and nothing trains"
     assert sorted(p.name for p in (run_folder(tmp_path / ".gpurun") / "trials").iterdir()) == ["01"]
     assert any(line.startswith("gpurun: would try") and "loader_workers" in line for line in said)
-    assert any(line.startswith("gpurun: time: up to ") for line in said)
+    assert any(line.startswith("gpurun: time: the search up to ") for line in said)
     assert any(line.startswith("gpurun: memory: about ") for line in said)
     assert not (tmp_path / ".gpurun" / "tuned").exists()
 
@@ -83,15 +76,15 @@ def test_a_dry_run_launches_the_script_once_and_says_what_would_be_tried(tmp_pat
 def test_a_trial_that_takes_too_much_of_the_budget_is_given_up_by_name(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
     (tmp_path / "stalling.py").write_text(STALLING)
-    configure(tmp_path, "allow = ['pipeline']\nbudget = '150s'")
+    configure(tmp_path, "allow = ['pipeline', 'numerics']\nbudget = '150s'")
     text = (tmp_path / "gpurun.toml").read_text()
     (tmp_path / "gpurun.toml").write_text(f'knobs = ["stalling.py"]\n{text}')
     done = launch(tmp_path, "--optimize", "--tune-only", "train.py")
     report = report_of(tmp_path)
-    rows = [row for row in report["ladder"] if row["knob"] == "stalling"]
+    rows = [row for row in report["ladder"] if "stalling" in row["changes"]]
     assert len(rows) == 1, done.stderr.decode()
     assert rows[0]["reason"].startswith("not tried to its end, ")
-    assert "to start; try `--budget" in rows[0]["reason"]
+    assert "to start: `--budget" in rows[0]["reason"]
     given_up = [trial for trial in report["trials"] if "stalling" in trial["knobs"]]
     assert len(given_up) == 1, "and it is not tried again"
     later = [t for t in report["trials"] if t["number"] > given_up[0]["number"] and t["knobs"]]

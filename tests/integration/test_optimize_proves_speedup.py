@@ -179,7 +179,7 @@ def test_the_documents_are_what_their_schemas_say(writer: Tuned) -> None:
 
 def test_the_report_has_every_figure_that_was_promised(writer: Tuned) -> None:
     report = writer.report
-    assert report["schema"] == "gpurun/tuning@1"
+    assert report["schema"] == "gpurun/tuning@2"
     for side in ("baseline", "chosen"):
         assert report[side].keys() >= FIGURES
         assert report[side]["step_time_ms"].keys() == {"mean", "p50", "p95", "p99"}
@@ -188,10 +188,15 @@ def test_the_report_has_every_figure_that_was_promised(writer: Tuned) -> None:
     assert report["larger_batch"] is None or report["larger_batch"].keys() >= FIGURES
     for row in report["ladder"]:
         assert row.keys() >= {
-            "knob", "value", "effect", "samples_per_second", "speedup", "peak_memory_bytes",
-            "loss_deviation", "kept", "reason",
+            "stage", "changes", "effect", "samples_per_second", "speedup", "step_speedup",
+            "peak_memory_bytes", "loss_deviation", "kept", "merged", "reason",
         }  # fmt: skip
         assert row["kept"] or row["reason"]
+    kept = [row for row in report["ladder"] if row["kept"]]
+    assert kept[0]["stage"] == "as it is"
+    assert kept[-1]["speedup"] == report["speedup"], "the last row is the proof's"
+    told = {knob: value for row in kept for knob, value in row["changes"].items()}
+    assert told == report["chosen"]["knobs"]
     numbers = [trial["number"] for trial in report["trials"]]
     assert numbers == list(range(1, len(numbers) + 1))
     assert sum(trial["seconds"] for trial in report["trials"]) < report["tuning_seconds"]

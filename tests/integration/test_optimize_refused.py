@@ -269,7 +269,7 @@ def test_a_full_disk_is_one_line(
     assert lines(done)[-1] == "verdict=error exit=2"
 
 
-@pytest.mark.slow  # quick twin: its line, in unit/test_tuner_time_budget.py
+@pytest.mark.slow  # quick twin: its line, in unit/test_tuner_phases.py
 def test_a_budget_too_small_to_try_anything_is_told_with_one_that_is_not(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

@@ -10,9 +10,9 @@ import pytest
 from gpurun.measure.run_summary import summarise_run
 from gpurun.records.result import KnobOutcome
 from gpurun.records.spec import RunSpec, Setting
-from gpurun.tuner.search.screening import not_applied
+from gpurun.tuner.search.objections import not_applied
 from tests.forked import run_recorded
-from tests.unit.test_tuner_knob_search import Planted
+from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial
 
 KNOB = """
@@ -94,7 +94,7 @@ def test_what_torch_refuses_and_what_raises_has_failed(
     told = outcome(tmp_path, part)
     assert told.outcome == "failed"
     assert told.detail.startswith(detail)
-    reason = not_applied(Planted([1]), trial(1.0, {"planted": 1}, outcomes=(told,)), ())
+    reason = not_applied(Planted("planted", [1]), trial(1.0, {"planted": 1}, outcomes=(told,)), ())
     assert reason == f"failed: {told.detail}"
 
 

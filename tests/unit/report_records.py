@@ -33,12 +33,12 @@ from gpurun.records.tuning import (
     TrialRecord,
     TuningReport,
 )
-from gpurun.report.ladder import closing_lines, ladder_grid
+from gpurun.report.ladder import closing_lines, ladder_grid, not_kept
 from gpurun.report.terminal_output import plain
 
 GIB = 1024**3
 REPOSITORY = Path(__file__).parents[2]
-BEST = {"loader_workers": 8, "tf32": True}
+BEST = {"loader_workers": 8, "host_allocator": "keep", "tf32": True}
 
 
 def run_result(**changes: Any) -> RunResult:
@@ -119,16 +119,31 @@ TRIALS = (
 )
 
 LADDER = (
-    LadderRow("loader_workers", 8, "pipeline", 1640.0, 2.05, (1.98, 2.12), GIB, None, True, ""),
-    LadderRow("tf32", True, "numerics", 1848.0, 1.127, None, GIB, 0.004, True, ""),
-    LadderRow("channels_last", True, "numerics", 1700.0, 0.92, None, GIB, None, False, "slower"),
-    LadderRow("compile", "default", "numerics", None, None, None, None, None, False, "no compiler"),
-)
+    LadderRow("as it is", {}, "pipeline", True, 800.0, peak_memory_bytes=GIB),
+    LadderRow(
+        "transfer", {"loader_workers": 8, "host_allocator": "keep"}, "pipeline", True, 1640.0,
+        2.05, (1.78, 2.36), 2.05, (1.78, 2.36), GIB, loss_deviation=0.0, merged=("data",),
+    ),
+    LadderRow(
+        "precision", {"tf32": True}, "numerics", True, 1848.0, 2.31, (2.25, 2.37),
+        1.127, (0.98, 1.3), GIB, loss_deviation=0.004,
+    ),
+    LadderRow(
+        "kernels", {"channels_last": True}, "numerics", False, speedup=2.1, step_speedup=0.92,
+        reason="slower",
+    ),
+    LadderRow("compile", {"compile": "default"}, "numerics", False, reason="no compiler"),
+    LadderRow(
+        "batch", {"batch_size": {"batch_size": 256, "via": "--batch-size"}}, "training", False,
+        10000.0, 12.5, (10.9, 14.3), 5.4, (4.7, 6.2), 8 * GIB,
+        reason="changes training: apply with --allow pipeline,numerics,training",
+    ),
+)  # fmt: skip
 
 PROOF = Proof(2.31, (2.25, 2.37), 0.0004, True, True, ((800, 1850), (798, 1842), (803, 1851)))
 
 LARGER_BATCH = LargerBatch(
-    knobs={**BEST, "batch_size": 256},
+    knobs={**BEST, **LADDER[-1].changes},
     samples_per_second=10000.0,
     step_time_ms=None,
     peak_memory_bytes=8 * GIB,
@@ -230,4 +245,5 @@ def _read(terminal: int) -> bytes:
 def ladder_lines(report: TuningReport, record: Path | None = None) -> list[str]:
     """The whole closing report as plain lines."""
     table = [f"  {line}" for line in ladder_grid(report).lines()] if report.ladder else []
-    return [*table, *(plain(line) for line in closing_lines(report, record))]
+    others = [f"    {line}" for line in not_kept(report)]
+    return [*table, *others, *(plain(line) for line in closing_lines(report, record))]

@@ -20,7 +20,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_runner import BisectRequest, not_searched
 from gpurun.bench.compare.compare_commits import CompareRequest, compare_sides, not_compared
 from gpurun.bench.compare.pair_runner import Findings
-from gpurun.bench.selftest.selftest_runner import not_tried
+from gpurun.bench.gate_selftest import not_tried
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT
 from gpurun.bench.unfinished import Unfinished
 from gpurun.commands.bench import bench_command as command
@@ -48,7 +48,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
     monkeypatch.setattr(command, "with_accepted", lambda found, *_: found)
-    monkeypatch.setattr(command, "tuned_note", lambda *_: None)
     return tmp_path
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from gpurun.bench.compare.comparison_document import Compared, comparison, worst_with_others
+from gpurun.bench.compare.comparison_document import Compared, comparison, severity
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.record_of_launches import Version, record_of
-from gpurun.bench.unfinished import Unfinished
+from gpurun.bench.unfinished import Unfinished, worst_with_others
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.pairs.engine import Pair
-from gpurun.pairs.estimate import Prior
 from gpurun.pairs.gate import Gated, judge
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.bench.comparison import Comparison
@@ -24,15 +24,16 @@ from gpurun.report.comparison_text import comparison_lines
 from gpurun.trials.stop_rules import WHOLE, later_rule
 from tests.unit.bench_launches import BENCHMARK, launch
 
-QUIET = Prior(0.003)
-"""Of a machine on which equal launches hardly differ: texts hold no assumption of `gpurun`."""
+QUIET_SD = 0.003
+"""A machine on which equal launches hardly differ: texts hold no assumption of `gpurun`."""
 
 
 def found(currents: list[float]) -> Findings:
     pairs = [Pair(launch("baseline", 1000.0), launch("current", rate)) for rate in currents]
     findings = Findings(pairs=pairs, gated=dict(BENCHMARK.thresholds))
     gated = findings.gated.items()
-    findings.result = judge([Gated(m, findings.figures(m), x, prior=QUIET) for m, x in gated])
+    with mock.patch("gpurun.pairs.estimate.IN_TURN_SD", QUIET_SD):
+        findings.result = judge([Gated(m, findings.figures(m), x) for m, x in gated])
     return findings
 
 
@@ -109,7 +110,7 @@ def test_a_crash_is_no_regression_whatever_was_measured_before() -> None:
 
 def test_of_several_benchmarks_the_worst_holds_the_others() -> None:
     passed, slower = document(found([1000.0] * 4)), document(found([800.0] * 4))
-    assert worst_with_others([passed, slower]) == replace(slower, others=(passed,))
+    assert worst_with_others([passed, slower], severity) == replace(slower, others=(passed,))
 
 
 @pytest.mark.parametrize(

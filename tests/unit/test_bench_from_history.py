@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.compare import compare_with_history as from_history
+from gpurun.bench.compare import compare_with_records as from_history
 from gpurun.bench.compare.compare_commits import CompareRequest
-from gpurun.bench.compare.compare_with_history import compare_with_history
-from gpurun.bench.history.accepted_baselines import with_accepted
+from gpurun.bench.compare.compare_with_records import compare_with_history
+from gpurun.bench.history.past_records import with_accepted
 from gpurun.bench.store import open_store
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import INTERRUPTED, BenchmarkRecord
@@ -180,7 +180,7 @@ def test_after_an_accept_only_records_since_then_count(bench: Bench) -> None:
     found = bench.compare(900.0)
     assert (found.verdict, found.exit_code) == ("failed", 4)
     assert found.error is not None
-    assert "of 2 records since, 4 are needed" in found.error
+    assert "of 2 records since, and 4 are needed" in found.error
 
 
 def test_what_was_accepted_of_another_workload_does_not_count(bench: Bench) -> None:

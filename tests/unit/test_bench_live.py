@@ -18,9 +18,9 @@ from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.pairs.engine import PairOutcome
+from gpurun.pairs.estimate import LIVE_SD
 from gpurun.pairs.gate import GatePlan, Verdict
-from gpurun.pairs.pair_outcome import PairOutcome
-from gpurun.pairs.priors import LIVE
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.events import OriginsEvent
@@ -213,7 +213,7 @@ def test_turns_that_say_little_ask_for_more_pairs(tmp_path: Path) -> None:
     assert counts[0] < counts[1]
 
 
-def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mixed(
+def test_what_fails_beside_a_partner_is_launched_in_turn_and_both_kinds_count(
     tmp_path: Path,
 ) -> None:
     launcher = Live(tmp_path, [0.3])
@@ -227,11 +227,12 @@ def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mix
 
     launcher.run_pair = run_pair  # type: ignore[method-assign]
     one.run()
-    assert launcher.turns.startswith("bc(bc)(cb)(cb)" + "cb" + "cbbc")
+    assert launcher.turns.startswith("bc(bc)(cb)(cb)" + "cb" + "bccb")
     assert findings.in_turn == "a live pair failed: OSError: address in use"
-    assert findings.verdict is Verdict.PASS
-    assert set(findings.figures(Metric.THROUGHPUT)) == {(1000.0, 1000.0)}
-    assert len(launcher.turns) == len("bc(bc)(cb)(cb)") + 2 * len(findings.pairs)
+    live, *in_turn = findings.figures(Metric.THROUGHPUT)
+    assert live[1] == pytest.approx(1000.0 * math.exp(-0.3))
+    assert set(in_turn) == {(1000.0, 1000.0)}
+    assert len(launcher.turns) == len("bc(bc)(cb)(cb)") + 2 * len(in_turn)
 
 
 def test_one_live_pair_that_fails_takes_nothing_from_the_others(tmp_path: Path) -> None:
@@ -324,7 +325,7 @@ def test_the_report_says_how_pairs_were_launched(tmp_path: Path) -> None:
     one.run()
     found = document(findings)
     assert found.method is not None
-    assert (found.method.live, found.method.prior_sd) == (True, LIVE.sd)
+    assert (found.method.live, found.method.prior_sd) == (True, LIVE_SD)
     lines = comparison_lines(found)
     assert any(line.startswith("live pairs of one tree differ by ") for line in lines)
     assert f"({found.pairs} live pairs)" in lines[-2]

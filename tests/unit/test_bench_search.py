@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.bisect.bisect_document import answered
 from gpurun.bench.bisect.culprit_search import (
     Measure,
     Outcome,
     SearchPlan,
     Standing,
+    answered,
     next_action,
 )
 from gpurun.records.bench.bisection import BisectedPair, BisectionReport
@@ -88,14 +88,16 @@ def test_live_pairs_need_fewer_pairs_than_launches_in_turn() -> None:
     assert cost["live"] < cost["gauss"]
 
 
-def test_pairs_in_turn_and_live_pairs_are_not_mixed() -> None:
+def test_pairs_in_turn_and_live_pairs_count_together() -> None:
     found = begun(1)
-    wanted = Measure("1", "0", against_first=True)
-    for _ in range(7):
-        found = with_pair(found, wanted, 0.5)
-    live = replace(found.pairs[0], error=0.01, throughput_of_commit=1.0)
-    found = replace(found, pairs=(*found.pairs, live))
-    assert next_action(found, PLAN).lost.slowdown is None, "one live pair is before the first look"
+    for _ in range(2):
+        found = with_pair(found, Measure("1", "0", against_first=True), 0.5)
+    before = next_action(found, PLAN).lost
+    live = replace(found.pairs[0], error=0.01)
+    after = next_action(replace(found, pairs=(*found.pairs, live)), PLAN).lost
+    assert before.interval is not None
+    assert after.interval is not None
+    assert after.interval[1] - after.interval[0] < before.interval[1] - before.interval[0]
 
 
 def test_an_undecided_commit_is_left_out_and_its_neighbour_is_asked() -> None:
@@ -143,13 +145,11 @@ def test_many_small_losses_have_no_culprit() -> None:
     assert standing.outcome in (Outcome.NOT_CONFIRMED, Outcome.NARROWED, Outcome.MORE)
 
 
-def test_one_of_two_drops_does_not_pass_for_all_of_the_loss() -> None:
+def test_of_two_drops_one_is_named_with_its_own_loss_beside_that_of_the_range() -> None:
     standing, found = quiet(History({3: 0.05, 12: 0.1}))
     assert (standing.outcome, standing.suspects) == (Outcome.FOUND, ("12",))
-    assert standing.part
     told = answered(found, PLAN)
-    assert told.recommendation.endswith("search for the rest of the drop in 0..11 and 12..16")
-    assert not quiet(History({12: 0.1}))[0].part
+    assert (told.slowdown, told.range_slowdown) == pytest.approx((0.1, 0.145), abs=0.01)
 
 
 def test_a_slow_down_that_is_not_there_is_denied() -> None:

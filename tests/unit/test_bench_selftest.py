@@ -12,7 +12,7 @@ import pytest
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.compare import compare_commits
 from gpurun.bench.compare.compare_commits import CompareRequest
-from gpurun.bench.selftest.selftest_runner import selftest
+from gpurun.bench.gate_selftest import selftest
 from gpurun.bench.trees.prepared_sides import Side
 from gpurun.errors import GpurunError
 from gpurun.pairs.gate import GatePlan

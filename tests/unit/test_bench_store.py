@@ -16,10 +16,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gpurun.bench.compare.compare_stored_results import read_baseline
 from gpurun.bench.store import open_store
 from gpurun.bench.store.benchmark_store import BenchmarkStore
-from gpurun.bench.store.record_files import read_documents
+from gpurun.bench.store.record_files import read_documents, read_records
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import (
     AcceptedBaseline,
@@ -299,5 +298,5 @@ def test_nothing_is_left_beside_the_file(tmp_path: Path) -> None:
 
 
 def test_a_name_that_no_file_can_have_is_refused_in_one_line(tmp_path: Path) -> None:
-    error = refusal(lambda: read_baseline(tmp_path / ("x" * 400)))
+    error = refusal(lambda: read_records(tmp_path / ("x" * 400)))
     assert "cannot be read: File name too long" in error.what

@@ -10,15 +10,14 @@ from pathlib import Path
 import pytest
 
 from gpurun.arguments.bench_flags import EXPORT_KINDS
-from gpurun.bench.compare.comparison_document import worst_with_others
+from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.tracker_formats import (
     TRACKERS,
     bencher,
-    bigger_is_better,
-    smaller_is_better,
     tracked,
     tracked_records,
 )
+from gpurun.bench.unfinished import worst_with_others
 from gpurun.commands.bench.bench_outputs import emit_exports
 from tests.unit.benchmark_records import CRASHED, LAUNCH, record
 from tests.unit.test_bench_document import document, found
@@ -52,7 +51,7 @@ def test_each_kind_that_the_flag_takes_has_a_document() -> None:
 
 def test_github_action_benchmark_gets_what_grows_and_what_shrinks_apart() -> None:
     runs = tracked_records([RECORD])
-    assert bigger_is_better(runs) == [
+    assert TRACKERS["customBiggerIsBetter"](runs) == [
         {
             "name": "vision: throughput",
             "unit": "samples/s",
@@ -68,7 +67,7 @@ def test_github_action_benchmark_gets_what_grows_and_what_shrinks_apart() -> Non
             "extra": "launches: 2\ndevice: NVIDIA H200",
         },
     ]
-    shrinking = smaller_is_better(runs)
+    shrinking = TRACKERS["customSmallerIsBetter"](runs)
     assert [(e["name"], e["unit"], e["value"]) for e in shrinking] == [
         ("vision: step time", "ms", 10.0),
         ("vision: peak memory", "bytes", 3 << 30),
@@ -98,13 +97,13 @@ def test_of_a_comparison_the_current_side_is_tracked_and_its_slowdown() -> None:
         document(found([800.0] * 4)),
         replace(document(found([1000.0] * 4)), benchmark="b"),
     )
-    runs = tracked(worst_with_others([same, slower]))
+    runs = tracked(worst_with_others([same, slower], severity))
     made = bencher(runs)
     assert list(made) == ["train|er", "b"]
     assert made["train|er"]["throughput"]["value"] == 800.0
     loss = made["train|er"]["slowdown"]
     assert loss["lower_value"] < loss["value"] < loss["upper_value"]
-    extra = bigger_is_better(runs)[0]["extra"]
+    extra = TRACKERS["customBiggerIsBetter"](runs)[0]["extra"]
     assert extra.splitlines()[1:] == ["baseline: 1000 samples/s", "verdict: regression"]
 
 

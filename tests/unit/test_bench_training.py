@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from gpurun.bench.compare.compare_training import compare_training
-from gpurun.bench.compare.comparison_document import worst_with_others
+from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.compare.pair_runner import Findings
-from gpurun.bench.unfinished import Unfinished
+from gpurun.bench.unfinished import Unfinished, worst_with_others
 from gpurun.pairs.engine import Pair
 from gpurun.pairs.gate import DEFAULT
 from gpurun.records.bench.benchmark import LossCurve
@@ -44,6 +44,11 @@ def curve(losses: list[float]) -> LossCurve:
 
 def noisy(draw: random.Random, size: float, speed: float = 1.0) -> LossCurve:
     return curve([loss * (1 + draw.gauss(0, size)) for loss in falling(speed)])
+
+
+DRAWS = random.Random(5)
+NOISY = [noisy(DRAWS, 0.01, 1.0 + (number >= 3)) for number in range(6)]
+"""Three launches of each of two trainings that do not repeat themselves."""
 
 
 # -- the curve -------------------------------------------------------------------------------------
@@ -176,7 +181,7 @@ def test_a_loss_that_is_not_finite_on_both_sides_is_no_regression() -> None:
         ([None] * 4, [None] * 4, "no loss was seen"),
         ([], [], "no pair of launches was completed"),
         ([curve(falling())] * 4, [None] * 4, "in 4 of 4 launches of the baseline and in 0 of 4"),
-        ([curve(falling())] * 3, [curve(falling(2.0))] * 3, "only 3 launches of a side, "),
+        (NOISY[:3], NOISY[3:], "only 3 launches of a side, "),
     ],
 )
 def test_nothing_is_claimed_where_nothing_can_be_compared(
@@ -249,7 +254,9 @@ def test_of_several_benchmarks_the_code_is_the_worst_one() -> None:
     other = document(found(EQUAL, 2.0), fail_on_training_change=True)
     worst_first = [crashed, slower, other, missing, undecided, document(found(EQUAL, 1.0))]
     for number, one in enumerate(worst_first):
-        assert worst_with_others([*worst_first[:number:-1], one]).exit_code == one.exit_code
+        assert (
+            worst_with_others([*worst_first[:number:-1], one], severity).exit_code == one.exit_code
+        )
 
 
 def test_a_loss_that_is_not_finite_is_said_plainly() -> None:
@@ -270,3 +277,16 @@ def test_another_training_is_a_warning_on_the_terminal_and_in_markdown() -> None
     same = document(found(EQUAL, 1.0))
     assert "no difference in training was seen in 4 and 4 loss curves" in comparison_markdown(same)
     assert "warning" not in comparison_markdown(same)
+
+
+@pytest.mark.parametrize(
+    ("speed", "differs", "step"), [(1.0, False, None), (1.0 + 1e-9, False, None), (1.3, True, 2)]
+)
+def test_launches_that_repeat_each_other_are_compared_after_two(
+    speed: float, differs: bool, step: int | None
+) -> None:
+    found = compare_training([curve(falling())] * 2, [curve(falling(speed))] * 2)
+    assert (found.differs, found.from_step) == (differs, step)
+    draw = random.Random(3)
+    some = [noisy(draw, 0.01) for _ in range(4)]
+    assert compare_training(some[:2], some[2:]).differs is None, "one of them may be chance"

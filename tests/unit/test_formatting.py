@@ -117,7 +117,6 @@ def test_knobs_are_told_by_what_differs_from_the_baseline_with_the_last_change_i
         knob_text.knobs_text(knobs, {"loader_workers": 8}) == "tf32, batch size=64, compile default"
     )
     assert knob_text.knobs_text({}, {"tf32": True}) == "without tf32"
-    assert knob_text.knob_change("pin", False) == "pin → off"
 
 
 def test_both_sparklines_share_one_scale_and_mark_what_is_not_a_number() -> None:

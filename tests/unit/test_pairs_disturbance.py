@@ -47,13 +47,15 @@ def test_a_side_of_a_live_pair_reaches_the_power_cap_by_its_own_work() -> None:
     capped = result(1000.0, devices=(device("software power cap"),))
     assert of(CALM, capped) is not None
     assert of(CALM, capped, live=True) is None
+    told = "the GPU was throttled (software power cap)"
+    assert trouble_of_both((CALM, capped), live=True) == told, "the other side cools it meanwhile"
 
 
 def test_what_befell_both_halves_is_trouble_and_no_ground_to_measure_again() -> None:
     beside = result(1.0, devices=(device(foreign=2),))
     for one, told in (
         (beside, "another process computed on the GPU throughout"),
-        (HOT, "the GPU was throttled throughout (thermal)"),
+        (HOT, "the GPU was throttled (thermal)"),
     ):
         assert of(one, one) is None
         assert trouble_of_both((one, one), live=False) == told

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from gpurun.bench.benchmark_launcher import Launch
-from gpurun.pairs.engine import MOST_AGAIN, NotLive, PairEngine
-from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.pairs.engine import MOST_AGAIN, NotLive, PairEngine, PairOutcome, ToldOnce
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
 from tests.unit.bench_launches import device, launch
@@ -45,7 +44,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.engine: PairEngine[str, Launch] = PairEngine(
-            self._beside, self._alone, self.notes.append, lambda: self.late
+            self._beside, self._alone, ToldOnce(self.notes.append), lambda: self.late
         )
 
     def _beside(self, first: str, second: str) -> PairOutcome[Launch]:
@@ -92,17 +91,16 @@ def test_a_live_pair_that_fails_after_one_that_was_measured_is_launched_once_mor
 
 def test_a_pair_that_must_be_live_is_not_launched_in_turn_and_it_says_why() -> None:
     machine = Machine([live, failing, failing])
-    machine.engine.live_only = True
-    assert machine.engine.take("a", "b", 1, turned=False).ratio is not None
+    assert machine.engine.take("a", "b", 1, turned=False, live_only=True).ratio is not None
     with pytest.raises(NotLive, match=re.escape(f"a live pair failed: {PORT.text}")):
-        machine.engine.take("a", "b", 2, turned=False)
+        machine.engine.take("a", "b", 2, turned=False, live_only=True)
     assert machine.launched == "(ab)(ab)(ab)", "nothing alone"
     assert machine.engine.in_turn == "", "live pairs may be tried again"
     assert machine.engine.take("a", "b", 2, turned=True).ratio is not None
 
     machine.engine.in_turn = "asked for"
     with pytest.raises(NotLive, match=r"^asked for$"):
-        machine.engine.take("a", "b", 3, turned=False)
+        machine.engine.take("a", "b", 3, turned=False, live_only=True)
     assert machine.launched == "(ab)(ab)(ab)(ba)", "nothing at all"
 
 
@@ -158,23 +156,34 @@ def test_what_befell_both_halves_is_told_once_and_the_pair_counts() -> None:
     for number in (1, 2):
         machine.engine.take("a", "b", number, turned=False)
     assert machine.launched == "abab"
-    assert machine.notes == ["the GPU was throttled throughout (thermal)"]
+    assert machine.notes == ["the GPU was throttled (thermal)"]
 
 
-def test_what_a_live_pair_tells_is_told_once() -> None:
-    def shared(first: str, second: str) -> PairOutcome[Launch]:
-        return replace(live(first, second), notes=("other processes computed on the GPU: 2",))
-
-    machine = Machine([shared, shared])
-    for number in (1, 2):
-        machine.engine.take("a", "b", number, turned=False)
-    assert machine.notes == ["other processes computed on the GPU: 2"]
-
-
-def test_a_launch_that_failed_alone_is_given_back_with_its_pair() -> None:
-    crashed = replace(launch("a", 1.0, error="no", devices=(HOT,)), failure=PORT)
-    machine = Machine(alone=[crashed])
+def test_a_second_side_that_failed_alone_is_given_back_with_its_pair() -> None:
+    crashed = replace(launch("b", 1.0, error="no", devices=(HOT,)), failure=PORT)
+    machine = Machine(alone=[launch("a", 1.0), crashed])
     machine.engine.in_turn = "asked for"
     pair = machine.engine.take("a", "b", 1, turned=False)
-    assert pair.first is crashed
+    assert pair.second is crashed
     assert (machine.launched, machine.notes) == ("ab", []), "nobody measures that again"
+
+
+@pytest.mark.parametrize(("turned", "launched"), [(False, "aab"), (True, "baa")])
+def test_the_first_side_is_known_to_run_and_is_launched_once_more(
+    turned: bool, launched: str
+) -> None:
+    crashed = replace(launch("a", 1.0, error="no"), failure=PORT)
+    alone = [crashed, launch("a", 1000.0)]
+    machine = Machine(alone=[launch("b", 1000.0), *alone] if turned else alone)
+    machine.engine.in_turn = "asked for"
+    assert machine.engine.take("a", "b", 1, turned=turned).first.failure is None
+    assert machine.launched == launched
+
+
+def test_an_obstacle_of_one_pair_is_none_of_the_next() -> None:
+    machine = Machine()
+    machine.engine.obstacle = lambda first, second: "too large" if second == "c" else ""
+    assert machine.engine.take("a", "c", 1, turned=False).in_turn == "too large"
+    assert machine.engine.take("a", "b", 2, turned=False).in_turn == ""
+    assert machine.launched == "ac(ab)"
+    assert machine.engine.in_turn == ""

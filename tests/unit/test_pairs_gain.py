@@ -8,23 +8,23 @@ import random
 import pytest
 
 from gpurun.pairs import gain
-from gpurun.pairs.estimate import Prior, Reading, estimate
+from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, Reading, assumed_sd, estimate
 from gpurun.pairs.gain import ALPHA, LEVELS, MOST_PAIRS, Look, look
-from gpurun.pairs.priors import IN_TURN, LIVE, speed_prior
+from gpurun.records.bench.metrics import Metric
 from scripts.simulate_pairs import COVERAGE, FALSE_CLAIMS, Case, Gains, simulate_gain, wilson
 
-QUIET, ROUGH, NOISY = Prior(0.02), Prior(0.03), Prior(0.08)
+QUIET, ROUGH, NOISY = 0.02, 0.03, 0.08
 """Launches that are assumed to differ by so much."""
 
 
-def looked(*gains: float, prior: Prior = QUIET, error: float = 0.01) -> Look:
+def looked(*gains: float, prior: float = QUIET, error: float = 0.01) -> Look:
     """The test after pairs of these gains."""
-    return look([Reading(math.log(gain), error) for gain in gains], prior)
+    return look([Reading(math.log(gain), error, prior) for gain in gains])
 
 
 def noisy(count: int, effect: float, noise: float, seed: int) -> list[Reading]:
     rng = random.Random(seed)
-    return [Reading(rng.gauss(math.log(effect), noise), 0.01) for _ in range(count)]
+    return [Reading(rng.gauss(math.log(effect), noise), 0.01, QUIET) for _ in range(count)]
 
 
 # -- what is proven, and when it is over -----------------------------------------------------------
@@ -52,7 +52,7 @@ def test_one_pair_never_settles_a_gain_however_large(size: float) -> None:
 
 
 def test_nothing_is_claimed_of_one_pair() -> None:
-    assert looked(3.0) == look([], QUIET)
+    assert looked(3.0) == look([])
     assert looked(3.0, 3.0).significant
 
 
@@ -71,7 +71,7 @@ def test_a_vague_gain_is_proven_and_does_not_settle_while_there_is_time() -> Non
 
 
 @pytest.mark.parametrize("prior", [QUIET, ROUGH, NOISY])
-def test_equal_pairs_are_never_called_different_and_are_given_up(prior: Prior) -> None:
+def test_equal_pairs_are_never_called_different_and_are_given_up(prior: float) -> None:
     found = looked(1.001, 0.999, 1.002, 0.998, prior=prior)
     assert not found.significant
     assert found.settled
@@ -113,7 +113,7 @@ def test_the_levels_of_the_looks_add_up_to_five_percent() -> None:
 
 
 def test_without_pairs_nothing_is_said() -> None:
-    found = look([], QUIET)
+    found = look([])
     assert (found.speedup, found.interval, found.p_value, found.pairs_used) == (None, None, None, 0)
     assert not found.settled
     assert not found.significant
@@ -121,16 +121,16 @@ def test_without_pairs_nothing_is_said() -> None:
 
 def test_pairs_after_the_last_completed_look_are_left_out() -> None:
     pairs = noisy(6, 1.01, 0.02, 3)
-    assert look([*pairs, Reading(2.0)], QUIET) == look(pairs, QUIET)
-    assert look(pairs, QUIET).pairs_used == 6
+    assert look([*pairs, Reading(2.0, 0.0, QUIET)]) == look(pairs)
+    assert look(pairs).pairs_used == 6
 
 
 def test_the_adjusted_p_value_is_below_5_percent_exactly_where_the_interval_excludes_1() -> None:
-    sides, prior = set(), QUIET
+    sides = set()
     for seed in range(200):
         pairs = noisy(MOST_PAIRS, 1.03, 0.03, seed)
         for count in LEVELS:
-            found = look(pairs[:count], prior)
+            found = look(pairs[:count])
             assert found.interval is not None
             assert found.p_value is not None
             excluded = not found.interval[0] <= 1 <= found.interval[1]
@@ -149,20 +149,27 @@ def test_an_interval_is_that_of_the_pairs_so_far_whatever_earlier_ones_said() ->
     assert late.interval[0] < late.interval[1]
     assert late.interval[0] < early.interval[0], "it is no part of the earlier one"
     assert not late.significant, "what two pairs had proven may be taken back"
-    readings = [Reading(math.log(gain), 0.01) for gain in gains]
-    assert late.speedup == pytest.approx(math.exp(estimate(readings, QUIET).log))
+    readings = [Reading(math.log(gain), 0.01, QUIET) for gain in gains]
+    assert late.speedup == pytest.approx(math.exp(estimate(readings).log))
     assert late.speedup < early.interval[0]
 
 
 def test_live_pairs_differ_less_than_launches_in_turn() -> None:
-    assert speed_prior(live=True) == LIVE
-    assert speed_prior(live=False) == IN_TURN
-    assert LIVE.sd < IN_TURN.sd
+    assert assumed_sd(Metric.THROUGHPUT, live=True) == LIVE_SD
+    assert assumed_sd(Metric.THROUGHPUT, live=False) == IN_TURN_SD
+    assert LIVE_SD < IN_TURN_SD
 
 
 # -- rates, by simulation --------------------------------------------------------------------------
 
-HARDEST = [("live", "ar"), ("live", "biased"), ("in turn", "ar"), ("in turn", "walk")]
+HARDEST = [
+    ("live", "ar"),
+    ("live", "biased"),
+    ("live", "one-sided"),
+    ("in turn", "ar"),
+    ("in turn", "walk"),
+    ("mixed", "ar"),
+]
 RUNS = 600
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.pairs import gate
-from gpurun.pairs.estimate import Prior
+from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, MEMORY_SD, assumed_sd
 from gpurun.pairs.gate import DEFAULT, LOOKS, Gated, GatePlan, GateResult, Verdict, judge
-from gpurun.pairs.priors import IN_TURN, LIVE, MEMORY, prior_of
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.descriptive import mean
 from scripts.simulate_pairs import (
@@ -24,8 +23,8 @@ from scripts.simulate_pairs import (
 )
 
 Pairs = list[tuple[float, float]]
-QUIET, ROUGH = Prior(0.02), Prior(0.03)
-"""Launches that are assumed to differ by so much."""
+QUIET, ROUGH = 0.016, 0.0275
+"""Errors of live pairs that make them as exact as launches which differ by 2 and 3 %."""
 SAME = [(100.0, 100.4), (100.0, 99.1), (100.0, 100.2), (100.0, 99.9), (100.0, 100.1)]
 
 
@@ -38,10 +37,8 @@ def noisy(count: int, worse: float, noise: float, seed: int) -> Pairs:
     ]
 
 
-def throughput(
-    pairs: Pairs, plan: GatePlan = DEFAULT, prior: Prior = QUIET, error: float = 0.0
-) -> GateResult:
-    return judge([Gated(Metric.THROUGHPUT, pairs, 0.05, [error] * len(pairs), prior)], plan)
+def throughput(pairs: Pairs, plan: GatePlan = DEFAULT, error: float = QUIET) -> GateResult:
+    return judge([Gated(Metric.THROUGHPUT, pairs, 0.05, [error] * len(pairs))], plan)
 
 
 # -- the three answers -----------------------------------------------------------------------------
@@ -103,20 +100,30 @@ def test_pairs_after_the_deciding_look_change_nothing() -> None:
 def test_launches_that_differ_little_decide_sooner() -> None:
     lost = [(100.0, 91.0), (100.0, 91.6), (100.0, 91.3), (100.0, 91.2)]
     assert throughput(lost).verdict is Verdict.REGRESSION
-    assert throughput(lost, prior=ROUGH).verdict is Verdict.MORE
-    quiet, rough = throughput(SAME), throughput(SAME, prior=ROUGH)
+    assert throughput(lost, error=ROUGH).verdict is Verdict.MORE
+    quiet, rough = throughput(SAME), throughput(SAME, error=ROUGH)
     assert quiet.verdict is rough.verdict is Verdict.PASS
     assert quiet.pairs_used < rough.pairs_used
 
 
 def test_turns_that_disagree_ask_for_more_pairs() -> None:
-    assert throughput(SAME, error=0.003).verdict is Verdict.PASS
+    assert throughput(SAME).verdict is Verdict.PASS
     assert throughput(SAME, error=0.05).verdict is Verdict.MORE
 
 
 def test_pairs_that_agree_by_chance_are_not_believed_to_be_that_exact() -> None:
     assert throughput([(100.0, 96.5)] * 3).verdict is Verdict.MORE
     assert throughput([(1000.0, 951.0)] * 8).verdict is not Verdict.PASS
+
+
+def test_live_pairs_and_launches_in_turn_count_together() -> None:
+    pairs = SAME[:4]
+    live, mixed, in_turn = (
+        judge([Gated(Metric.THROUGHPUT, pairs, 0.05, errors)]).metrics[0].interval or (0, 0)
+        for errors in ([QUIET / 2] * 4, [QUIET / 2] * 2 + [None] * 2, [None] * 4)
+    )
+    widths = [high - low for low, high in (live, mixed, in_turn)]
+    assert widths == sorted(widths)
 
 
 # -- figures ---------------------------------------------------------------------------------------
@@ -158,7 +165,7 @@ def test_lost_throughput_and_added_step_time_are_the_same_loss() -> None:
     pairs = noisy(16, 0.91, 0.01, 6)
     rates = throughput(pairs)
     flipped = [(1 / before, 1 / now) for before, now in pairs]
-    times = judge([Gated(Metric.STEP_TIME, flipped, 0.05, prior=QUIET)])
+    times = judge([Gated(Metric.STEP_TIME, flipped, 0.05, [QUIET] * len(flipped))])
     assert times.verdict is rates.verdict is Verdict.REGRESSION
     assert times.metrics[0].slowdown == pytest.approx(rates.metrics[0].slowdown)
     assert times.metrics[0].interval == pytest.approx(rates.metrics[0].interval)
@@ -168,17 +175,17 @@ def test_memory_counts_by_its_growth_and_equal_peaks_decide_soon() -> None:
     assert Metric.PEAK_MEMORY.default_threshold == 0.01
     for now, verdict in ((1000, Verdict.PASS), (1050, Verdict.REGRESSION)):
         figures = [(1000.0, float(now))] * 4
-        result = judge([Gated(Metric.PEAK_MEMORY, figures, 0.01, prior=MEMORY)])
+        result = judge([Gated(Metric.PEAK_MEMORY, figures, 0.01)])
         assert result.verdict is verdict
         (metric,) = result.metrics
         assert metric.slowdown == pytest.approx(now / 1000 - 1)
 
 
 def test_each_metric_has_the_prior_of_the_way_that_it_is_measured() -> None:
-    assert prior_of(Metric.PEAK_MEMORY, live=False) == MEMORY
-    assert prior_of(Metric.STEP_TIME, live=True) == prior_of(Metric.THROUGHPUT, live=True) == LIVE
-    assert prior_of(Metric.THROUGHPUT, live=False) == IN_TURN
-    assert prior_of(Metric.ENERGY, live=True) == IN_TURN, "turns do not measure it"
+    assert assumed_sd(Metric.PEAK_MEMORY, live=False) == MEMORY_SD
+    assert {assumed_sd(m, live=True) for m in (Metric.STEP_TIME, Metric.THROUGHPUT)} == {LIVE_SD}
+    assert assumed_sd(Metric.THROUGHPUT, live=False) == IN_TURN_SD
+    assert assumed_sd(Metric.ENERGY, live=False) == IN_TURN_SD
 
 
 @pytest.mark.parametrize("figure", [0.0, -1.0, math.nan, math.inf])
@@ -203,8 +210,8 @@ def test_a_threshold_that_is_no_fraction_is_refused(threshold: float) -> None:
 def test_all_metrics_must_pass_and_one_regression_is_enough() -> None:
     same, noisier = noisy(16, 1.0, 0.002, 7), noisy(16, 1.0, 0.015, 8)
     grown = [(before, 1.1 * before) for before, _ in same]
-    good = Gated(Metric.THROUGHPUT, same, 0.05, prior=QUIET)
-    memory = Gated(Metric.PEAK_MEMORY, grown, 0.01, prior=MEMORY)
+    good = Gated(Metric.THROUGHPUT, same, 0.05, [QUIET] * len(same))
+    memory = Gated(Metric.PEAK_MEMORY, grown, 0.01)
     result = judge([good, memory])
     assert result.verdict is Verdict.REGRESSION
     assert [m.metric for m in result.regressed] == [Metric.PEAK_MEMORY]
@@ -216,7 +223,7 @@ def test_all_metrics_must_pass_and_one_regression_is_enough() -> None:
 
 
 def test_metrics_share_the_error_of_a_false_alarm_but_not_that_of_a_false_pass() -> None:
-    gated = [Gated(Metric.THROUGHPUT, noisy(4, 0.98, 0.01, 9), 0.05, prior=QUIET)] * 2
+    gated = [Gated(Metric.THROUGHPUT, noisy(4, 0.98, 0.01, 9), 0.05, [QUIET] * 4)] * 2
     alone, shared = judge(gated[:1]).metrics[0], judge(gated).metrics[0]
     assert alone.interval is not None
     assert shared.interval is not None
@@ -262,7 +269,13 @@ def test_the_last_look_spends_the_most() -> None:
 
 # -- rates, by simulation --------------------------------------------------------------------------
 
-HARDEST = [("live", "ar"), ("live", "biased"), ("in turn", "ar"), ("in turn", "walk")]
+HARDEST = [
+    ("live", "ar"),
+    ("live", "biased"),
+    ("in turn", "ar"),
+    ("in turn", "walk"),
+    ("mixed", "ar"),
+]
 RUNS = 600
 
 

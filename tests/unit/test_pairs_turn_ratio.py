@@ -203,6 +203,17 @@ def test_two_ends_of_long_epochs_of_each_side_tell_what_they_cost_and_one_does_n
     assert ratio.epoch_starts == epoch_starts
 
 
+def test_ends_of_long_epochs_that_save_time_are_not_clipped() -> None:
+    """A last batch of few samples: the step takes 2 ms of 10."""
+    usual = Turn(5, 50_000_000, epoch_steps=20)
+    found = [Round(usual, usual)] * 20
+    for place in (3, 9, 15):
+        found[place] = Round(usual, replace(usual, nanoseconds=42_000_000, epoch_starts=1))
+    for place in (5, 11, 17):
+        found[place] = Round(replace(usual, epoch_starts=1), usual)
+    assert ratio_of(found).log == pytest.approx(math.log(192 / 200), abs=0.001)
+
+
 def test_a_disturbance_at_the_end_of_one_epoch_is_not_its_cost() -> None:
     trainings = [PlayedTraining(with_epochs(101, 50.0, seed)) for seed in (7, 8)]
     found = rounds_of(trainings[0], trainings[1], 80)

@@ -304,7 +304,7 @@ def test_a_candidate_that_waits_for_its_reference_goes_on_without_it() -> None:
 
     reference = waiting(PlayedSide())
     assert beside(reference, Blocked())._turns() == []
-    assert "candidate waited for something" in reference.lost
+    assert "candidate stood still" in reference.lost
 
 
 def test_a_candidate_that_fails_leaves_the_reference_for_the_next() -> None:

@@ -7,7 +7,6 @@ import json
 import pytest
 
 from gpurun.pairs.gate import Gated, Verdict, judge
-from gpurun.pairs.priors import prior_of
 from gpurun.records.bench.comparison import Comparison, MetricComparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json
@@ -44,5 +43,4 @@ def test_what_the_planted_commit_adds_in_memory_shows_before_what_it_costs_in_ti
 
 def gated(recorded: MetricComparison) -> Gated:
     metric = Metric(recorded.metric)
-    prior = prior_of(metric, live=False)
-    return Gated(metric, recorded.pairs, recorded.threshold, prior=prior)
+    return Gated(metric, recorded.pairs, recorded.threshold)

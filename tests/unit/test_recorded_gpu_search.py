@@ -13,7 +13,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.tuning import PAIR_SIDES, Proof, TrialPurpose
 from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.proof.paired_proof import Finalist
+from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.tuning_trial import Trial
 from tests.recordings import assert_close, unpacked
 from tests.unit.recorded_tunings import concluded, report_of

@@ -15,13 +15,12 @@ import pytest
 
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.arguments.main_flags import parse
-from gpurun.arguments.options import Objective
-from gpurun.knobs import find
+from gpurun.formatting.knob_text import knobs_text
 from gpurun.knobs.api import Effect
 from gpurun.measure.run_events import read_run
 from gpurun.pairs.engine import Pair
 from gpurun.records.codec import to_json
-from gpurun.records.tuning import PAIR_SIDES, LadderRow, Proof, TrialPurpose, TuningReport
+from gpurun.records.tuning import PAIR_SIDES, Proof, TrialPurpose, TuningReport
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.page.run_contents import RunContents
 from gpurun.report.page.run_page import run_page
@@ -29,9 +28,9 @@ from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner import tuning_document as document_of
 from gpurun.tuner.guard.guard_verdict import judge_training
 from gpurun.tuner.proof.final_selection import FinalSelection
-from gpurun.tuner.proof.paired_proof import Finalist, PairResult, prove
+from gpurun.tuner.proof.finalist import Finalist, PairResult
 from gpurun.tuner.proof.proof_launches import gain_of
-from gpurun.tuner.search.screening import SearchState, ladder_row, startup_difference
+from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
 from tests.recordings import CORES, assert_close, document, unpacked
@@ -62,9 +61,7 @@ def trials(recorded: Path, told: TuningReport) -> list[Trial]:
 def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
     """The end of the tuning, its launches answered by what was recorded of each round's sides."""
     screened, waiting = trials[:4], trials[4:]
-    findings = TuningFindings(
-        probe=trials[0], ladder=list(told.ladder), decisions=list(told.decisions)
-    )
+    findings = TuningFindings(probe=trials[0], decisions=list(told.decisions))
 
     def launch(purpose: TrialPurpose, settings: Mapping[str, Any], number: int) -> Trial:
         trial = next(t for t in waiting if t.record.purpose is purpose)
@@ -74,23 +71,26 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
         assert trial.evidence.seed == number, "both of a pair share a seed"
         return trial
 
-    def take(settings: Mapping[str, Any], number: int, live_only: bool) -> PairResult:
-        assert not live_only, "launches in turn prove nothing that must stay live"
+    def take(settings: Mapping[str, Any], number: int) -> PairResult:
         sides = zip(PAIR_SIDES, ({}, settings), strict=True)
         ours, theirs = (launch(purpose, side, number) for purpose, side in sides)
-        gain = gain_of(Pair(ours, theirs), Objective.THROUGHPUT)
-        return PairResult(ours, theirs, gain, 1.0, in_turn="it was recorded so")
+        gain = gain_of(Pair(ours, theirs))
+        return PairResult(ours, theirs, gain, 1.0)
 
-    def proven(finalists: list[Finalist], best: Trial) -> Finalist:
-        findings.baseline = Finalist("baseline", {})
-        seconds = best.record.seconds
-        prove(findings.baseline, finalists, take, lambda _: not waiting, lambda _: None, seconds)
-        return findings.baseline
+    def proven(finalists: list[Finalist]) -> Finalist:
+        baseline = findings.baseline = Finalist("baseline", {})
+        (finalist,) = finalists
+        for number in range(len(waiting) // 2):
+            pair = take(finalist.settings, number)
+            assert baseline.launched(pair.baseline)
+            assert finalist.launched(pair.finalist)
+            finalist.paired(pair, baseline.rates[-1])
+        return baseline
 
     assert told.chosen is not None
     judge = judge_of(*(t.evidence for t in screened[:2]))
     state = SearchState(dict(told.chosen.knobs), screened[3], facts(), judge)
-    effect_of = {row.knob: Effect(row.effect) for row in told.ladder}
+    effect_of = {knob: Effect(row.effect) for row in told.ladder for knob in row.changes}
     selection = FinalSelection(
         findings, judge, ALLOWED, effect_of.__getitem__, proven, lambda _: None
     )
@@ -162,34 +162,6 @@ def test_the_recorded_candidate_trained_under_another_seed_would_be_rejected(
     assert not verdict.accepted
 
 
-def test_the_ladder_is_that_of_the_recorded_trials(told: TuningReport, trials: list[Trial]) -> None:
-    assert tuple(settled(told, trials).ladder) == told.ladder
-    assert len(told.ladder) == 10
-    made = [_row(row, trials) for row in told.ladder]
-    kept: list[Any] = [to_json(row) for row in told.ladder]
-    for row in kept:
-        del row["joules_per_sample"]  # newer than the recording
-    assert_close(made, kept)
-    energies = {row["joules_per_sample"] for row in made}
-    assert energies - {None}, "the H200 counted them in one of both trials"
-    assert all(0.05 < energy < 0.5 for energy in energies - {None})
-
-
-def _row(row: LadderRow, trials: list[Trial]) -> Any:
-    """A row of the ladder by the trial that measured it: all at once, then more workers."""
-    more_workers = (row.knob, row.value) == ("loader_workers", 8)
-    trial = trials[3] if more_workers else trials[2]
-    shown = [t.evidence for t in trials if t.evidence is not None]
-    guard = judge_training(shown[:2], [shown[trials.index(trial)]], Effect.NUMERICS)
-    assert guard.accepted
-    found = ladder_row(
-        find(row.knob), row.value, trial, guard=guard, kept=row.kept, reason=row.reason
-    )
-    later, steps = startup_difference(trial, trials[2]) if more_workers else (None, None)
-    share = row.speedup  # by other trials of the search, when it was recorded
-    return to_json(replace(found, startup_seconds=later, break_even_steps=steps, speedup=share))
-
-
 def test_the_document_is_the_recorded_one(
     recorded: Path, told: TuningReport, trials: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,7 +186,12 @@ def test_the_document_is_the_recorded_one(
     # these were means over launches when it was recorded; now they are what the pairs compared
     written["baseline"]["samples_per_second"] = base
     written["chosen"]["samples_per_second"] = base * (told.speedup or 0.0)
-    assert_close(to_json(report), written)
+    shown = to_json(report)
+    del written["ladder"], shown["ladder"]  # it was recorded a change a row
+    assert_close(shown, written)
+    kept = {name: value for row in report.ladder if row.kept for name, value in row.changes.items()}
+    assert told.chosen is not None
+    assert kept == told.chosen.knobs
     assert [(line.where, line.calls) for line in report.waits] == [
         ("simplenet.py:76", {".item()": 1.0})
     ]
@@ -229,11 +206,13 @@ def test_the_report_of_a_recorded_tuning_shows_every_change_and_trial(
     assert "**5.16× faster (95 % interval 3.23–8.24, p = 0.0013, 4 pairs)" in text
     assert any("5.16× faster" in line and "4 pairs" in line for line in lines)
     table = text.split("## Ladder\n\n")[1].split("\n\n")[1].splitlines()
-    assert len(table) == 2 + 1 + len(told.ladder) + 1
+    assert len(table) == 2 + sum(row.kept for row in told.ladder) + 1
+    assert "\n* loader\\_workers 4: a better value was found\n" in text
     trials = text.split("## Trials\n\n")[1].split("\n\n")[0].splitlines()
     assert len(trials) == 2 + len(told.trials)
     shown = "\n".join(lines)
-    assert all(f"{row.knob} →" in shown for row in told.ladder)
+    assert all(knobs_text(row.changes) in shown for row in told.ladder if row.changes)
+    assert "    loader_workers 4: a better value was found" in lines
     assert "simplenet.py:76" in shown
 
 

@@ -47,7 +47,7 @@ REPORT = TuningReport(
     baseline=CANDIDATE,
     chosen=CANDIDATE,
     larger_batch=None,
-    ladder=(LadderRow("tf32", True, "numerics", 1.0, 2.0, (1.8, 2.2), 5, 0.0, True, "faster"),),
+    ladder=(LadderRow("precision", {"tf32": True}, "numerics", True, 1.0, 2.0, (1.8, 2.2)),),
     trials=(
         TrialRecord(1, TrialPurpose.PROBE, {}, "stopped", 1.0, None, 5, 0.5, 3.0, "", "runs/1"),
     ),
@@ -159,7 +159,7 @@ def test_a_pair_must_have_two_members() -> None:
     document["proof"]["pairs"] = [[1.0, 2.0, 3.0]]
     with pytest.raises(RecordError, match="expected 2 items, found 3"):
         from_json(TuningReport, document)
-    assert not jsonschema.Draft202012Validator(schema("tuning@1.json")).is_valid(document)
+    assert not jsonschema.Draft202012Validator(schema("tuning@2.json")).is_valid(document)
 
 
 def test_whole_numbers_are_taken_for_figures_and_none_stays_none() -> None:

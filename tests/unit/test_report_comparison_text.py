@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from gpurun.bench.compare.comparison_document import worst_with_others
+from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.compare.pair_runner import Findings
-from gpurun.bench.unfinished import Unfinished
+from gpurun.bench.unfinished import Unfinished, worst_with_others
 from gpurun.report.comparison_text import MARKER, comparison_markdown
 from tests.conftest import REPOSITORY
 from tests.unit.bench_launches import launch
-from tests.unit.test_bench_document import QUIET, document, found
+from tests.unit.test_bench_document import QUIET_SD, document, found
 
 
 def golden(name: str) -> str:
@@ -22,7 +22,7 @@ def markdown(findings: Findings) -> str:
     """That of the document, with the assumption by which these were judged."""
     one = document(findings)
     assert one.method is not None
-    return comparison_markdown(replace(one, method=replace(one.method, prior_sd=QUIET.sd)))
+    return comparison_markdown(replace(one, method=replace(one.method, prior_sd=QUIET_SD)))
 
 
 def test_a_pass() -> None:
@@ -50,7 +50,7 @@ def test_a_failure_shows_no_figures_that_would_read_like_a_regression() -> None:
 
 def test_several_benchmarks_are_one_comment_with_the_worst_first() -> None:
     passed = replace(document(found([999.0, 1001.0, 998.0, 1000.0])), benchmark="other")
-    text = comparison_markdown(worst_with_others([passed, document(found([800.0] * 4))]))
+    text = comparison_markdown(worst_with_others([passed, document(found([800.0] * 4))], severity))
     marker, heading, *rest = text.splitlines()
     assert marker == MARKER
     assert heading.startswith("### gpurun bench: REGRESSION train")

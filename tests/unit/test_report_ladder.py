@@ -79,9 +79,8 @@ def test_a_proven_gain_is_told_with_interval_p_value_pairs_and_loss() -> None:
 
 def test_the_same_training_is_claimed_only_where_it_was_compared() -> None:
     assert verdict_sentence(tuning_report(guard=None)).endswith(", loss not compared")
-    training = dataclasses.replace(LADDER[0], knob="batch_size", effect="training")
     chosen = Candidate({"batch_size": 64}, 1.0, None, None, None)
-    shown = verdict_sentence(tuning_report(ladder=(training,), chosen=chosen))
+    shown = verdict_sentence(tuning_report(chosen=chosen))
     assert shown.endswith("changes training (batch_size)")
     assert "same training" not in verdict_sentence(tuning_report(guard=REJECTED))
 
@@ -197,50 +196,73 @@ def test_a_script_that_fails_by_itself_is_quoted() -> None:
     assert shown.endswith("nothing was tuned: exit code 3")
 
 
-def test_each_row_tells_change_share_effect_and_whether_it_was_kept() -> None:
-    report = tuning_report()
-    assert row(report, "script as it is").split() == [
-        *("script", "as", "it", "is", "800", "1.00", "GiB")
+def test_a_row_is_a_stage_with_all_changes_above_it() -> None:
+    """Merged stages stand before it; the interval is that of the step."""
+    assert row(tuning_report(), "stage").split() == [
+        *("stage", "samples/s", "so", "far", "step", "95", "%", "CI", "memory"),
+        *("Δ", "loss", "changes"),
     ]
-    assert row(report, "tf32").split() == [
-        *("tf32", "→", "on", "×1.13", "1.00", "GiB"),
-        *("0.4", "%", "numerics", "yes"),
+    assert row(tuning_report(), "script as it is").split()[4:] == ["800", "1.00", "GiB"]
+    assert row(tuning_report(), "+ data, transfer").split()[3:] == [
+        *("1,640", "×2.05", "×2.05", "1.78–2.36", "1.00", "GiB", "0.0", "%"),
+        *("loader_workers", "8,", "host_allocator", "keep"),
     ]
-    assert row(report, "channels_last").endswith("no: slower")
-    assert row(report, "compile").split() == [
-        *("compile", "→", "default", "numerics", "no:", "no", "compiler")
+    assert row(tuning_report(), "+ precision = all").split()[4:] == [
+        *("1,848", "×2.31", "×1.13", "0.98–1.30", "1.00", "GiB", "0.4", "%", "tf32"),
     ]
 
 
-def test_the_proof_is_the_only_speedup_of_the_whole_and_shares_are_measured_or_said_not_to_be() -> (
-    None
-):
-    """Seen: a row of ×0.14 that was kept beside "1.29× faster", and ×1.75 where that was 1.01×."""
-    disturbed = dataclasses.replace(LADDER[1], samples_per_second=112.0, speedup=None)
-    report = tuning_report(ladder=(LADDER[0], disturbed, LADDER[2]))
-    assert row(report, "tf32").split()[3:5] == ["not", "measured"]
-    assert row(report, "channels_last").split()[3:5] == ["1.00", "GiB"], "no ratio of one trial"
-    last = row(report, "all that is kept").split()
-    assert last[4:] == ["1,848", "×2.31", "2.25–2.37", "1.00", "GiB"]
-    assert "112" not in text(report)
+def test_the_proof_is_a_row_with_its_interval_and_what_it_rests_on() -> None:
+    proven = row(tuning_report(), "proven")
+    assert proven.split()[1:3] == ["×2.31", "2.25–2.37"]
+    assert proven.endswith("3 pairs, p = 0.0004, same training")
     unproven = tuning_report(verdict="inconclusive", unproven=OPEN_END, larger_batch=None)
-    assert "all that is kept" not in text(unproven)
+    assert not any("= all" in line or "proven  " in line for line in ladder_lines(unproven))
+
+
+def test_a_larger_batch_that_was_measured_stands_below_the_proof() -> None:
+    told = ladder_lines(tuning_report())
+    batch = row(tuning_report(), "+ batch 256 (training)")
+    assert told.index(batch) == told.index(row(tuning_report(), "proven")) + 1
+    assert batch.split()[4:] == [
+        *("10,000", "×12.5", "×5.40", "4.70–6.20", "8.00", "GiB", "other"),
+        *LADDER[-1].reason.split(),
+    ]
+    unmeasured = dataclasses.replace(LADDER[-1], speedup=None, reason="out of memory")
+    told = ladder_lines(tuning_report(ladder=(*LADDER[:-1], unmeasured)))
+    assert "    batch_size 256 (via --batch-size): out of memory" in told
+
+
+def test_changes_that_are_not_kept_are_a_list_by_reason() -> None:
+    """Seen: a row of ×0.14 that was kept beside "1.29× faster", and ×1.75 where that was 1.01×."""
+    again = dataclasses.replace(LADDER[4], changes={"fused_loss": "cross_entropy"})
+    told = ladder_lines(tuning_report(ladder=(*LADDER, again)))
+    assert "    channels_last: slower" in told
+    assert "    compile default, fused_loss cross_entropy: no compiler" in told
+    assert not any("0.92" in line for line in told), "no ratio of one trial"
+
+
+def test_what_was_not_measured_is_blank() -> None:
+    bare = tuple(LadderRow(r.stage, r.changes, r.effect, r.kept) for r in LADDER[:3])
+    report = tuning_report(ladder=bare, larger_batch=None)
+    assert row(report, "stage").split() == ["stage", "so", "far", "95", "%", "CI", "changes"]
+    assert row(report, "+ precision = all").split() == ["+", "precision", "=", "all", "tf32"]
 
 
 def test_whose_memory_it_is_stands_above_it() -> None:
-    main = ladder_lines(tuning_report(memory_of="main process"))[0]
-    assert "memory (main process)" in main
-    assert "GPU memory" in ladder_lines(tuning_report(memory_of="GPU"))[0]
+    assert "memory (main process)" in ladder_lines(tuning_report(memory_of="main process"))[0]
+    assert "(main process)" not in ladder_lines(tuning_report(memory_of="GPU"))[0]
 
 
 def test_a_kept_change_that_starts_late_names_when_that_is_made_good() -> None:
-    late = dataclasses.replace(LADDER[1], startup_seconds=31.4, break_even_steps=1240)
-    never = dataclasses.replace(late, break_even_steps=None)
-    quick = dataclasses.replace(late, startup_seconds=0.4)
-    told = ladder_lines(tuning_report(ladder=(late, never, quick)))
-    assert told[2].endswith("yes: starts 31 s later, repaid after 1,240 steps")
-    assert told[3].endswith("yes: starts 31 s later")
-    assert told[4].endswith("yes")
+    def told(**startup: Any) -> str:
+        late = dataclasses.replace(LADDER[2], **startup)
+        return row(tuning_report(ladder=(*LADDER[:2], late)), "+ precision")
+
+    after = told(startup_seconds=31.4, break_even_steps=1240)
+    assert after.endswith("tf32; starts 31 s later, repaid after 1,240 steps")
+    assert told(startup_seconds=31.4).endswith("tf32; starts 31 s later")
+    assert told(startup_seconds=0.4).endswith("tf32")
 
 
 def test_less_memory_is_told_with_its_proof_and_its_price() -> None:
@@ -254,6 +276,8 @@ def test_less_memory_is_told_with_its_proof_and_its_price() -> None:
         "Peak memory 1.90× smaller (95 % interval 1.88–1.92, p = 0.0004, 2 pairs)"
     )
     assert ", at 0.80× the throughput, same training" in told
+    assert row(report, "proven").split()[1:3] == ["×1.90", "1.88–1.92"]
+    assert "×2.05" not in text(report), "that is the throughput, the price"
 
 
 def test_less_energy_is_told_with_its_proof_its_price_and_a_column() -> None:
@@ -267,19 +291,15 @@ def test_less_energy_is_told_with_its_proof_its_price_and_a_column() -> None:
         "Energy a sample 1.90× smaller (95 % interval 1.80–2.00, p = 0.0004, 2 pairs)"
     )
     assert ", at 1.70× the throughput, same training" in told
-    base = report.baseline
-    assert base is not None
-    measured = dataclasses.replace(report, baseline=dataclasses.replace(base, joules_per_sample=2))
+    measured = dataclasses.replace(LADDER[0], joules_per_sample=2.0)
     assert "energy/sample" not in text(report), "no GPU told it"
-    assert "energy/sample" in text(measured)
+    assert "energy/sample" in text(dataclasses.replace(report, ladder=(measured, *LADDER[1:])))
 
 
 def test_the_larger_batch_names_its_price_and_how_to_get_it() -> None:
     shown = text(tuning_report())
-    assert (
-        "with batch 256: ×12.5 (not proven); changes training: apply with "
-        "--allow pipeline,numerics,training" in shown
-    )
+    assert "with batch 256: ×12.5 (not proven)\n" in shown
+    assert shown.count("apply with --allow pipeline,numerics,training") == 1
     assert "learning rate 0.1 → 0.8 (linear rule for SGD)" in shown
     proven = dataclasses.replace(LARGER_BATCH, proof=PROOF, side_effects=())
     shown = text(tuning_report(larger_batch=proven))
@@ -288,20 +308,21 @@ def test_the_larger_batch_names_its_price_and_how_to_get_it() -> None:
 
 
 def test_a_larger_batch_that_may_be_applied_says_why_it_is_not() -> None:
-    row = LadderRow(
-        "batch_size", 256, "training", 10000.0, None, None, None, None, False,
-        "not proven: the budget ended first",
-    )  # fmt: skip
-    shown = text(tuning_report(ladder=(row,)))
-    assert "with batch 256: ×12.5 (not proven); not proven: the budget ended first" in shown
-    assert "--allow" not in shown
+    late = dataclasses.replace(LADDER[-1], reason="not proven: the budget ended first")
+    report = tuning_report(ladder=(*LADDER[:-1], late))
+    assert row(report, "+ batch 256 (training)").endswith("not proven: the budget ended first")
+    assert "--allow" not in text(report)
 
 
 def test_a_batch_that_is_applied_is_not_offered_again() -> None:
     chosen = tuning_report().chosen
     assert chosen is not None
     applied = dataclasses.replace(chosen, knobs=LARGER_BATCH.knobs)
-    assert "--allow" not in text(tuning_report(chosen=applied))
+    kept = dataclasses.replace(LADDER[-1], kept=True, reason="")
+    report = tuning_report(chosen=applied, ladder=(*LADDER[:3], kept))
+    assert "--allow" not in text(report)
+    assert row(report, "+ batch 256 (training) = all")
+    assert row(report, "proven").endswith("changes training (batch_size)")
 
 
 def test_what_to_type_next_can_be_pasted_into_a_shell() -> None:
@@ -338,7 +359,7 @@ def test_a_larger_batch_that_the_loss_guard_rejects_is_not_offered() -> None:
     guard = GuardVerdict(False, None, None, ("the loss diverges",))
     larger = dataclasses.replace(LARGER_BATCH, guard=guard)
     rejection = Rejection(larger.knobs, guard)
-    report = tuning_report(larger_batch=larger, rejections=(rejection,))
+    report = tuning_report(larger_batch=larger, rejections=(rejection,), ladder=LADDER[:-1])
     shown = text(report)
     assert "×12.5 (not proven), but the loss guard rejects it: the loss diverges" in shown
     assert "--allow" not in shown
@@ -383,28 +404,24 @@ def test_without_a_terminal_the_ladder_is_plain_on_stderr_without_rich(tmp_path:
     assert "gpurun: 2.31× faster" in stderr
 
 
-def test_a_narrow_terminal_keeps_change_gain_effect_and_verdict(tmp_path: Path) -> None:
-    _, shown = in_child(PRINT, tmp_path, tuning_report(), columns=60, NO_COLOR="1")
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_narrow_terminal_loses_columns_and_no_word(tmp_path: Path, columns: int) -> None:
+    _, shown = in_child(PRINT, tmp_path, tuning_report(), columns=columns, NO_COLOR="1")
     ours = [line for line in shown.splitlines() if "gpurun --tuned" not in line]  # to be copied
-    assert max(map(len, ours)) <= 60
+    assert max(map(len, ours)) <= columns
     assert "\x1b" not in shown
-    tf32 = next(line for line in shown.splitlines() if "tf32 →" in line)
-    assert tf32.split() == ["tf32", "→", "on", "×1.13", "numerics", "yes"]
-
-
-def test_a_narrow_terminal_loses_no_word_of_the_reason(tmp_path: Path) -> None:
-    reason = "failed: no C++ compiler found on this machine"
-    long = dataclasses.replace(LADDER[3], knob="compile_everything", reason=reason)
-    report = tuning_report(ladder=(*LADDER[:3], long))
-    _, shown = in_child(PRINT, tmp_path, report, columns=60, NO_COLOR="1")
     table = shown[: shown.index("gpurun:")].split()
-    assert {"compile_everything", *reason.split()} <= set(table)
+    assert {"(training)", "×2.31", "×5.40", "host_allocator", "keep", "compiler"} <= set(table)
+    assert ("memory" in table) == (columns == 120)
 
 
 def test_brackets_in_foreign_text_are_shown_as_they_are(tmp_path: Path) -> None:
-    bad = dataclasses.replace(LADDER[3], reason="[red]x[/nothing]")
-    _, shown = in_child(PRINT, tmp_path, tuning_report(ladder=(bad,)), columns=120)
-    assert "[red]x[/nothing]" in shown
+    odd = "[red]x[/nothing]"
+    rows = (dataclasses.replace(row, reason=odd) for row in LADDER)
+    _, shown = in_child(
+        PRINT, tmp_path, tuning_report(ladder=tuple(rows), larger_batch=None), columns=120
+    )
+    assert shown.count(odd) == len(LADDER) - 1, "one line for one reason"
 
 
 def test_what_the_loss_guard_rejected_is_not_called_insignificant() -> None:
@@ -416,9 +433,9 @@ def test_what_the_loss_guard_rejected_is_not_called_insignificant() -> None:
     assert "not significant" not in said
 
 
-def test_training_is_what_the_chosen_settings_change_not_what_the_search_kept() -> None:
-    row = dataclasses.replace(tuning_report().ladder[0], knob="batch_size", effect="training")
-    assert "changes training" not in verdict_sentence(tuning_report(ladder=(row,)))
+def test_training_is_what_the_chosen_settings_change_not_what_was_tried() -> None:
+    assert LADDER[-1].effect == "training"
+    assert "changes training" not in verdict_sentence(tuning_report())
 
 
 def test_other_processes_on_the_gpu_are_told_with_the_verdict() -> None:

@@ -383,7 +383,7 @@ def test_the_document_of_a_run_is_a_page(tmp_path: Path) -> None:
     assert "1,234" in html_page(page_of(contents)) or "1,235" in html_page(page_of(contents))
 
 
-@pytest.mark.parametrize("text", ["print('a script')", "[]", '{"schema": "gpurun/tuning@1"}', "\0"])
+@pytest.mark.parametrize("text", ["print('a script')", "[]", '{"schema": "gpurun/tuning@2"}', "\0"])
 def test_a_file_that_is_no_document_of_ours_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "train.py"
     path.write_text(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -91,7 +92,7 @@ def test_several_lines_have_a_legend_and_one_has_none() -> None:
 
 
 def test_bars_are_as_long_as_their_values() -> None:
-    svg = bar_chart("t", [Bar("a", "×1", 1.0), Bar("b", "none", None), Bar("c", "×4", 4.0)])
+    svg = bar_chart("t", [Bar("a", "×1", 1.0), Bar("b", "nan", math.nan), Bar("c", "×4", 4.0)])
     bars = list(ET.fromstring(svg).iter(f"{SVG}rect"))
     short, long = (numbers(bar, "width")[0] for bar in bars)
     assert long == pytest.approx(4 * short)

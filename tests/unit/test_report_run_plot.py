@@ -50,7 +50,7 @@ def test_a_recorded_tuning_has_a_row_for_each_two_of_its_pictures(
 def test_words_of_others_are_drawn_as_they_are(tuned: RunContents, tmp_path: Path) -> None:
     odd = "$\\frac{$ _x^ <b> \n" * 20
     assert tuned.tuning is not None
-    rows = tuple(replace(row, value=odd) for row in tuned.tuning.ladder)
+    rows = tuple(replace(row, stage=odd) for row in tuned.tuning.ladder)
     run = replace(tuned, name=odd, command=(odd,), tuning=replace(tuned.tuning, ladder=rows))
     drawn(tmp_path / "odd.png", run, tuned)
 
@@ -92,9 +92,9 @@ def test_a_loss_of_one_step_is_a_dot_and_one_that_broke_says_so() -> None:
     assert [line.get_marker() for line in axes.get_lines()] == ["o"]
 
 
-def test_the_interval_of_the_proof_stands_on_the_bar_of_what_is_kept(tuned: RunContents) -> None:
+def test_the_interval_of_the_proof_stands_on_the_bar_of_the_last_stage(tuned: RunContents) -> None:
     title, axes = panels(tuned)[0]
-    assert title == "Gain of each change that is kept"
+    assert title == "Gain over the script as it is, by stage"
     assert tuned.tuning is not None
     (bars,) = [c for c in axes.collections if isinstance(c, LineCollection)]
     ends = [(segment[0][0], segment[-1][0]) for segment in bars.get_segments()]
@@ -103,9 +103,9 @@ def test_the_interval_of_the_proof_stands_on_the_bar_of_what_is_kept(tuned: RunC
 
 
 def test_panels_of_several_runs_have_their_names(tuned: RunContents) -> None:
-    assert panels(tuned)[0][0] == "Gain of each change that is kept"
+    assert panels(tuned)[0][0] == "Gain over the script as it is, by stage"
     names = [title for title, _ in panels(replace(tuned, name="A" * 40), replace(tuned, name="B"))]
-    assert names[1] == "Gain of each change that is kept: B"
+    assert names[1] == "Gain over the script as it is, by stage: B"
     cut = [title for title in names if title.endswith(("before", "after")) and "A" * 9 in title]
     assert len(set(cut)) == len(cut) > 2, "before and after can be told apart"
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from gpurun.pairs.live_launches import LiveLaunches
 from gpurun.pairs.live_pair import PairEnd
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.records.result import HostUse
 from gpurun.records.spec import TrialSpec
 from gpurun.trials import prestart
 from gpurun.trials import trial_launcher as launcher_module
@@ -196,42 +193,6 @@ def test_the_sides_of_the_next_pair_start_beside_those_of_this_one_where_cores_a
     second = replace(request(tmp_path, "two"), following=coming)
     LiveLaunches(launcher).run_pair(request(tmp_path, "one"), second)
     assert waiting.told == told
-
-
-@pytest.mark.parametrize(
-    ("others", "waits", "error"),
-    [
-        (105.0, 38.0, 0.2),  # two busy programs on two cores
-        (100.0, 11.0, 0.01),  # one: the pair is exact
-        (10.0, 60.0, 0.01),  # its own workers and threads
-        (None, 60.0, 0.01),
-        (105.0, None, 0.01),
-    ],
-)
-def test_the_ratio_of_a_pair_is_less_exact_where_others_left_too_few_cores(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    others: float | None,
-    waits: float | None,
-    error: float,
-) -> None:
-    """Percent of a core that others used, and of its time that each side waited for one."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    result = SimpleNamespace(host=HostUse(50.0, 2.0, 1, 1, others), core_wait_percent=waits)
-
-    def concluded(request: LaunchRequest, *_: object) -> Any:
-        one = SimpleNamespace(result=result, failure=None, status="stopped", logs=())
-        one.as_side = lambda peak: one
-        return one
-
-    monkeypatch.setattr(launcher_module, "conclude", concluded)
-    end = PairEnd(RATIO, (0, 0), 9.0, "")
-    monkeypatch.setattr(live_launches, "run_live_pair", lambda *_: end)
-    launcher = TrialLauncher(tmp_path, Mode.OVERLAY)
-    found = LiveLaunches(launcher).run_pair(request(tmp_path, "one"), request(tmp_path, "two"))
-    assert found.ratio is not None
-    assert found.ratio.error == pytest.approx(error, rel=0.01)
-    assert bool(found.notes) is (error > 0.1)
 
 
 def _kind(failure: Failure | None) -> FailureKind | None:

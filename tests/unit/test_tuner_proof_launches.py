@@ -1,10 +1,9 @@
-"""What a proof launches: which sides may be live, what a pair of them says, and in which order."""
+"""Which sides of a proof may be live, and what a pair of them says."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,26 +14,18 @@ from gpurun.arguments.options import Objective
 from gpurun.measure.machine import available_memory
 from gpurun.measure.run_events import read_run
 from gpurun.pairs.engine import Pair
-from gpurun.pairs.pair_outcome import PairOutcome
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.facts import Facts
-from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import StepTime
-from gpurun.records.tuning import PAIR_SIDES, LadderRow, TrialPurpose, TrialRecord
-from gpurun.tuner.proof.paired_proof import Finalist
-from gpurun.tuner.proof.proof_launches import ProofLaunches, gain_of
-from gpurun.tuner.time_budget import TimeBudget
-from gpurun.tuner.trial_length import PROBE
-from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
-from gpurun.tuner.tuning_trial import Trial, TrialRequest
-from gpurun.tuner.tuning_view import TuningView
+from gpurun.records.tuning import TrialRecord
+from gpurun.tuner.proof.proof_launches import gain_of
+from gpurun.tuner.tuning_trial import Trial
 from tests.unit.knob_facts import facts, result
 from tests.unit.recorded_runs import loader, row, steps, write_events
+from tests.unit.tuner_proofs import A, StandIn, launches
 from tests.unit.tuner_trials import trial
 
 GIB = 1 << 30
-A = {"a": 1}
-PORT = Failure(FailureKind.EXCEPTION, "a port is taken")
 
 
 def with_peak(gib: float, knobs: Mapping[str, Any], host: int = GIB) -> TrialRecord:
@@ -47,53 +38,6 @@ def on_gpu(gib: float, step_ms: float = 10.0) -> Facts:
     step = StepTime(step_ms, step_ms, step_ms, step_ms)
     machine = replace(known.machine, gpu_memory_bytes=int(gib * GIB))
     return replace(known, machine=machine, result=replace(known.result, step_time_ms=step))
-
-
-class StandIn:
-    """Trials that are `gain` times as fast with settings; launches are told by their settings.
-
-    `fails(number)`: whether the live pair of this number does; `alone`: the rate of a launch of
-    the baseline alone, by how many there were.
-    """
-
-    def __init__(self, *records: TrialRecord, in_turn_only: str = "", gain: float = 3.0) -> None:
-        self.trials = list(records)
-        self.in_turn_only = in_turn_only
-        self.gain = gain
-        self.fails: Callable[[int], bool] = lambda number: False
-        self.alone: Callable[[int], float | None] = lambda number: 100.0
-        self.pairs: list[tuple[TrialRequest, TrialRequest]] = []
-        self.launched: list[TrialRequest] = []
-
-    def run_pair(self, requests: tuple[TrialRequest, TrialRequest]) -> PairOutcome[Trial]:
-        self.pairs.append(requests)
-        if self.fails(len(self.pairs) - 1):
-            return PairOutcome(None, None, None, PORT)
-        speeds = [self.gain if request.settings else 1.0 for request in requests]
-        sides = [trial(10.0, request.settings) for request in requests]
-        ratio = TurnRatio(math.log(speeds[0] / speeds[1]), 0.01, 40)
-        return PairOutcome(sides[0], sides[1], ratio, None)
-
-    def launch(self, request: TrialRequest) -> Trial:
-        self.launched.append(request)
-        if request.settings:
-            return trial(100.0 * self.gain, request.settings)
-        rate = self.alone(sum(not one.settings for one in self.launched) - 1)
-        return trial(rate, reason="" if rate else "it fell over")
-
-
-def launches(
-    series: StandIn,
-    objective: Objective = Objective.THROUGHPUT,
-    seconds: float = 1e6,
-    known: Facts | None = None,
-) -> ProofLaunches:
-    findings = TuningFindings(facts=known or facts())
-    timetable = TimeBudget(time.monotonic() + seconds, lambda knob: False)
-    stand_in: Any = series
-    return ProofLaunches(
-        findings, stand_in, TuningView(), timetable, objective, series.launch, lambda _: PROBE
-    )
 
 
 def obstacle(
@@ -125,10 +69,11 @@ def test_steps_of_minutes_are_not_cut_into_turns() -> None:
     assert obstacle(StandIn(), on_gpu(80, step_ms=30_000)) == "a step takes 30 s"
 
 
-def test_energy_is_not_measured_by_turns_of_milliseconds() -> None:
+@pytest.mark.parametrize("objective", [Objective.ENERGY, Objective.MEMORY])
+def test_what_turns_do_not_measure_is_launched_in_turn(objective: Objective) -> None:
     series = StandIn(with_peak(20, {}), with_peak(40, A))
-    said = obstacle(series, on_gpu(80), A, objective=Objective.ENERGY)
-    assert said == "turns are too short for a GPU's counter of joules"
+    said = obstacle(series, on_gpu(80), A, objective=objective)
+    assert said == f"turns do not measure {objective.value}"
 
 
 def test_a_script_that_is_soon_over_is_not_started_for_a_live_pair() -> None:
@@ -170,150 +115,17 @@ def test_a_pair_counts_samples_where_sides_take_other_batches(
 ) -> None:
     sides = side(tmp_path / "a", [32] * 50), side(tmp_path / "b", [batch] * 50)
     pair = Pair(*sides, TurnRatio(math.log(0.5), 0.01, 20))
-    assert gain_of(pair, Objective.THROUGHPUT) == pytest.approx(gain)
+    assert gain_of(pair) == pytest.approx(gain)
 
 
 def test_the_last_batch_of_an_epoch_in_one_side_alone_is_no_gain(tmp_path: Path) -> None:
     sides = side(tmp_path / "a", [32] * 12), side(tmp_path / "b", [32] * 20 + [8])
     pair = Pair(*sides, TurnRatio(0.0, 0.01, 20))
-    assert gain_of(pair, Objective.THROUGHPUT) == pytest.approx(1.0)
+    assert gain_of(pair) == pytest.approx(1.0)
 
 
 def test_the_turns_say_the_gain_in_speed_and_the_launches_that_of_other_objectives() -> None:
     pair = Pair(trial(100.0), trial(150.0), TurnRatio(math.log(0.5), 0.01, 20))
-    assert gain_of(pair, Objective.THROUGHPUT) == pytest.approx(2.0)
-    assert gain_of(replace(pair, ratio=None), Objective.THROUGHPUT) == pytest.approx(1.5)
-    assert gain_of(pair, Objective.MEMORY) == pytest.approx(1.5)
-    assert gain_of(Pair(trial(100.0), trial(None)), Objective.THROUGHPUT) is None
-
-
-# -- what is launched ------------------------------------------------------------------------------
-
-
-def proven(proofs: ProofLaunches, *finalists: Finalist) -> tuple[Finalist, list[str]]:
-    """The baseline's side of a proof of these finalists, and what was decided."""
-    baseline = proofs.prove(list(finalists), trial(300.0, finalists[0].settings))
-    return baseline, proofs.findings.decisions
-
-
-def test_live_pairs_change_the_order_of_their_sides_and_share_a_seed() -> None:
-    """What is launched second may have other luck: in every pair that would be a gain."""
-    series = StandIn()
-    proofs = launches(series)
-    baseline, told = proven(proofs, chosen := Finalist("chosen", A))
-    assert [[one.settings for one in pair] for pair in series.pairs] == [[A, {}], [{}, A]]
-    assert [[one.seed_offset for one in pair] for pair in series.pairs] == [[0, 0], [1, 1]]
-    assert {one.purpose for pair in series.pairs for one in pair} == set(PAIR_SIDES)
-    assert [gain / base for base, gain in chosen.pairs] == pytest.approx([3.0, 3.0])
-    assert chosen.errors == [0.01, 0.01]
-    assert (len(baseline.rates), series.launched, told) == (2, [], [])
-    assert proofs.findings.proof_seconds is not None
-
-
-def test_sides_that_cannot_be_live_are_launched_in_turn_and_the_reason_is_told() -> None:
-    series = StandIn(in_turn_only="trials work on the real files")
-    _, told = proven(launches(series), chosen := Finalist("chosen", A))
-    assert told == ["the proof launches one side after the other: trials work on the real files"]
-    order = [(one.purpose, one.seed_offset) for one in series.launched[:4]]
-    baseline, candidate = PAIR_SIDES
-    assert order == [(candidate, 0), (baseline, 0), (baseline, 1), (candidate, 1)]
-    assert not chosen.live
-    assert chosen.settled
-
-
-def test_each_launch_is_told_what_comes_after_it() -> None:
-    """So that the processes of the next ones can start meanwhile."""
-    series = StandIn(in_turn_only="trials work on the real files", gain=1.05)
-    proven(launches(series), Finalist("chosen", A))
-    settings = [one.settings for one in series.launched]
-    assert len(settings) > 6
-    for number, request in enumerate(series.launched[:6]):
-        coming = settings[number + 1 : number + 4]
-        assert list(request.following[: len(coming)])[:2] == coming[:2]
-
-
-def test_where_no_live_pair_works_launches_take_turns_at_once() -> None:
-    series = StandIn()
-    series.fails = lambda number: True
-    _, told = proven(launches(series), chosen := Finalist("chosen", A))
-    why = f"a live pair failed: {PORT.text}"
-    assert told == [f"launches one after the other from here on: {why}"]
-    assert len(series.pairs) == 1
-    assert not chosen.live
-    assert chosen.look().significant
-
-
-def test_a_live_pair_that_fails_is_measured_again_and_twice_ends_live_pairs() -> None:
-    once, twice = StandIn(gain=1.05), StandIn(gain=1.05)
-    once.fails, twice.fails = (lambda n: n == 1), (lambda n: n in (1, 2))
-    proven(launches(once), chosen := Finalist("chosen", A))
-    assert chosen.live
-    assert once.launched == []
-    proven(launches(twice), chosen := Finalist("chosen", A))
-    assert not chosen.live
-    assert [request.seed_offset for request in twice.launched[:2]] == [1, 1]
-    assert len(chosen.pairs) == len(twice.launched) // 2, "live ones are not mixed with them"
-
-
-def test_a_baseline_launch_that_fails_once_by_itself_is_repeated() -> None:
-    series = StandIn(in_turn_only="asked for")
-    series.alone = lambda number: None if number == 0 else 100.0
-    baseline, _ = proven(launches(series), chosen := Finalist("chosen", A))
-    assert [one.purpose for one in series.launched[1:3]] == [TrialPurpose.PAIR_BASELINE] * 2
-    assert baseline.failure is None
-    assert chosen.look().significant
-
-
-def test_a_baseline_that_keeps_failing_ends_the_tuning_or_the_proof() -> None:
-    series = StandIn(in_turn_only="asked for")
-    series.alone = lambda number: None
-    with pytest.raises(TuningEnded, match="it fell over"):
-        proven(launches(series), Finalist("chosen", A))
-    assert len(series.launched) == 3
-
-
-def test_a_baseline_that_fails_after_the_gain_is_proven_ends_the_proof_alone() -> None:
-    series = StandIn(in_turn_only="asked for")
-    series.alone = lambda number: (100.0, 106.0, None, None)[number]
-    _, told = proven(launches(series), chosen := Finalist("chosen", A))
-    assert told[-1] == "the proof ended early, the script as it is failed: it fell over"
-    assert (len(chosen.pairs), chosen.settled) == (2, False)
-    assert chosen.look().significant
-
-
-def test_a_pair_has_the_time_that_it_was_expected_to_take_whatever_is_left() -> None:
-    """Seen: a pair of 154 s that the end of the budget cut off before it had its fewest rounds."""
-    series = StandIn()
-    proofs = launches(series, seconds=50.0)
-    whole = trial(100.0, seconds=60.0)
-    proofs.timetable.baseline(whole, started_early=False)
-    proofs.prove([Finalist("chosen", A)], whole)
-    request = series.pairs[0][0]
-    expected = proofs.timetable.round_of(whole)
-    assert request.limit_seconds > expected > 50.0
-    assert 0 < request.hurry_seconds <= 50.0, "then its turns end with their first ratio"
-
-
-def test_shares_of_changes_are_live_pairs_and_the_first_that_fails_ends_them() -> None:
-    series = StandIn()
-    proofs = launches(series)
-    found = proofs.findings
-    found.verdict = "faster"
-    proven(proofs, chosen := Finalist("chosen", {"a": 1, "b": 2, "c": 3}))
-    found.chosen = chosen
-    found.ladder[:] = [
-        LadderRow(knob, n, "pipeline", 100.0, None, None, None, None, True, "")
-        for n, knob in enumerate("abc", 1)
-    ]
-    proofs.timetable.baseline(trial(100.0), started_early=False)
-    taken = len(series.pairs)
-    series.fails = lambda number: number > taken
-    proofs.shares(trial(300.0, chosen.settings), lambda row: ())
-    assert [row.speedup for row in found.ladder] == [pytest.approx(1.0), None, None]
-    without = {"b": 2, "c": 3}
-    assert {tuple(one.settings.items()) for one in series.pairs[taken]} == {
-        tuple(without.items()), tuple(chosen.settings.items())
-    }  # fmt: skip
-    assert {one.purpose for one in series.pairs[taken]} == {TrialPurpose.SHARE}
-    told = f"shares of single changes: not all measured: a live pair failed: {PORT.text}"
-    assert found.decisions[-1] == told
+    assert gain_of(pair) == pytest.approx(2.0)
+    assert gain_of(replace(pair, ratio=None)) == pytest.approx(1.5)
+    assert gain_of(Pair(trial(100.0), trial(None))) is None

@@ -167,8 +167,8 @@ def test_settings_written_by_hand_need_nothing_else(here: Path) -> None:
             "is no settings file: 'tuned_arguments' takes a list of tables of keys and values",
         ),
         (
-            '{"schema": "gpurun/tuning@1"}',
-            "is no settings file: its schema is 'gpurun/tuning@1', not 'gpurun/settings@1'",
+            '{"schema": "gpurun/tuning@2"}',
+            "is no settings file: its schema is 'gpurun/tuning@2', not 'gpurun/settings@1'",
         ),
     ],
 )

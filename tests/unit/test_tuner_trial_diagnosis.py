@@ -101,15 +101,13 @@ def test_the_knob_that_a_diagnosis_names_answers_it(file: Path) -> None:
         assert FindingType[kinds[0]] in knob.answers, f"{name} is to answer {kinds[0]}"
 
 
-def test_the_report_says_what_a_change_answers_and_what_still_holds_the_script_back() -> None:
+def test_the_report_says_what_still_holds_the_script_back() -> None:
     report = tuning_report()
-    kept = dataclasses.replace(report.ladder[0], answers=FindingType.H2D_COPY)
     left = (finding(FindingType.HOST_BOUND, gain=1.3), finding(FindingType.TOPOLOGY, 0.2))
     assert report.baseline is not None
     assert report.chosen is not None
     report = dataclasses.replace(
         report,
-        ladder=(kept, *report.ladder[1:]),
         findings_left=left,
         baseline=dataclasses.replace(report.baseline, gpu_utilization_percent=31.2),
         chosen=dataclasses.replace(report.chosen, gpu_utilization_percent=71.0),
@@ -118,9 +116,6 @@ def test_the_report_says_what_a_change_answers_and_what_still_holds_the_script_b
         "GPU activity 31 % → 71 %, still below 85 %",
         "still: it is host_bound (at most 1.30×)",
     ]
-    heading, *rows = ladder_lines(report)
-    at = heading.index("answers")
-    assert next(row[at:].split("  ")[0] for row in rows if kept.knob in row) == "h2d copy"
     assert activity_sentences(dataclasses.replace(report, verdict="no_gain")) == []
 
 

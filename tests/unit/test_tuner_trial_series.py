@@ -12,7 +12,7 @@ from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.launch.error_in_output import OUT_OF_MEMORY, last_error_line
 from gpurun.measure.run_events import ProcessLog, read_run
-from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.pairs.engine import PairOutcome
 from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.records.failure import Failure, FailureKind

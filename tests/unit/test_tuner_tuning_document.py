@@ -16,12 +16,13 @@ from gpurun.measure.run_events import read_run
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import ValueRead, WaitsEvent
 from gpurun.records.result import StepTime
-from gpurun.records.tuning import GuardVerdict, Rejection, TuningReport
+from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TuningReport
 from gpurun.report.tuning_verdict import remarks, second_epoch_sentence
 from gpurun.rundir import json_text
 from gpurun.tuner import saved_settings
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.proof.paired_proof import Finalist
+from gpurun.tuner.ladder.rungs import Rung
+from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.tuning_document import tuning_document
 from gpurun.tuner.tuning_findings import TuningFindings
 from scripts.generate_schemas import all_schemas
@@ -68,7 +69,7 @@ def written(
         seconds=12.5,
     )
     text = json.loads(json_text(to_json(report)))
-    jsonschema.validate(text, all_schemas()["tuning@1.json"])
+    jsonschema.validate(text, all_schemas()["tuning@2.json"])
     assert from_json(TuningReport, text) == report
     assert isinstance(text, dict)
     return text
@@ -114,6 +115,42 @@ def test_the_factor_that_was_proven_is_that_of_the_objective(
     assert report["verdict"] == verdict
     assert report[factor] == pytest.approx(2.0, rel=0.01)
     assert report[f"{factor}_confidence_interval"] is not None
+
+
+def ladder(findings: TuningFindings, **words: Any) -> list[tuple[str, dict[str, Any], bool, Any]]:
+    rows = written(findings, **words)["ladder"]
+    return [(row["stage"], row["changes"], row["kept"], row["speedup"]) for row in rows]
+
+
+def test_the_ladder_has_the_script_as_it_is_the_rungs_and_last_the_proof() -> None:
+    findings = proven()
+    findings.chosen = finalist("chosen", {"tf32": True, "loader_workers": 4}, 300.0, 300.2, 300.4)
+    findings.rungs = [Rung("data", math.log(2.0), 0.1), Rung("precision", math.log(3.0), 0.1)]
+    first, rung, last = ladder(findings)
+    assert first == ("as it is", {}, True, 1.0)
+    assert rung == ("data", {"loader_workers": 4}, True, pytest.approx(2.0))
+    assert last[:3] == ("precision", {"tf32": True}, True)
+    assert last[3] == written(findings)["speedup"]
+
+
+@pytest.mark.parametrize("objective", ["throughput", "memory"])
+def test_where_no_rung_was_measured_all_that_was_proven_is_one_row(objective: str) -> None:
+    findings = proven()
+    findings.chosen = finalist("chosen", {"tf32": True, "loader_workers": 4}, 300.0, 300.2, 300.4)
+    _, row = ladder(findings, objective=objective)
+    assert row[:3] == ("precision", {"loader_workers": 4, "tf32": True}, True)
+
+
+def test_what_is_not_chosen_has_its_rows_with_the_reason() -> None:
+    findings = proven()
+    findings.left_out = {"tf32": True}
+    findings.objections = {"tf32": "it loses in its rung"}
+    findings.dropped = [LadderRow("compile", {"compile": "default"}, "numerics", False,
+                                  reason="no gain")]  # fmt: skip
+    rows = written(findings)["ladder"]
+    assert [(row["stage"], row["reason"]) for row in rows if not row["kept"]] == [
+        ("precision", "it loses in its rung"), ("compile", "no gain"),
+    ]  # fmt: skip
 
 
 def test_it_says_what_was_asked_and_what_to_type_next() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import KnobOutcome
 from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.tuner.guard.training_evidence import Evidence
@@ -39,7 +40,8 @@ def trial(
     measured = result(samples_per_second=rate, knobs=outcomes, status=status)
     losses = tuple(1.0 - 0.01 * n for n in range(20))
     shown = Evidence(seed=0, losses=losses, microbatches=(1,) * 20)
-    return Trial(record, measured, None, shown, 0 if rate is not None else 1)
+    failure = None if rate is not None else Failure(FailureKind.EXIT_CODE, reason)
+    return Trial(record, measured, None, shown, 0 if rate is not None else 1, failure=failure)
 
 
 def no_launch(request: TrialRequest) -> Trial:

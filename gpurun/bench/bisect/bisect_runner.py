@@ -7,33 +7,36 @@ key stands for the repository and for everything that a launch depends on.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher
+from gpurun.bench.bench_pairs import Tell
+from gpurun.bench.benchmark_launcher import Launch, Launcher, isolation
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.bisect_document import answered
 from gpurun.bench.bisect.commit_launches import CommitLauncher, Unmeasurable
-from gpurun.bench.bisect.commit_range import commit_range
-from gpurun.bench.bisect.culprit_search import Measure, SearchPlan, next_action
-from gpurun.bench.compare.pair_runner import Tell
+from gpurun.bench.bisect.culprit_search import Measure, SearchPlan, answered, next_action
 from gpurun.bench.record_of_launches import Version, keep, record_of
-from gpurun.bench.trees.folder_locks import sole_user
-from gpurun.bench.trees.git import Repository, open_repository, short
+from gpurun.bench.trees.git import (
+    FULL_HISTORY,
+    Repository,
+    incomparable,
+    open_repository,
+    short,
+)
 from gpurun.bench.trees.prepared_sides import Sides, single_side
-from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count, signed_percent
-from gpurun.isolation.available_modes import require
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
-from gpurun.records.bench.bisection import BisectedPair, BisectionReport
+from gpurun.records.bench.bisection import BisectedCommit, BisectedPair, BisectionReport
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.script_arguments import masked
@@ -41,6 +44,7 @@ from gpurun.rundir import new_run, own_folder, read_json, write_json
 from gpurun.trials.signal_guard import SignalGuard
 
 FOLDER = "bisections"
+FIELDS = "%H%x00%P%x00%an%x00%aI%x00%s"
 KEYED = ("folder", "base", "name", "script", "args", "steps", "setup", "needed")
 
 
@@ -117,7 +121,6 @@ class BisectRunner:
         """Search the range; `GpurunError` where it cannot be searched or its benchmark fails."""
         good, *commits = commit_range(repository, self.asked.good, self.asked.bad)
         self.found = replace(self.found, good=good, commits=tuple(commits))
-        remove_abandoned(own_folder(self.asked.home, WORKTREES))
         ends = f"{short(good.commit)}..{short(commits[-1].commit)}"
         self.asked.tell(f"{ends}: {count(len(commits), 'commit')} along first parents")
         with self.state(repository) as path:
@@ -148,11 +151,7 @@ class BisectRunner:
         key = hashlib.sha256(repr((repository.common, line, depends)).encode()).hexdigest()[:12]
         name = f"{short(line[0])}-{short(line[-1])}-{key}.json"
         path = own_folder(self.asked.home, FOLDER) / name
-        with sole_user(path.with_suffix(".lock")) as other:
-            if other is not None:
-                whose = f" by process {other}" if other else ""
-                todo = "wait for its end, or use another folder of records (--out)"
-                raise GpurunError(f"this search is running already{whose}", todo)
+        with _alone(path.with_suffix(".lock")):
             if path.exists() and not self.asked.fresh:
                 try:
                     found = from_json(BisectionReport, read_json(path))
@@ -167,9 +166,7 @@ class BisectRunner:
     def _launch(self, repository: Repository, path: Path) -> None:
         """Everything that is launched; at its end nothing may cut the cleaning short."""
         asked, benchmark, folder = self.asked, self.benchmark, new_run(self.asked.home)
-        mode, imperfection = require(benchmark.folder, in_place=asked.in_place)
-        if imperfection:
-            asked.tell(imperfection)
+        mode = isolation(benchmark.folder, asked.in_place, asked.tell)
 
         def make(commit: str) -> AbstractContextManager[Sides]:
             return single_side(repository, commit, asked.home, benchmark, folder, asked.tell)
@@ -183,7 +180,7 @@ class BisectRunner:
             self.interruption.hold()
             measuring.close()
             launcher.close()
-            notes = (*self.found.notes, *measuring.notes)
+            notes = (*self.found.notes, *measuring.remember.lines)
             self.found = replace(self.found, notes=tuple(dict.fromkeys(notes)))
 
     def take_pairs(self, measuring: CommitLauncher, path: Path) -> None:
@@ -243,3 +240,54 @@ class BisectRunner:
         version = Version(commit, None, False)
         record = record_of(self.benchmark, [launch], version, BenchmarkPurpose.BISECT)
         return record.id if keep(record, self.asked.keep, self.asked.tell) else None
+
+
+def commit_range(repository: Repository, good: str, bad: str) -> tuple[BisectedCommit, ...]:
+    """The line from `good` to `bad`, names of commits; `GpurunError` (exit code 4) without one.
+
+    GOOD comes first, and BAD last. Along first parents each commit holds all that came before it. A
+    merged branch is one change there, named by its merge.
+    """
+    older, newer = repository.resolve(good), repository.resolve(bad)
+    if older.commit == newer.commit:
+        raise incomparable(
+            f"{good} and {bad} are the same commit {short(older.commit)}",
+            "name an older one that is known to be faster first, as in v1.0..main",
+        )
+    try:
+        commits = repository.commits_between(older, newer, first_parent=True)
+    except GpurunError as error:
+        raise incomparable(error.what, f"{error.todo}; or swap them") from None
+    start = repository.first_parent(commits[0])
+    if start != older.commit:
+        cure = f"start at their common ancestor: {short(start)}..{bad}" if start else FULL_HISTORY
+        raise incomparable(f"{good} is not on the line of first parents of {bad}", cure)
+    words = ("log", "--no-show-signature", "--encoding=UTF-8", f"--format={FIELDS}")
+    after = ("--first-parent", "--topo-order", "--reverse", f"{older.commit}..{newer.commit}")
+    listed = repository.call(*words, "--no-walk", older.commit) + repository.call(*words, *after)
+    return tuple(map(_commit, listed.splitlines()))
+
+
+def _commit(line: str) -> BisectedCommit:
+    commit, parents, author, authored, subject = line.split("\0", 4)
+    return BisectedCommit(commit, subject, author, authored, len(parents.split()) > 1)
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Have a search for this process alone; `GpurunError` if another one has it."""
+    todo = "wait for its end, or use another folder of records (--out)"
+    try:
+        file = os.open(lock, os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise GpurunError(f"{lock} cannot be opened: {error.strerror}", todo) from None
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise GpurunError("this search is running already", todo) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(file)

@@ -10,22 +10,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 
-from gpurun.bench.bench_pairs import BenchEngine, bench_engine, expected_seconds, obstacle
+from gpurun.bench.bench_pairs import BenchEngine, Tell, bench_engine, obstacle
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.bisect.culprit_search import Measure
-from gpurun.bench.compare.pair_runner import Tell
 from gpurun.bench.trees.git import short
 from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.bench.workload import Work
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.pairs.engine import Pair
+from gpurun.pairs.engine import Pair, ToldOnce
 from gpurun.records.spec import StopRule, Trees
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import WHOLE, first_rule, later_rule
 
-MOST_TREES = 4
-"""Both ends of the range, and the two commits that are compared with each other."""
 SAME_WORK = (
     "name the same value for all commits, as in args of [bench], or search on one side of the "
     "commit that changed it"
@@ -42,7 +39,7 @@ class Unmeasurable(Exception):
 
 @dataclass
 class CommitLauncher:
-    """Launches commits, of which `MOST_TREES` have a tree at a time; `make` opens that of one.
+    """Launches commits; GOOD and the two that are compared have a tree. `make` opens that of one.
 
     `good`: the commit whose first launch sets the steps and the work of all others.
     """
@@ -52,24 +49,31 @@ class CommitLauncher:
     make: Callable[[str], AbstractContextManager[Sides]]
     interruption: SignalGuard
     tell: Tell
-    notes: list[str] = field(init=False, default_factory=list)
     _rule: StopRule | None = field(init=False, default=None)
     _work: Work | None = field(init=False, default=None)
     _trees: dict[str, tuple[Sides, ExitStack]] = field(init=False, default_factory=dict)
     _engine: BenchEngine | None = field(init=False, default=None)
 
+    def __post_init__(self) -> None:
+        self.remember = ToldOnce(self.tell)
+        """Tells a line that belongs into the report, too."""
+
     def estimate(self, wanted: Measure) -> float:
         """Seconds that a pair may take, with first launches of trees that are not here."""
         missing = {wanted.commit, wanted.against} - self._trees.keys()
-        in_turn = "" if self._engine is None else self._engine.in_turn
-        return expected_seconds(self.launcher, in_turn) + len(missing) * self.launcher.longest
+        pair = 0.0 if self._engine is None else self._engine.seconds
+        return pair + len(missing) * self.launcher.longest
 
     def pair(self, wanted: Measure, number: int) -> Pair[Launch]:
         """The pair of this number, `against` first; or `Unmeasurable`."""
-        for commit in (wanted.against, wanted.commit):
+        both = (wanted.against, wanted.commit)
+        self.interruption.hold()
+        for commit in self._trees.keys() - {self.good, *both}:
+            self.drop(commit)
+        self.interruption.release()
+        for commit in both:
             if commit not in self._trees:
                 self._first(commit)
-            self._trees[commit] = self._trees.pop(commit)  # the last ones to be removed
         against, of = self._start(wanted.against), self._start(wanted.commit)
         engine = self._engine
         assert engine is not None
@@ -92,20 +96,10 @@ class CommitLauncher:
         for commit in list(self._trees):
             self.drop(commit)
 
-    def remember(self, line: str) -> None:
-        """Tell a line that belongs into the report, too."""
-        if line not in self.notes:
-            self.notes.append(line)
-            self.tell(line)
-
     def _first(self, commit: str) -> None:
         """Make the tree of a commit, and launch it to warm it up; GOOD before all others."""
         if self._work is None and commit != self.good:
             self._first(self.good)
-        self.interruption.hold()
-        while len(self._trees) >= MOST_TREES:
-            self.drop(next(iter(self._trees)))
-        self.interruption.release()
         with ExitStack() as stack:
             try:
                 sides = stack.enter_context(self.make(commit))

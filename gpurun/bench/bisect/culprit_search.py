@@ -19,23 +19,20 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gpurun.bench.trees.git import short
+from gpurun.errors import ExitCode
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, MetricResult, Verdict, judge
-from gpurun.pairs.priors import speed_prior
 from gpurun.records.bench.bisection import BisectedPair, BisectionReport
 from gpurun.records.bench.metrics import Metric
 
 SPEED = Metric.THROUGHPUT
 CLAIM = GatePlan.up_to(32)
-HALVING = replace(GatePlan.up_to(32), regression_error=0.6, pass_error=0.6)
+"""Twice the pairs of a comparison: a search asks more, and names a commit."""
+HALVING = replace(CLAIM, regression_error=0.6, pass_error=0.6)
 """Sums over all looks. It finds 98 to 100 % of drops of 5 % at 2 % noise, in up to 81 pairs. With
 0.4 it takes 94. With 1.0 it finds 96 % where neighbours correlate, and its last look decides by
 chance: the last levels must stay below a half.
 """
-
-MUCH_LESS = 0.9
-PART = replace(GatePlan.up_to(32), regression_error=0.4, pass_error=0.4)
-"""A culprit that lost less than this share of the drop, by its own pairs, is not all of it. One
-sentence says so: of drops of 5 and 10 % at 2 % noise in 52 %, of one drop in up to 12 %."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,11 @@ ENDS = {
     Verdict.INCONCLUSIVE: Outcome.UNDECIDED,
 }
 CONFIRMED = {**ENDS, Verdict.PASS: Outcome.NOT_CONFIRMED, Verdict.REGRESSION: Outcome.FOUND}
+WORST_FIRST = ("interrupted", "failed", "found", "narrowed", "inconclusive", "no_drop")
+MERGE = (
+    "it is a merge; gpurun bench bisect $(git merge-base {last}^1 {last}^2)..{last}^2 searches the "
+    "merged branch"
+)
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,13 @@ class Standing:
 
     `suspects`: commits that may have brought the drop, oldest first. `lost`: what BAD loses against
     GOOD. `own`: what the last suspect loses against the commit before the first one, None before
-    they are compared. `part`: a culprit that was found lost less than BAD did. `more`: the next
-    pair, None once the search has ended.
+    they are compared. `more`: the next pair, None once the search has ended.
     """
 
     outcome: Outcome
     suspects: tuple[str, ...]
     lost: MetricResult
     own: MetricResult | None = None
-    part: bool = False
     more: Measure | None = None
 
 
@@ -139,20 +139,54 @@ def next_action(found: BisectionReport, plan: SearchPlan) -> Standing:
     outcome = CONFIRMED[verdict]
     if outcome is Outcome.FOUND and high - low > 1:
         outcome = Outcome.NARROWED
-    part = False
-    if outcome is Outcome.FOUND:
-        much, last = MUCH_LESS * lost.slowdown, pairs_of(found, commits[high], commits[low])
-        part = _judged(last, much, replace(PART, irrelevant=much)).verdict is Verdict.PASS
-    return Standing(outcome, commits[low + 1 : high + 1], lost, own, part, more)
+    return Standing(outcome, commits[low + 1 : high + 1], lost, own, more)
+
+
+def answered(found: BisectionReport, plan: SearchPlan) -> BisectionReport:
+    """The document with its answer, or the answer so far."""
+    if not found.line:
+        return found
+    standing = next_action(found, plan)
+    (verdict, _), own = standing.outcome.value, standing.own
+    return replace(
+        found,
+        verdict=verdict,
+        exit_code=int(ExitCode.OK if verdict == "found" else ExitCode.INCONCLUSIVE),
+        culprit=standing.suspects[0] if verdict == "found" else None,
+        suspects=standing.suspects,
+        slowdown=None if own is None else own.slowdown,
+        slowdown_interval=None if own is None else own.interval,
+        range_slowdown=standing.lost.slowdown,
+        range_slowdown_interval=standing.lost.interval,
+        recommendation=_todo(found, standing),
+    )
+
+
+def severity(found: BisectionReport) -> int:
+    """The place of a document among several: the least is the worst."""
+    return WORST_FIRST.index(found.verdict)
+
+
+def _todo(found: BisectionReport, standing: Standing) -> str:
+    commits = [one.commit for one in found.line]
+    last = commits.index(standing.suspects[-1]) if standing.suspects else 0
+    text = standing.outcome.value[1].format(last=short(commits[last]))
+    if standing.more is not None:
+        return "the budget ended: the same command with more --budget continues from here"
+    if standing.outcome is Outcome.FOUND and found.line[last].merge:
+        text = MERGE.format(last=short(commits[last]))
+    if standing.outcome is Outcome.NOT_CONFIRMED:
+        parts = ((commits[0], commits[last - 1]), (commits[last], commits[-1]))
+        ranges = [f"{short(good)}..{short(bad)}" for good, bad in parts if good != bad]
+        text += bool(ranges) * f"; search for the rest of the drop in {' and '.join(ranges)}"
+    return text
 
 
 def pairs_of(found: BisectionReport, commit: str, against: str) -> list[BisectedPair]:
-    """The pairs of two commits: all live or all in turn, as the last one is."""
-    pairs = [p for p in found.pairs if (p.commit, p.against) == (commit, against)]
-    return [p for p in pairs if (p.error is None) == (pairs[-1].error is None)]
+    """The pairs of two commits."""
+    return [p for p in found.pairs if (p.commit, p.against) == (commit, against)]
 
 
 def _judged(pairs: Sequence[BisectedPair], threshold: float, plan: GatePlan) -> GateResult:
     figures = [(p.throughput_of_against, p.throughput_of_commit) for p in pairs]
-    errors = [p.error for p in pairs if p.error is not None]
-    return judge([Gated(SPEED, figures, threshold, errors, speed_prior(live=bool(errors)))], plan)
+    return judge([Gated(SPEED, figures, threshold, [p.error for p in pairs])], plan)

@@ -8,17 +8,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpurun.bench.benchmark_launcher import Launcher
+from gpurun.bench.bench_pairs import Tell
+from gpurun.bench.benchmark_launcher import Launcher, isolation
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison_document import Compared, comparison
-from gpurun.bench.compare.pair_runner import Findings, PairRunner, Tell
+from gpurun.bench.compare.pair_runner import Findings, PairRunner
 from gpurun.bench.record_of_launches import Version, keep, record_of, version_of
 from gpurun.bench.trees.baseline_commit import choose_baseline
-from gpurun.bench.trees.git import Repository, Revision, open_repository
+from gpurun.bench.trees.git import Revision, open_repository
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.formatting.number_text import count
-from gpurun.isolation.available_modes import require
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
@@ -68,7 +68,9 @@ def compare(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGua
 def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> ComparisonPlan:
     repository = open_repository(benchmark.folder)
     baseline = choose_baseline(repository, asked.ref)
-    compared = _versions(repository, baseline.commit)
+    current = version_of(repository)
+    ends = Revision("the baseline", baseline.commit), Revision("HEAD", current.commit or "")
+    older, commits = Version(baseline.commit, None, False), repository.commits_between(*ends)
     asked.tell(baseline.why)
 
     def sides(folder: Path) -> AbstractContextManager[Sides]:
@@ -76,6 +78,7 @@ def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> ComparisonPla
             repository, baseline.commit, asked.home, benchmark, folder, tell=asked.tell
         )
 
+    compared = Compared(older, current, commits=commits)
     return ComparisonPlan(compared, sides, BenchmarkPurpose.COMPARE, notes=(baseline.why,))
 
 
@@ -92,91 +95,48 @@ def compare_sides(
     disk) and an interruption. Other errors are raised, after the records of earlier measurements
     were kept. No signal interrupts any more afterwards, until `interruption.release`.
     """
-    started = time.monotonic()
-    findings, unfinished = findings or Findings(), None
+    started, unfinished = time.monotonic(), None
+    findings, tell = findings or Findings(), asked.tell
     compared, purpose = Compared(Version(), Version()), BenchmarkPurpose.COMPARE
     try:
         plan = prepare()
         compared, purpose = plan.compared, plan.purpose
         findings.notes += plan.notes
         with kept_run(asked.home) as folder, plan.sides(folder) as sides:
-            _launch(sides, benchmark, folder, asked, findings, interruption, plan)
+            mode = isolation(sides.current.folder, asked.in_place, tell)
+            findings.notes += sides.notes
+            for line in sides.notes:
+                tell(line)
+            launcher = Launcher(benchmark, folder, mode, tell)
+            pairs = PairRunner(sides, benchmark, launcher, asked.plan, findings, tell)
+            pairs.fail_on_training_change = asked.fail_on_training_change
+            pairs.deadline, pairs.batch_may_differ = asked.deadline, plan.batch_may_differ
+            try:
+                pairs.run()
+            finally:
+                interruption.hold()
+                launcher.close()
     except BaseException as error:
         done = f"interrupted after {count(len(findings.pairs), 'pair')}"
         unfinished = ended_by(error, benchmark.name, interruption.exit_code, done)
     finally:
         interruption.hold()
         interrupted = unfinished is not None and unfinished.verdict == "interrupted"
-        compared = _keep(benchmark, findings, compared, asked, purpose, interrupted)
+        records: list[BenchmarkRecord | None] = [None, None]
+        for number, version in enumerate((compared.baseline, compared.current)):
+            launches = findings.launches((BASELINE, CURRENT)[number])
+            if launches:
+                record = record_of(benchmark, launches, version, purpose, interrupted=interrupted)
+                keep(record, asked.keep, tell)
+                records[number] = record
     return comparison(
         benchmark,
         findings,
-        compared,
+        replace(compared, records=(records[0], records[1])),
         time.monotonic() - started,
         unfinished,
         fail_on_training_change=asked.fail_on_training_change,
     )
-
-
-def _launch(
-    sides: Sides,
-    benchmark: Benchmark,
-    folder: Path,
-    asked: CompareRequest,
-    findings: Findings,
-    interruption: SignalGuard,
-    plan: ComparisonPlan,
-) -> None:
-    """Launch the pairs. No signal may cut the cleaning short at the end."""
-    mode, imperfection = require(sides.current.folder, in_place=asked.in_place)
-    findings.notes += sides.notes
-    for line in filter(None, (*sides.notes, imperfection)):
-        asked.tell(line)
-    launcher = Launcher(benchmark, folder, mode, asked.tell)
-    try:
-        PairRunner(
-            sides,
-            benchmark,
-            launcher,
-            asked.plan,
-            findings,
-            asked.tell,
-            asked.deadline,
-            plan.batch_may_differ,
-        ).run()
-    finally:
-        interruption.hold()
-        launcher.close()
-
-
-def _versions(repository: Repository, baseline: str) -> Compared:
-    current = version_of(repository)
-    assert current.commit is not None
-    head = Revision("HEAD", current.commit)
-    commits = repository.commits_between(Revision("the baseline", baseline), head)
-    return Compared(Version(baseline, None, False), current, commits=commits)
-
-
-def _keep(
-    benchmark: Benchmark,
-    findings: Findings,
-    compared: Compared,
-    asked: CompareRequest,
-    purpose: BenchmarkPurpose,
-    interrupted: bool,
-) -> Compared:
-    """Store the records of both sides; the versions with these records."""
-
-    def kept(side: str, version: Version) -> BenchmarkRecord | None:
-        launches = findings.launches(side)
-        if not launches:
-            return None
-        record = record_of(benchmark, launches, version, purpose, interrupted=interrupted)
-        keep(record, asked.keep, asked.tell)
-        return record
-
-    both = kept(BASELINE, compared.baseline), kept(CURRENT, compared.current)
-    return replace(compared, records=both)
 
 
 def not_compared(benchmark: Benchmark, unfinished: Unfinished) -> Comparison:

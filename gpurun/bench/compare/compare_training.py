@@ -19,21 +19,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 
 from gpurun.formatting.number_text import count
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.stats.curve_separation import CurveTable
-from gpurun.stats.loss_curve_points import steps_below
+from gpurun.stats.loss_curve_points import blocks, steps_below
 from gpurun.stats.loss_deviation import deviation, differences, repeat_spread
 
 LEAST = 4
-"""With fewer launches of a side, too many splits of them are as good as the true one."""
+"""With fewer launches of a side, too many splits of them are as good as the true one. Where the
+launches of a side repeat each other exactly there is no chance in them, and two are enough."""
 LEAST_NONFINITE = 2
 """So many launches suffice if all of one side are finite and all of the other are not: they have
 one seed, and a loss is finite or not."""
 NOT_BY_CHANCE = 0.05
+"""The p-value below which losses that are not finite in some launches are no chance."""
+ROUNDING = 1e-6
+"""About ten times the rounding of float32: a smaller difference of losses does not count."""
 HONEST = "one more random number, or other rounding, also causes this"
 
 Curves = Sequence[LossCurve | None]
@@ -42,8 +47,7 @@ Curves = Sequence[LossCurve | None]
 def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
     """Compare the curves of both sides' launches; None stands for a launch without a loss."""
     counts = (len(baseline), len(current))
-    mine = [curve for curve in baseline if curve is not None]
-    theirs = [curve for curve in current if curve is not None]
+    mine, theirs = _seen(baseline), _seen(current)
 
     def untold(why: str) -> TrainingComparison:
         return TrainingComparison(None, counts, f"the training was not compared: {why}")
@@ -55,13 +59,13 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
             f"a loss was seen in {len(mine)} of {count(counts[0], 'launch')} of the baseline "
             f"and in {len(theirs)} of {counts[1]} of the current side"
         )
-    lost = _lost(mine, theirs)
-    if lost is not None and lost.whole:
+    lost = _nonfinite(mine, theirs)
+    if lost is not None and lost.proven:
         return TrainingComparison(
             True, counts, lost.told, lost.step, nonfinite_from_step=lost.regressed
         )
-    if lost is not None and lost.often:
-        return TrainingComparison(True, counts, f"the training differs: {lost.told}", lost.step)
+    if min(counts) < LEAST and _repeat(mine) and _repeat(theirs):
+        return _by_exact_curves(mine, theirs)
     if min(counts) < LEAST:
         few = f"only {count(min(counts), 'launch')} of a side, {LEAST} are needed"
         return untold(f"{few}; {lost.told}" if lost is not None else few)
@@ -73,72 +77,60 @@ def loses_its_loss(baseline: Curves, current: Curves) -> bool:
 
     The part of `compare_training` that is cheap enough to be asked after every pair.
     """
-    mine = [curve for curve in baseline if curve is not None]
-    theirs = [curve for curve in current if curve is not None]
-    if (len(mine), len(theirs)) != (len(baseline), len(current)):
-        return False
-    lost = _lost(mine, theirs)
-    return lost is not None and lost.whole and lost.regressed is not None
+    lost = None if None in (*baseline, *current) else _nonfinite(_seen(baseline), _seen(current))
+    return lost is not None and lost.regressed is not None
 
 
-def _lost(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _NonFinite | None:
-    """The losses that are not finite; those of too few launches are not `whole`."""
-    far = _that_reach(baseline, current)
-    lost = _nonfinite(*far)
-    if lost is None or min(map(len, far)) >= LEAST_NONFINITE:
-        return lost
-    return replace(lost, whole=False)
+def _seen(curves: Curves) -> list[LossCurve]:
+    return [curve for curve in curves if curve is not None]
 
 
 @dataclass(frozen=True)
 class _NonFinite:
-    """Losses that are NaN or infinite. `whole`: in all launches of one side and in none of the
-    other. `step`: the first such step; `regressed`: the same where that side is the current one.
-    `often`: one side has more of them than chance deals out, by Fisher's exact test.
+    """Losses that are NaN or infinite. `proven`: one side has more of them than chance deals out.
+
+    `step`: the first such step; `regressed`: the same where all launches of the current side have
+    one and none of the baseline's.
     """
 
     told: str
-    whole: bool
+    proven: bool
     step: int
     regressed: int | None = None
-    often: bool = False
-
-
-def _that_reach(
-    baseline: Sequence[LossCurve], current: Sequence[LossCurve]
-) -> tuple[list[LossCurve], list[LossCurve]]:
-    """The curves without those that ended before the last step at which one ceased to be finite.
-
-    Launches that take turns train for unequal numbers of steps: a finite loss of a shorter one says
-    nothing of what follows.
-    """
-    last = max((c.nonfinite_step or 0 for c in (*baseline, *current)), default=0)
-    reach = [
-        [c for c in side if c.nonfinite_step or steps_below(len(c.points)) > last]
-        for side in (baseline, current)
-    ]
-    return reach[0], reach[1]
 
 
 def _nonfinite(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _NonFinite | None:
-    """Losses that are not finite on the two sides; None if all are finite, or none on either."""
-    bad = [[c.nonfinite_step for c in side if c.nonfinite_step] for side in (baseline, current)]
-    if not any(bad):
+    """Losses that are not finite on the two sides; None if all are finite.
+
+    A curve that ended before the last step at which one ceased to be finite does not count: in
+    launches that take turns it may be shorter, and says nothing of what follows.
+    """
+    ends = [c.nonfinite_step for c in (*baseline, *current) if c.nonfinite_step]
+    if not ends:
         return None
-    step = min(min(steps) for steps in bad if steps)
-    if not bad[0] and len(bad[1]) == len(current):
-        told = f"the loss is not finite from step {step} on; the baseline's is finite"
-        return _NonFinite(told, True, step, step)
-    if not bad[1] and len(bad[0]) == len(baseline):
-        told = f"the training differs: the baseline's loss is not finite from step {step} on"
-        return _NonFinite(f"{told}; the current one's is finite", True, step)
-    told = (
-        f"the loss is not finite in {len(bad[0])} of {count(len(baseline), 'launch')} of the "
-        f"baseline and in {len(bad[1])} of {len(current)} of the current side"
+    sides = [
+        [c for c in side if c.nonfinite_step or steps_below(len(c.points)) > max(ends)]
+        for side in (baseline, current)
+    ]
+    bad = (
+        sum(bool(c.nonfinite_step) for c in sides[0]),
+        sum(bool(c.nonfinite_step) for c in sides[1]),
     )
-    counts = len(baseline), len(current)
-    chance = _chance((len(bad[0]), len(bad[1])), counts)
-    return _NonFinite(told, False, step, often=chance < NOT_BY_CHANCE)
+    counts, step = (len(sides[0]), len(sides[1])), min(ends)
+    enough = min(counts) >= LEAST_NONFINITE
+    if bad == (0, counts[1]):
+        told = f"the loss is not finite from step {step} on; the baseline's is finite"
+        return _NonFinite(told, enough, step, step if enough else None)
+    if bad == (counts[0], 0):
+        told = f"the training differs: the baseline's loss is not finite from step {step} on"
+        return _NonFinite(f"{told}; the current one's is finite", enough, step)
+    told = (
+        f"the loss is not finite in {bad[0]} of {count(counts[0], 'launch')} of the "
+        f"baseline and in {bad[1]} of {counts[1]} of the current side"
+    )
+    if _chance(bad, counts) < NOT_BY_CHANCE:
+        return _NonFinite(f"the training differs: {told}", True, step)
+    return _NonFinite(told, False, step)
 
 
 def _chance(bad: tuple[int, int], counts: tuple[int, int]) -> float:
@@ -173,13 +165,40 @@ def _by_curves(
         return TrainingComparison(True, counts, told, step, size, spread)
     told = f"no difference in training was seen in {counts[0]} and {counts[1]} loss curves"
     # Launches that end in NaN now and then are no ground for saying that all is well.
-    found = None if lost is not None and not _same_end(baseline, current) else False
+    same = len({curve.nonfinite_step for curve in (*baseline, *current)}) == 1
+    found = None if lost is not None and not same else False
     return TrainingComparison(found, counts, f"{told} ({repeats}){also}", None, size, spread)
 
 
-def _same_end(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> bool:
-    """True if the loss of every launch is not finite from the same step on."""
-    return len({curve.nonfinite_step for curve in (*baseline, *current)}) == 1
+def _repeat(side: Sequence[LossCurve]) -> bool:
+    """True if at least two launches have equal losses as far as all go."""
+    points = zip(*(curve.points for curve in side), strict=False)
+    ends = {curve.nonfinite_step for curve in side}
+    return len(side) > 1 and len(ends) == 1 and all(len(set(each)) == 1 for each in points)
+
+
+def _by_exact_curves(
+    baseline: Sequence[LossCurve], current: Sequence[LossCurve]
+) -> TrainingComparison:
+    """Sides whose launches repeat each other: the first point that rounding does not explain."""
+    counts, (size, _) = (len(baseline), len(current)), _sizes(baseline, current)
+    shared = zip(baseline[0].points, current[0].points, strict=False)
+    point = next((n for n, (a, b) in enumerate(shared) if not _same_but_rounding(a, b)), None)
+    if point is None:
+        told = f"no difference in training was seen in {counts[0]} and {counts[1]} loss curves"
+        return TrainingComparison(False, counts, f"{told} (repeats are equal)", None, size, 0.0)
+    step = next(islice(blocks(1 << 62), point, None))[0] + 1
+    told = (
+        f"the training differs: the loss is not the baseline's from step {step} on, by up to "
+        f"{_percent(size)} (repeats are equal); {HONEST}"
+    )
+    return TrainingComparison(True, counts, told, step, size, 0.0)
+
+
+def _same_but_rounding(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, rel_tol=ROUNDING)
 
 
 @dataclass(frozen=True)

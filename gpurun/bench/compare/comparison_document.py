@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
@@ -12,8 +12,8 @@ from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import Unfinished
 from gpurun.errors import ExitCode
+from gpurun.pairs.estimate import assumed_sd
 from gpurun.pairs.gate import MetricResult, Verdict
-from gpurun.pairs.priors import speed_prior
 from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.records.bench.comparison import (
     ComparedSide,
@@ -32,11 +32,13 @@ EXIT_CODES = {
     "training_differs": ExitCode.TRAINING_DIFFERS,
     "interrupted": ExitCode.INTERRUPTED,
 }
-WORST_FIRST = (ExitCode.BENCHMARK_FAILED, ExitCode.REGRESSION, ExitCode.TRAINING_DIFFERS)
-WORST_LAST = (ExitCode.INCONCLUSIVE, ExitCode.OK)
-"""The exit code of several benchmarks: the first of these, then errors such as a missing baseline,
-then the first of those. A signal comes before all of them."""
-SPEED = (Metric.THROUGHPUT, Metric.STEP_TIME)
+ERRORS = (ExitCode.INTERNAL, ExitCode.USAGE, ExitCode.NO_BASELINE)
+WORST_FIRST = (
+    ExitCode.BENCHMARK_FAILED, ExitCode.REGRESSION, ExitCode.TRAINING_DIFFERS, *ERRORS,
+    ExitCode.INCONCLUSIVE, ExitCode.OK,
+)  # fmt: skip
+"""The exit code of several benchmarks: the first of these. A signal comes before all of them."""
+SPEED = BY_TURNS
 """The losses of these are the same figure, the throughput lost."""
 
 
@@ -84,29 +86,29 @@ def comparison(
         verdict = unfinished.verdict
     result = findings.result
     metrics = result.metrics if result is not None else ()
-    speed = next((m for m in metrics if m.metric in SPEED), None)
-    loss = None if speed is None else speed.slowdown
+    nothing = MetricResult(SPEED[0], Verdict.MORE, 0.0)
+    speed = next((m for m in metrics if m.metric in SPEED), nothing)
     threshold = next((benchmark.thresholds[m] for m in SPEED if m in benchmark.thresholds), None)
-    culprit = _culprit(compared) if verdict == Verdict.REGRESSION.value else None
+    advice = _recommendation(verdict, compared, findings, training)
+    if unfinished is not None:
+        advice = unfinished.todo or "run it again"
     return Comparison(
         benchmark=benchmark.name,
         command=masked((benchmark.script, *benchmark.args)),
         verdict=verdict,
         exit_code=int(EXIT_CODES[verdict] if unfinished is None else unfinished.exit_code),
         regression_detected=verdict == Verdict.REGRESSION.value,
-        slowdown=loss,
-        slowdown_confidence_interval=None if speed is None else speed.interval,
-        performance_delta=None if loss is None else -100 * loss,
+        slowdown=speed.slowdown,
+        slowdown_confidence_interval=speed.interval,
+        performance_delta=None if speed.slowdown is None else -100 * speed.slowdown,
         threshold=threshold,
         pairs=len(findings.pairs),
-        p_value=None if speed is None else speed.p_value,
+        p_value=speed.p_value,
         metrics=tuple(_metric(m, findings) for m in metrics),
         baseline=_side(compared, 0),
         current=_side(compared, 1),
-        likely_culprit_commit=culprit,
-        recommendation=_recommendation(
-            verdict, metrics, compared, culprit, findings, unfinished, training
-        ),
+        likely_culprit_commit=_culprit(compared) if verdict == "regression" else None,
+        recommendation=advice,
         seconds=seconds,
         notes=tuple(findings.notes),
         error=None if unfinished is None else unfinished.error,
@@ -116,15 +118,13 @@ def comparison(
     )
 
 
-def _method(findings: Findings, speed: MetricResult | None) -> PairMethod | None:
+def _method(findings: Findings, speed: MetricResult) -> PairMethod | None:
     """The way pairs were launched; None without pairs."""
     if not findings.pairs:
         return None
     live = all(pair.ratio is not None for pair in findings.pairs)
-    prior = speed_prior(live=live)
-    pair_sd = None if speed is None else speed.pair_sd
     why = None if live else findings.in_turn or None
-    return PairMethod(live, why, prior.sd, prior.worth, pair_sd)
+    return PairMethod(live, why, assumed_sd(Metric.THROUGHPUT, live=live), speed.pair_sd)
 
 
 def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> str:
@@ -136,19 +136,9 @@ def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> 
     return speed
 
 
-def worst_with_others(documents: Sequence[Comparison]) -> Comparison:
-    """Several benchmarks as one document: that of the worst, which holds the others."""
-    worst = min(documents, key=_rank)
-    return replace(worst, others=tuple(one for one in documents if one is not worst))
-
-
-def _rank(found: Comparison) -> int:
-    if found.verdict == "interrupted":
-        return -1
-    for codes, start in ((WORST_FIRST, 0), (WORST_LAST, len(WORST_FIRST) + 1)):
-        if found.exit_code in codes:
-            return start + codes.index(ExitCode(found.exit_code))
-    return len(WORST_FIRST)
+def severity(found: Comparison) -> int:
+    """The place of a document among several: the least is the worst."""
+    return -1 if found.verdict == "interrupted" else WORST_FIRST.index(ExitCode(found.exit_code))
 
 
 def _metric(result: MetricResult, findings: Findings) -> MetricComparison:
@@ -190,35 +180,12 @@ def _culprit(compared: Compared) -> str | None:
 
 
 def _recommendation(
-    verdict: str,
-    metrics: Sequence[MetricResult],
-    compared: Compared,
-    culprit: str | None,
-    findings: Findings,
-    unfinished: Unfinished | None,
-    training: TrainingComparison,
+    verdict: str, compared: Compared, findings: Findings, training: TrainingComparison
 ) -> str:
-    if unfinished is not None:
-        return unfinished.todo or "run it again"
     if verdict == Verdict.PASS.value:
         return training.told if training.differs else "nothing to do"
     if verdict == Verdict.REGRESSION.value:
-        worse = [m.metric for m in metrics if m.verdict is Verdict.REGRESSION]
-        losses = training.nonfinite_from_step is not None
-        why = [f"{' and '.join(metric.value for metric in worse)} got worse"] if worse else []
-        told = "; ".join([training.told, *why] if losses else why)
-        if compared.settings is not None:
-            kept, left = (one.label for one in compared.settings)
-            return f"keep {kept}: under {left} {told}"
-        if culprit is not None:
-            return f"look at commit {short(culprit)}: {told}"
-        ends = [side.commit for side in (compared.baseline, compared.current)]
-        search = ""
-        # bisect compares steps by turns: it sees neither memory nor energy
-        seen = any(metric in BY_TURNS for metric in worse)
-        if seen and len(compared.commits) > 1 and None not in ends:
-            search = f"; gpurun bench bisect {'..'.join(short(end or '') for end in ends)} searches"
-        return f"look at the changes since the baseline: {told}{search}"
+        return _about_regression(compared, findings, training)
     if verdict == "training_differs":
         return (
             "look for the change of the training since the baseline; if you meant it, leave out "
@@ -230,3 +197,20 @@ def _recommendation(
         "the launches differ too much to decide: use a quieter machine, more steps (--steps), "
         "or more pairs (--max-pairs)"
     )
+
+
+def _about_regression(compared: Compared, findings: Findings, training: TrainingComparison) -> str:
+    worse = [m.metric for m in findings.result.regressed] if findings.result is not None else []
+    why = [f"{' and '.join(metric.value for metric in worse)} got worse"] if worse else []
+    told = "; ".join([training.told, *why] if training.nonfinite_from_step is not None else why)
+    if compared.settings is not None:
+        kept, left = (one.label for one in compared.settings)
+        return f"keep {kept}: under {left} {told}"
+    culprit = _culprit(compared)
+    if culprit is not None:
+        return f"look at commit {short(culprit)}: {told}"
+    # bisect compares steps by turns: it sees neither memory nor energy
+    ends = compared.baseline.commit, compared.current.commit
+    if len(compared.commits) > 1 and all(ends) and any(metric in BY_TURNS for metric in worse):
+        told += f"; gpurun bench bisect {short(ends[0] or '')}..{short(ends[1] or '')} searches"
+    return f"look at the changes since the baseline: {told}"

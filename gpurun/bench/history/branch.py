@@ -11,10 +11,9 @@ from gpurun.bench.trees.git import Repository, open_repository
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 
-PURPOSES = (BenchmarkPurpose.BENCH, BenchmarkPurpose.COMPARE, BenchmarkPurpose.OPTIMIZE)
-"""Purposes that a history shows; others are planted slow-downs and commits in a search."""
-BASELINES = (BenchmarkPurpose.BENCH, BenchmarkPurpose.COMPARE)
-"""Purposes that a baseline may have; a tuning's launches are of another kind."""
+PURPOSES = (BenchmarkPurpose.BENCH, BenchmarkPurpose.COMPARE)
+"""Purposes that a history shows, and that a baseline may have; others are planted slow-downs, other
+settings, and commits in a search."""
 
 
 @dataclass(frozen=True)

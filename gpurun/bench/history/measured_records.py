@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from gpurun.bench.record_of_launches import run_figures
 from gpurun.bench.workload import Work, figure
-from gpurun.measure.optional_figures import known, mean, mean_record
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Change, ChangePlan, Point, find_changes
@@ -83,16 +83,8 @@ def changes_of(metric: Metric, series: Sequence[Measured]) -> tuple[Change, ...]
 
 def pooled(records: Sequence[BenchmarkRecord]) -> BenchmarkRecord:
     """The newest record with the figures and launches of all of them, oldest first."""
-    return replace(
-        records[-1],
-        samples_per_second=mean(r.samples_per_second for r in records),
-        step_time_ms=mean_record(r.step_time_ms for r in records),
-        gpu_utilization_percent=mean(r.gpu_utilization_percent for r in records),
-        peak_memory_bytes=max(known(r.peak_memory_bytes for r in records), default=None),
-        energy_joules=mean(r.energy_joules for r in records),
-        joules_per_sample=mean(r.joules_per_sample for r in records),
-        launches=tuple(launch for record in records for launch in record.launches),
-    )
+    launches = tuple(launch for record in records for launch in record.launches)
+    return replace(records[-1], **run_figures(records), launches=launches)
 
 
 def _usable(figures: Iterable[float | None]) -> list[float]:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.measured_records import Measured, changes_of, counts_samples, work_of
 from gpurun.bench.history.prediction_interval import LEAST_RUNS
-from gpurun.bench.trees.git import Repository, incomparable, short
+from gpurun.bench.trees.git import Repository, Revision, incomparable, open_repository, short
 from gpurun.bench.workload import refuse_changed
 from gpurun.errors import GpurunError
-from gpurun.formatting.number_text import count
+from gpurun.formatting.number_text import count, signed_percent
 from gpurun.records.bench.benchmark import (
     INTERRUPTED,
     AcceptedBaseline,
     BenchmarkFingerprint,
     BenchmarkRecord,
 )
+from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
+
+if TYPE_CHECKING:
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
 
 PAIRS = "or launch both sides: leave out --from-history"
 
@@ -41,22 +47,16 @@ def comparable(past: Sequence[BenchmarkRecord], current: BenchmarkRecord) -> lis
     by name.
     """
     here = [r for r in past if r.fingerprint == current.fingerprint]
-    if len(here) < LEAST_RUNS and past:
+    if len(here) < LEAST_RUNS:
         other = difference(past[-1].fingerprint, current.fingerprint)
-        raise no_baseline(
-            f"of {count(len(past), 'record')} only {len(here)} with this fingerprint: {other}"
-            if len(here) < len(past)
-            else f"only {count(len(here), 'record')}, and {LEAST_RUNS} are needed"
-        )
-    change = changed_work(here[-1], current) if here else None
-    refuse_changed(change, "compare with records made after the commit that changed it")
+        records = count(len(past), "record")
+        raise no_baseline(f"of {records} only {len(here)} with this fingerprint: {other}")
+    refuse_changed(
+        changed_work(here[-1], current),
+        "compare with records made after the commit that changed it",
+    )
     same = [r for r in here if changed_work(r, current) is None]
-    if len(same) < LEAST_RUNS:
-        raise no_baseline(
-            f"only {len(same)} of {count(len(here), 'record')} of this workload, "
-            f"and {LEAST_RUNS} are needed"
-        )
-    return same
+    return enough(same, f"only {len(same)} of {count(len(here), 'record')} of this workload")
 
 
 def changed_work(before: BenchmarkRecord, now: BenchmarkRecord) -> str | None:
@@ -85,42 +85,84 @@ def no_baseline(what: str) -> GpurunError:
     return incomparable(what, f"run gpurun bench on that branch more often, {PAIRS}")
 
 
+def enough(records: list[BenchmarkRecord], told: str) -> list[BenchmarkRecord]:
+    """The records, if they can stand for a baseline; else `no_baseline`."""
+    if len(records) < LEAST_RUNS:
+        raise no_baseline(f"{told}, and {LEAST_RUNS} are needed")
+    return records
+
+
+def of_same_work(
+    accepted: AcceptedBaseline, record: BenchmarkRecord, store: BenchmarkStore
+) -> bool:
+    """True if a baseline has the fingerprint and, as far as is known, the workload of a record."""
+    if accepted.fingerprint != record.fingerprint.key:
+        return False
+    own = store.get(accepted.record)
+    return own is None or changed_work(own, record) is None
+
+
 def since_accepted(
-    past: Sequence[BenchmarkRecord],
-    baselines: Iterable[AcceptedBaseline],
+    past: list[BenchmarkRecord],
+    current: BenchmarkRecord,
+    store: BenchmarkStore,
     repository: Repository,
     end: str,
-) -> tuple[list[BenchmarkRecord], AcceptedBaseline | None]:
-    """Only the records since the baseline that was last accepted in the history of commit `end`.
-
-    `baselines`: of this benchmark and fingerprint, oldest first.
-    """
-    for accepted in reversed(tuple(baselines)):
-        if accepted.commit is None:
+) -> tuple[list[BenchmarkRecord], tuple[str, ...]]:
+    """Only the records since the baseline that was last accepted in the history of commit `end`,
+    and a line that says so."""
+    for one in reversed(store.baselines(current.benchmark)):
+        if one.commit is None or not of_same_work(one, current, store):
             continue
-        holding = repository.descendants(accepted.commit, end) | {accepted.commit}
+        holding = repository.descendants(one.commit, end) | {one.commit}
         if end in holding:
-            return [r for r in past if r.commit in holding], accepted
-    return list(past), None
+            told = f"commit {short(one.commit)} was accepted by {one.accepted_by}"
+            since = [r for r in past if r.commit in holding]
+            enough(since, f"{told}: of {count(len(since), 'record')} since")
+            return since, (f"{told}: only records since then count",)
+    return past, ()
+
+
+def with_accepted(
+    document: Comparison, store: BenchmarkStore, folder: Path, tell: Callable[[str], None]
+) -> Comparison:
+    """The comparison with a note for each baseline that was accepted between its sides.
+
+    The verdict stays as it is: what was accepted is for a person to weigh, who sees both figures. A
+    store out of reach says nothing.
+    """
+    try:
+        notes = _accepted_between(document, store, folder) if document.error is None else ()
+    except GpurunError:  # the verdict stands without a database
+        return document
+    for note in notes:
+        tell(note)
+    return replace(document, notes=(*document.notes, *notes))
+
+
+def _accepted_between(document: Comparison, store: BenchmarkStore, folder: Path) -> tuple[str, ...]:
+    older, newer = document.baseline.commit, document.current.commit
+    current = store.get(document.current.record or "")
+    baselines = store.baselines(document.benchmark)
+    if older is None or newer is None or current is None or not baselines:
+        return ()
+    sides = Revision("the baseline", older), Revision("HEAD", newer)
+    between = set(open_repository(folder).commits_between(*sides))
+    here = [b for b in baselines if b.commit in between and of_same_work(b, current, store)]
+    return tuple(
+        f"this comparison includes commit {short(commit or '')}, which {one.accepted_by} "
+        f"accepted as baseline on {one.time[:10]}{f': {one.reason}' if one.reason else ''}"
+        for commit, one in {b.commit: b for b in here}.items()
+    )
 
 
 @dataclass(frozen=True)
 class LastChange:
-    """The last change of level of one metric, most likely with `commit`.
+    """The last change of level of one metric. The new level surely holds from `series[start]` on:
+    the change may have come with one of several commits."""
 
-    The new level surely holds from `series[start]` on: the change may have come with one of several
-    commits. `size`: of the metric, a fraction.
-    """
-
-    metric: Metric
     start: int
-    commit: str | None
-    size: float
-
-    def told(self) -> str:
-        """A sentence about the change and its commit."""
-        where = "" if self.commit is None else f" with {short(self.commit)}"
-        return f"the {self.metric.value} of the branch changed{where} ({self.size * 100:+.1f} %)"
+    told: str
 
 
 def last_change(metric: Metric, series: Sequence[Measured]) -> LastChange | None:
@@ -128,14 +170,10 @@ def last_change(metric: Metric, series: Sequence[Measured]) -> LastChange | None
     changes = changes_of(metric, series)
     if not changes:
         return None
-    last = changes[-1]
-    commit = series[int(last.commit)].record.commit
-    return LastChange(metric, int(last.latest), commit, last.change)
-
-
-def newest(series: Sequence[Measured], most: int) -> tuple[Measured, ...]:
-    """The last so many of a series in the order of commits, in the order of time."""
-    return tuple(sorted(series[-most:], key=lambda one: one.at))
+    commit = series[int(changes[-1].commit)].record.commit
+    where = "" if commit is None else f" with {short(commit)}"
+    told = f"the {metric.value} of the branch changed{where}"
+    return LastChange(int(changes[-1].latest), f"{told} ({signed_percent(changes[-1].change)})")
 
 
 def _words(args: Sequence[str]) -> str:

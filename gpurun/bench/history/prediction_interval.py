@@ -19,7 +19,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpurun.pairs.gate import GateResult, MetricResult, Verdict
+from gpurun.pairs.gate import (
+    IRRELEVANT,
+    PASS_ERROR,
+    REGRESSION_ERROR,
+    GateResult,
+    MetricResult,
+    Verdict,
+    together,
+)
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Point
 from gpurun.stats.descriptive import SD_FLOOR, mean, standard_deviation
@@ -27,11 +35,9 @@ from gpurun.stats.student_t import t_quantile, t_upper_tail
 
 MOST_RUNS, LEAST_RUNS = 10, 4
 """The number of runs that stand for the baseline."""
-REGRESSION_ERROR, PASS_ERROR = 0.01, 0.05
-"""The verdict's error rates."""
-IRRELEVANT = 0.01
-"""A slowdown not proven above this is no regression; the threshold, where that is less."""
 LOWER_WIDENING, UPPER_WIDENING = 1.4, 1.25
+"""Of the error of both bounds, fitted to simulated records whose noise is correlated or has heavy
+tails."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +62,7 @@ def judge_new_run(held: Sequence[NewRun]) -> GateResult:
     if not held or any(len(one.past) < LEAST_RUNS for one in held):
         raise ValueError(f"a run is compared with {LEAST_RUNS} others or more")
     metrics = tuple(_judged(one, len(held)) for one in held)
-    verdicts = [metric.verdict for metric in metrics]
-    verdict = Verdict.PASS
-    for worse in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
-        if worse in verdicts:
-            verdict = worse
-            break
+    verdict = together([metric.verdict for metric in metrics])
     p_values = [metric.p_value for metric in metrics if metric.p_value is not None]
     return GateResult(verdict, 0, None, min(p_values, default=None), metrics)
 

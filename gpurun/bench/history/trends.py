@@ -51,7 +51,8 @@ def trends(
             groups.setdefault(series_key(record), []).append(one)
     known = [pair for pair in accepted if branch.holds(pair[1])]
     found = [_trend(metric, series, known, branch) for series in groups.values()]
-    found.sort(key=_newest, reverse=True)
+    newest = {id(t): max(utc_moment(point.time) for point in t.points) for t in found}
+    found.sort(key=lambda trend: newest[id(trend)], reverse=True)
     return tuple(sorted(found, key=lambda trend: trend.benchmark))
 
 
@@ -63,10 +64,6 @@ def unit_of(metric: Metric, by_samples: bool) -> str:
         Metric.PEAK_MEMORY: "bytes",
         Metric.ENERGY: "J/sample" if by_samples else "J",
     }[metric]
-
-
-def _newest(trend: Trend) -> str:
-    return max(utc_moment(point.time).isoformat() for point in trend.points)
 
 
 def _trend(
@@ -152,18 +149,11 @@ def _accepted(
     metric: Metric, like: BenchmarkRecord, accepted: Sequence[Accepted]
 ) -> HistoryReference | None:
     """The last that was accepted of the same trend as the record `like`."""
-    for baseline, record in reversed(accepted):
+    for by, record in reversed(accepted):
         one = measured(metric, record)
         if one is not None and series_key(record) == series_key(like):
-            return HistoryReference(
-                ReferenceKind.ACCEPTED,
-                one.value,
-                baseline.commit,
-                baseline.record,
-                baseline.accepted_by,
-                baseline.time,
-                baseline.reason,
-            )
+            kind, who = ReferenceKind.ACCEPTED, (by.accepted_by, by.time, by.reason)
+            return HistoryReference(kind, one.value, by.commit, by.record, *who)
     return None
 
 

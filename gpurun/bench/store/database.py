@@ -22,9 +22,8 @@ T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
 
 PATIENCE_SECONDS = 15.0
-"""How long the database itself waits for a lock."""
-CONNECT_SECONDS = 10
-"""How long a server may take to answer, unless the URL has `?connect_timeout=`."""
+"""How long the database waits for a lock, and we for a server (unless the URL has
+`?connect_timeout=`): longer than any writer of ours needs."""
 MAGIC, HEAD_BYTES, APPLICATION_ID_AT = b"SQLite format 3\0", 100, slice(68, 72)
 """The beginning of an SQLite file, and the place of its number in its head."""
 FORMS = (
@@ -91,7 +90,7 @@ def _postgres(url: sa.URL, home: Path) -> Database:
     words = (url.password, url.query.get("password"), url.query.get("sslpassword"))
     secrets = tuple(str(word) for word in words if word)
     plain = sa.URL.create("postgresql", url.username, None, url.host, url.port, url.database)
-    timeout = {"connect_timeout": url.query.get("connect_timeout", CONNECT_SECONDS)}
+    timeout = {"connect_timeout": url.query.get("connect_timeout", round(PATIENCE_SECONDS))}
     driver = url.set(drivername="postgresql+psycopg")
     try:
         engine = sa.create_engine(driver, poolclass=NullPool, connect_args=timeout)

@@ -19,6 +19,7 @@ from gpurun.records.bench.benchmark import (
     BenchmarkExport,
     BenchmarkRecord,
     check_kept,
+    utc_moment,
 )
 from gpurun.records.codec import JsonValue, RecordError, from_json, to_json
 from gpurun.rundir import json_text, read_json, refuse_links, write_whole
@@ -81,6 +82,19 @@ def parsed(cls: type[Kept], document: JsonValue) -> Kept:
     found = from_json(cls, document)
     check_kept(found)
     return found
+
+
+def read_records(path: Path) -> list[BenchmarkRecord]:
+    """The records of a file, or of all files of a folder, oldest first; `GpurunError` if one cannot
+    be read, or has none."""
+    try:
+        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    except OSError:  # a name that is too long, a folder that may not be looked into
+        files = [path]
+    found = (
+        one for file in files for one in read_documents(file) if isinstance(one, BenchmarkRecord)
+    )
+    return sorted(found, key=lambda record: (utc_moment(record.time), record.id))
 
 
 def read_documents(path: Path) -> list[Document]:

@@ -53,7 +53,7 @@ def _told(commit: str, why: str, changes: Changes) -> Baseline:
     new = changes.untracked_python
     if new:
         number = count(len(new), "untracked python file")
-        why += f"; {number} ({', '.join(new[:3])}{', …' if len(new) > 3 else ''}) not in it"
+        why += f"; {number} ({new[0]}{', …' if len(new) > 1 else ''}) not in it"
     return Baseline(commit, f"baseline {short(commit)}: {why}")
 
 

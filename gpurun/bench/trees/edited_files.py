@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.bench.trees.git import is_in_repository, source_files
@@ -15,6 +13,9 @@ from gpurun.records.events import OriginsEvent
 
 LARGEST_READ = 1 << 20
 """Bytes of a file. Larger ones hold data: they count as changed when they are touched."""
+
+Stamp = tuple[int, int, int] | None
+"""What changes whenever a file is written; None without a file."""
 
 
 class EditedFiles:
@@ -28,7 +29,7 @@ class EditedFiles:
     def __init__(self, roots: Iterable[Path], scripts_write: bool) -> None:
         self._roots = tuple(dict.fromkeys(roots))
         self._scripts_write = scripts_write
-        self._versions: dict[str, _Version] = {}
+        self._versions: dict[str, tuple[Stamp, bytes]] = {}
         self._add(self._sources())
 
     def loaded(self, events: Iterable[OriginsEvent]) -> None:
@@ -38,8 +39,8 @@ class EditedFiles:
     def refuse(self) -> None:
         """`GpurunError` (exit code 5) if a file's content is not as it was when it was first looked
         at, or if there is a new module."""
-        for file, version in self._versions.items():
-            if version.differs(file):
+        for file, (stamp, content) in self._versions.items():
+            if _stamp(file) != stamp and (not content or _content(file) != content):
                 raise _edited(file, "changed")
         for file in () if self._scripts_write else self._sources():
             if file not in self._versions and file.endswith(".py"):
@@ -52,23 +53,10 @@ class EditedFiles:
     def _add(self, files: Iterable[str]) -> None:
         for file in files:
             if file not in self._versions and (file.endswith(".py") or not self._scripts_write):
-                self._versions[file] = _Version(_stamp(file), _digest(file))
+                self._versions[file] = _stamp(file), _content(file)
 
 
-@dataclass(frozen=True)
-class _Version:
-    """A file at one time: what changes whenever it is written, and a hash of what it holds."""
-
-    stamp: tuple[int, int, int] | None
-    digest: bytes | None
-
-    def differs(self, file: str) -> bool:
-        """True if the file holds something else by now."""
-        touched = _stamp(file) != self.stamp
-        return touched and (self.digest is None or _digest(file) != self.digest)
-
-
-def _stamp(file: str) -> tuple[int, int, int] | None:
+def _stamp(file: str) -> Stamp:
     try:
         status = os.lstat(file)
     except OSError:
@@ -76,15 +64,14 @@ def _stamp(file: str) -> tuple[int, int, int] | None:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _digest(file: str) -> bytes | None:
-    """None for a file that is missing, large, or none of bytes."""
+def _content(file: str) -> bytes:
+    """A hash; nothing of a file that is missing, large, or none of bytes."""
+    if not os.path.isfile(file) or os.path.getsize(file) > LARGEST_READ:
+        return b""
     try:
-        status = os.stat(file)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST_READ:
-            return None
         return hashlib.blake2b(Path(file).read_bytes()).digest()
     except OSError:
-        return None
+        return b""
 
 
 def _edited(file: str, how: str) -> GpurunError:

@@ -42,9 +42,6 @@ NOT_INSTALLED = re.compile(r"([\w./+-]+): (?:command )?not found$", re.MULTILINE
 """A shell's line about the program of a filter."""
 SOURCES = ("*.py", "*.toml", "*.yaml", "*.yml", "*.json", "*.ini", "*.cfg")
 """Files that a launch reads as code or configuration, where git does not know them."""
-MOST_OF_A_LINE = 10_000
-"""The most commits of a branch that are distinguished; older records do not belong to its
-history."""
 FULL_HISTORY = "fetch it with git fetch --unshallow; in CI check out with fetch-depth: 0"
 
 
@@ -153,10 +150,10 @@ class Repository:
         options = ("--topo-order", "--reverse", *(("--first-parent",) if first_parent else ()))
         return tuple(self.call("rev-list", *options, f"{good.commit}..{bad.commit}").split())
 
-    def line(self, commit: str, most: int = MOST_OF_A_LINE) -> tuple[tuple[str, str], ...]:
+    def line(self, commit: str) -> tuple[tuple[str, str], ...]:
         """The commits up to this one along first parents, oldest first, each with its subject."""
         form = ("--first-parent", "--no-show-signature", "-z", "--format=%H %s")
-        text = self.call("log", *form, f"--max-count={most}", commit)
+        text = self.call("log", *form, commit)
         pairs = (entry.partition(" ") for entry in reversed(_entries(text)))
         return tuple((sha, subject) for sha, _, subject in pairs)
 
@@ -177,10 +174,7 @@ class Repository:
 
     def call(self, *words: str) -> str:
         """The output of a git command; `GpurunError` with git's own reason if it fails."""
-        done = self._ask(*words)
-        if done.returncode:
-            raise failure(words, done.stderr)
-        return done.stdout
+        return call_git(self.root, *words)
 
     def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
         return run_git(self.root, *words)
@@ -199,17 +193,11 @@ class Repository:
         return found if len(found) == 1 else ()
 
     def _unknown(self, ref: str) -> GpurunError:
-        from difflib import get_close_matches
-
-        places = ("refs/heads", "refs/remotes", "refs/tags")
-        names = self.call("for-each-ref", "--format=%(refname:short)", *places).split()
-        near = get_close_matches(ref, names, n=1)
-        guess = f"did you mean {near[0]!r}? else " if near else ""
-        cure = "git fetch brings what is missing; in CI check out with fetch-depth: 0"
         what = f"{self.root} has no branch, tag or commit {ref!r}"
         if self.is_shallow():
-            return incomparable(f"{what}: this clone is shallow", guess + FULL_HISTORY)
-        return GpurunError(what, guess + cure)
+            return incomparable(f"{what}: this clone is shallow", FULL_HISTORY)
+        cure = "git fetch brings what is missing; in CI check out with fetch-depth: 0"
+        return GpurunError(what, cure)
 
 
 def open_repository(folder: Path) -> Repository:
@@ -245,12 +233,16 @@ def source_files(folder: Path) -> list[str]:
     relative to the folder; `GpurunError` if git fails."""
     found = []
     for choice in (("--recurse-submodules",), ("--others", "--exclude-standard", "--", *SOURCES)):
-        words = ("ls-files", "-z", *choice)
-        done = run_git(folder, *words)
-        if done.returncode:
-            raise failure(words, done.stderr)
-        found += _entries(done.stdout)
+        found += _entries(call_git(folder, "ls-files", "-z", *choice))
     return found
+
+
+def call_git(folder: Path, *words: str) -> str:
+    """The output of a git command in `folder`; `GpurunError` with git's own reason if it fails."""
+    done = run_git(folder, *words)
+    if done.returncode:
+        raise failure(words, done.stderr)
+    return done.stdout
 
 
 def run_git(

@@ -8,40 +8,16 @@ absolute path in a script or in PYTHONPATH.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from gpurun.bench.trees.installed_packages import (
-    Install,
-    Tree,
-    copies,
-    editable_installs,
-    site_folders,
-)
+from gpurun.bench.trees.installed_packages import copies, leads_to
 from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.fingerprint import INSTALLED
 from gpurun.records.events import OriginsEvent
 
-INSTALL_EACH = (
-    'add setup = "pip install -e ." to [bench], which installs each side into an environment '
-    'of its own, or env = { PYTHONPATH = "%s" }'
-)
 OWN_PLACE = "have it start from its own place, as in Path(__file__).parent, so each side finds"
-
-
-@dataclass(frozen=True)
-class WrongOrigin:
-    """A module that a side loaded from elsewhere than its tree. `cause`: what led python there.
-
-    `cause` is None where no installed file does: then the script itself or a variable.
-    """
-
-    module: str
-    file: Path
-    search_path: tuple[str, ...]
-    cause: Install | None
 
 
 def check_origins(sides: Sides, side: Side, events: Iterable[OriginsEvent]) -> None:
@@ -50,89 +26,70 @@ def check_origins(sides: Sides, side: Side, events: Iterable[OriginsEvent]) -> N
     `events`: those of all its processes. Read while both trees are there: links are followed.
     """
     told = list(events)
-    wrong = next(wrong_origins(sides, side, told), None)
-    if wrong is not None:
-        raise _failed(_what(wrong, sides, side), _cure(wrong, sides, side))
+    for event in told:
+        for module, file in event.foreign:
+            trees = (sides.current.tree, sides.baseline.tree, sides.users)
+            tree = next((one for one in trees if one.holds(file)), None)
+            whose = "the baseline's tree" if tree == sides.baseline.tree else "the current tree"
+            cure = _cure(module, file, event.search_path, side)
+            raise _wrong(side, module, file, whose, cure)
+        _check_copies(sides, side, event)
     if not any(event.complete for event in told):
-        raise _failed(
+        raise GpurunError(
             f"the {side.name} side has no record of its imports: nothing proves that it ran its "
             "own tree",
             "see its output: a script that is killed, or python -I in a child, leaves no record",
+            ExitCode.BENCHMARK_FAILED,
         )
 
 
-def wrong_origins(
-    sides: Sides, side: Side, events: Iterable[OriginsEvent]
-) -> Iterator[WrongOrigin]:
-    """The modules that a launch of `side` loaded from another tree, or from an installed copy."""
-    for event in events:
-        places = site_folders(event.search_path)
-        for module, file in event.foreign:
-            yield WrongOrigin(module, Path(file), event.search_path, _editable(file, sides, places))
-        found = [copy for tree in _trees(sides) for copy in copies(places, tree)]
+def _check_copies(sides: Sides, side: Side, event: OriginsEvent) -> None:
+    """A copy is the side's own only if its setup command made it from the side's tree."""
+    places, environment = _packages(event.search_path), side.environment
+    for tree in dict.fromkeys((sides.baseline.tree, sides.current.tree, sides.users)):
+        copied = dict(copies(places, tree)) if event.installed else {}
         for module, file in event.installed:
-            for copy in found:
-                if Path(file) in copy.files and not _made_by_setup(copy, side):
-                    yield WrongOrigin(module, Path(file), event.search_path, copy)
+            metadata = copied.get(Path(file))
+            if metadata is None or (
+                environment is not None
+                and tree == side.tree
+                and metadata.is_relative_to(environment)
+            ):
+                continue
+            whose = f"an installed copy ({metadata})"
+            raise _wrong(side, module, file, whose, f"{metadata} (a copy) leads there")
 
 
-def _trees(sides: Sides) -> tuple[Tree, ...]:
-    return tuple(dict.fromkeys((sides.baseline.tree, sides.current.tree, sides.users)))
+def _wrong(side: Side, module: str, file: str, whose: str, cure: str) -> GpurunError:
+    what = f"the {side.name} side loaded {module or 'a script'} from {file}, which is {whose}, not "
+    if cure.endswith("there"):
+        code = side.tree.root / ("src" if (side.tree.root / "src").is_dir() else "")
+        cure += (
+            ': add setup = "pip install -e ." to [bench], which installs each side into an '
+            "environment of its own, or "
+            f'env = {{ PYTHONPATH = "{os.path.relpath(code, side.folder)}" }}'
+        )
+    return GpurunError(f"{what}its own {side.tree.root}", cure, ExitCode.BENCHMARK_FAILED)
 
 
-def _editable(file: str, sides: Sides, places: list[Path]) -> Install | None:
-    """The installed file that leads to the tree of `file`, one that holds `file` first."""
-    tree = next((tree for tree in _trees(sides) if tree.holds(file)), None)
-    if tree is None:
-        return None
-    found = editable_installs(places, tree)
-    return next((one for one in found if Tree(one.source).holds(file)), None)
-
-
-def _made_by_setup(copy: Install, side: Side) -> bool:
-    """True if a copy is of the side's own tree, made for this comparison."""
-    environment = side.environment
-    mine = environment is not None and copy.file.is_relative_to(environment)
-    return mine and side.tree.holds(copy.source)
-
-
-def _what(wrong: WrongOrigin, sides: Sides, side: Side) -> str:
-    what = f"the {side.name} side loaded {wrong.module or 'a script'} from {wrong.file}, which is "
-    if wrong.cause is not None and wrong.cause.files:
-        return f"{what}an installed copy ({wrong.cause.file}) and not its own tree {side.tree.root}"
-    owners = {sides.baseline.tree: "baseline's tree", sides.current.tree: "current tree"}
-    others = {**owners, sides.users: "user's tree" if sides.users not in owners else "current tree"}
-    whose = next((name for tree, name in others.items() if tree.holds(wrong.file)), "other tree")
-    return f"{what}the {whose}, not its own {side.tree.root}"
-
-
-def _cure(wrong: WrongOrigin, sides: Sides, side: Side) -> str:
-    install_each = INSTALL_EACH % _import_root(wrong, sides, side)
-    if wrong.cause is not None:
-        kind = "a copy" if wrong.cause.files else "an editable install"
-        return f"{wrong.cause.file} ({kind}) leads there: {install_each}"
-    if any(part in INSTALLED for part in wrong.file.parts):
-        return f"{wrong.file} is a link into that tree: {install_each}"
+def _cure(module: str, file: str, search_path: Sequence[str], side: Side) -> str:
+    """What leads python to a file of another tree, and what to do."""
     named = side.variables.get("PYTHONPATH", "").split(os.pathsep)
-    for entry in wrong.search_path:
-        if wrong.file.is_relative_to(entry) and any(tree.holds(entry) for tree in _trees(sides)):
+    files = (file for place in _packages(search_path) for file in sorted(place.glob("*.pth")))
+    for path_file in files:
+        lead = leads_to(path_file, lambda path: Path(file).is_relative_to(os.path.realpath(path)))
+        if lead is not None:
+            return f"{lead} (an editable install) leads there"
+    if any(part in INSTALLED for part in Path(file).parts):
+        return f"{file} is a link that leads there"
+    for entry in search_path:
+        if Path(file).is_relative_to(entry):
             if entry in named:
                 return f"PYTHONPATH names {entry}: make that relative to where the script starts"
             return f"something puts {entry} into sys.path by that absolute path: {OWN_PLACE} it"
-    return f"something loads it by that absolute path: {OWN_PLACE} it"
+    return f"something loads {module or 'it'} by that absolute path: {OWN_PLACE} it"
 
 
-def _import_root(wrong: WrongOrigin, sides: Sides, side: Side) -> str:
-    """The folder that PYTHONPATH would have to name, from where launches start: ".", "src"."""
-    start = side.folder.relative_to(side.tree.root)
-    file = wrong.file.resolve()
-    levels = wrong.module.count(".") + (file.name == "__init__.py")
-    tree = next((tree for tree in _trees(sides) if tree.holds(file)), None)
-    if tree is not None:
-        return os.path.relpath(file.parents[levels], tree.root.resolve() / start)
-    src = (side.tree.root / "src" / wrong.module).exists()
-    return os.path.relpath("src" if src else ".", start)
-
-
-def _failed(what: str, todo: str) -> GpurunError:
-    return GpurunError(what, todo, ExitCode.BENCHMARK_FAILED)
+def _packages(search_path: Sequence[str]) -> list[Path]:
+    """The folders of packages among the places where a process looks for modules."""
+    return [path for path in map(Path, dict.fromkeys(search_path)) if path.name in INSTALLED]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpurun.bench.trees.installed_packages import Tree
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.errors import GpurunError
 from gpurun.rundir import FOLDER
 
 
@@ -18,7 +18,7 @@ def copy_needed(patterns: Sequence[str], source: Path, target: Path, tree: Tree)
     Files that `target` has already are of its own commit, and stay. A link stays a link (one that
     leaves the folder is made absolute), so that a large data set need not be copied.
     """
-    files = {}
+    files: dict[Path, Path] = {}
     for pattern in patterns:
         found = list(_matches(pattern, source))
         if not found:
@@ -26,11 +26,8 @@ def copy_needed(patterns: Sequence[str], source: Path, target: Path, tree: Tree)
                 f"[bench] needed: nothing in {source} matches {pattern!r}",
                 "make it, or take it out of needed",
             )
-        for path in found:
-            copy = target / path.relative_to(source)
-            if not os.path.lexists(copy):
-                files[path] = copy
-    _refuse_too_large(list(files), target)
+        copies = {path: target / path.relative_to(source) for path in found}
+        files |= {path: copy for path, copy in copies.items() if not os.path.lexists(copy)}
     for path, copy in files.items():
         if os.path.lexists(copy):  # behind a link that was copied just now
             continue
@@ -66,17 +63,6 @@ def _matches(pattern: str, source: Path) -> Iterator[Path]:
             names[:] = [name for name in names if name not in (FOLDER, ".git")]
             linked = [name for name in names if os.path.islink(os.path.join(place, name))]
             yield from (Path(place, name) for name in (*linked, *files))
-
-
-def _refuse_too_large(files: Sequence[Path], target: Path) -> None:
-    size = sum(path.lstat().st_size for path in files)
-    free = shutil.disk_usage(target).free
-    if size > free:
-        raise GpurunError(
-            f"[bench] needed: {size >> 20} MiB to copy and {free >> 20} MiB free at {target}",
-            "put a link to the data there instead: links are copied as links",
-            ExitCode.BENCHMARK_FAILED,
-        )
 
 
 def _link_target(link: Path, source: Path) -> str:

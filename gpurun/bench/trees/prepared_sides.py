@@ -13,9 +13,8 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import Repository, short, without_redirection
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.needed_files import copy_needed
-from gpurun.bench.trees.setup_command import run_setup
-from gpurun.bench.trees.virtual_environment import activated, make_environment
-from gpurun.bench.trees.worktrees import checked_out
+from gpurun.bench.trees.side_setup import activated, make_environment, run_setup
+from gpurun.bench.trees.worktrees import WORKTREES, checked_out
 from gpurun.errors import GpurunError
 from gpurun.records.script_arguments import masked_text
 from gpurun.records.spec import Trees
@@ -87,26 +86,9 @@ def compared_sides(
     current: str | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Sides]:
-    """The commit `baseline` and the user's working tree (or the commit `current`), set up.
-
-    `home`: the folder of records; worktrees are made in it and removed at the end of the block.
-    `logs`: the folder for the output of the setup commands. `tell` hears what takes its time.
-    `GpurunError` where a side cannot be made; `SetupFailed` where its setup command fails.
-    """
-    root = _root(repository, benchmark)
-    with ExitStack() as stack:
-        older = stack.enter_context(checked_out(repository, baseline, home))
-        users = Tree(root, (older.place.parent,))
-        places = [(BASELINE, baseline, Tree(older.tree))]
-        notes = older.notes
-        if current is None:
-            places.append((CURRENT, repository.head(), users))
-        else:
-            newer = stack.enter_context(checked_out(repository, current, home))
-            places.append((CURRENT, current, Tree(newer.tree)))
-            notes += newer.notes
-        sides = [_made(*place, users, older.place, benchmark) for place in places]
-        _set_up(sides, users, benchmark, logs, tell)
+    """The commit `baseline` and the user's working tree (or the commit `current`), set up."""
+    both = ((BASELINE, baseline), (CURRENT, current))
+    with _prepared(repository, both, home, benchmark, logs, tell) as (sides, users, notes):
         yield Sides(sides[0], sides[1], users, notes)
 
 
@@ -123,29 +105,45 @@ def single_side(
 
     The side is named by the short form of its commit.
     """
-    root = _root(repository, benchmark)
-    with checked_out(repository, commit, home) as checkout:
-        users = Tree(root, (checkout.place.parent,))
-        tree = Tree(checkout.tree)
-        side = _made(short(commit), commit, tree, users, checkout.place, benchmark)
-        _set_up([side], users, benchmark, logs, tell)
-        yield Sides(side, side, users, checkout.notes)
+    one = ((short(commit), commit),)
+    with _prepared(repository, one, home, benchmark, logs, tell) as (sides, users, notes):
+        yield Sides(sides[0], sides[0], users, notes)
 
 
-def _source(benchmark: Benchmark, users: Tree) -> Path:
-    """The folder of `setup` and `needed` in the user's tree."""
-    base = (benchmark.base or benchmark.folder).resolve()
-    return base if base.is_relative_to(users.root) else benchmark.folder.resolve()
+@contextmanager
+def _prepared(
+    repository: Repository,
+    commits: Sequence[tuple[str, str | None]],
+    home: Path,
+    benchmark: Benchmark,
+    logs: Path,
+    tell: Callable[[str], None],
+) -> Iterator[tuple[list[Side], Tree, tuple[str, ...]]]:
+    """A side for each name and commit (None: the user's tree), the user's tree, and notes.
 
-
-def _root(repository: Repository, benchmark: Benchmark) -> Path:
+    `home`: the folder of records; worktrees are made in it and removed at the end of the block.
+    `logs`: the folder for the output of the setup commands. `tell` hears what takes its time.
+    `GpurunError` where a side cannot be made, or its setup command fails.
+    """
     root = repository.root.resolve()
     if not benchmark.folder.resolve().is_relative_to(root):
         raise GpurunError(
             f"{benchmark.folder} is not in the repository {root}",
             "keep gpurun.toml and the script in the repository that is compared",
         )
-    return root
+    users, sides, places = Tree(root, (home.resolve() / WORKTREES,)), [], []
+    notes: tuple[str, ...] = ()
+    with ExitStack() as stack:
+        for name, commit in commits:
+            tree = users
+            if commit is not None:
+                checkout = stack.enter_context(checked_out(repository, commit, home))
+                tree, notes = Tree(checkout.tree), (*notes, *checkout.notes)
+                places.append(checkout.tree.parent)
+            commit = commit or repository.head()
+            sides.append(_made(name, commit, tree, users, places[0], benchmark))
+        _set_up(sides, users, benchmark, logs, tell)
+        yield sides, users, notes
 
 
 def _set_up(
@@ -155,19 +153,19 @@ def _set_up(
     logs: Path,
     tell: Callable[[str], None],
 ) -> None:
+    """Bring needed files and run the setup command, in the folder of the configuration."""
+    base = (benchmark.base or benchmark.folder).resolve()
+    source = base if base.is_relative_to(users.root) else benchmark.folder.resolve()
     for side in sides:
         if side.tree != users and benchmark.needed:
-            source = _source(benchmark, users)
             target = _same_folder(side.tree, users, source)
             copy_needed(benchmark.needed, source, target, side.tree)
-    if benchmark.setup is None:
-        return
-    words = benchmark.setup.split()
-    for side in sides:
-        tell(masked_text(f"setup of the {side.name} side: {benchmark.setup}", words))
-        folder = _same_folder(side.tree, users, _source(benchmark, users))
+    for side in sides if benchmark.setup is not None else ():
+        words = f"setup of the {side.name} side: {benchmark.setup}"
+        tell(masked_text(words, (benchmark.setup or "").split()))
+        folder = _same_folder(side.tree, users, source)
         variables = {**side.variables, "PWD": str(folder)}
-        run_setup(benchmark.setup, side.name, folder, variables, logs)
+        run_setup(benchmark.setup or "", side.name, folder, variables, logs)
 
 
 def _same_folder(tree: Tree, users: Tree, folder: Path) -> Path:
@@ -202,13 +200,14 @@ def _made(
 
 def _moved(variables: dict[str, str], users: Tree, tree: Tree) -> dict[str, str]:
     """The variables with a PYTHONPATH that names the user's tree naming the side's instead."""
+
+    def moved(word: str) -> str:
+        if not os.path.isabs(word) or not users.holds(word):
+            return word
+        same = tree.root / Path(os.path.realpath(word)).relative_to(users.root)
+        return str(same) if same.is_dir() else word
+
     words = variables.get("PYTHONPATH", "").split(os.pathsep)
-    moved = [_moved_path(word, users, tree) for word in words]
-    return {**variables, "PYTHONPATH": os.pathsep.join(moved)} if any(moved) else variables
-
-
-def _moved_path(word: str, users: Tree, tree: Tree) -> str:
-    if not os.path.isabs(word) or not users.holds(word):
-        return word
-    same = tree.root / Path(os.path.realpath(word)).relative_to(users.root)
-    return str(same) if same.is_dir() else word
+    return (
+        {**variables, "PYTHONPATH": os.pathsep.join(map(moved, words))} if any(words) else variables
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpurun.bench.trees.git import Repository, failure, run_git, short
+from gpurun.bench.trees.git import Repository, call_git, run_git, short
 from gpurun.errors import ExitCode, GpurunError
 
 SUBMODULE = "160000"
@@ -76,16 +76,10 @@ def _source(users: Path, module: Path) -> Path | None:
 
 def _borrow(source: Path, target: Path, commit: str) -> None:
     """A repository in `target` with `commit` checked out and the objects of `source`."""
-    _call(target.parent, "init", "--quiet", "--template=", os.fspath(target))
+    call_git(target.parent, "init", "--quiet", "--template=", os.fspath(target))
     own = target / ".git"
     (own / "objects" / "info").mkdir(exist_ok=True)
     (own / "objects" / "info" / "alternates").write_bytes(os.fsencode(source / "objects") + b"\n")
     if (source / "shallow").exists():
         (own / "shallow").write_bytes((source / "shallow").read_bytes())
-    _call(target, "checkout", "--quiet", "--detach", commit)
-
-
-def _call(folder: Path, *words: str) -> None:
-    done = run_git(folder, *words)
-    if done.returncode:
-        raise failure(words, done.stderr)
+    call_git(target, "checkout", "--quiet", "--detach", commit)

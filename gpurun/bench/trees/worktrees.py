@@ -13,6 +13,7 @@ the commit. Missing objects are then fetched, or git says that it cannot.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -21,27 +22,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.bench.trees import submodules
-from gpurun.bench.trees.folder_locks import abandoned, alone_with, claimed
 from gpurun.bench.trees.git import NOT_INSTALLED, Repository, failure, run_git
-from gpurun.errors import GpurunError, say
-from gpurun.isolation.folder_removal import MARK, discard, is_marked, mark
+from gpurun.errors import GpurunError
+from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.rundir import own_folder
 
 WORKTREES = "worktrees"
-TRIES, BETWEEN_TRIES = 3, 0.2
-"""Attempts to remove a worktree, and the seconds between them."""
 
 
 @dataclass(frozen=True)
 class Checkout:
-    """A commit checked out in `tree`. `place` is the folder around it, which goes with it.
+    """A commit checked out in `tree`; the folder around it goes with it.
 
     `notes`: what of the commit is not there, and why.
     """
 
-    commit: str
     tree: Path
-    place: Path
     notes: tuple[str, ...] = ()
 
 
@@ -52,36 +48,40 @@ def checked_out(repository: Repository, commit: str, home: Path) -> Iterator[Che
     Worktrees that killed processes left there are removed first. Several processes may do this in
     one repository at once.
     """
-    sides = own_folder(home.resolve(), WORKTREES)
-    remove_abandoned(sides)
-    place = sides / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
-    with claimed(place, repository.common):
-        place.mkdir()
-        mark(place)
-        try:
-            tree = place / (repository.root.name or "tree")
-            _add(repository, tree, commit)
-            notes = submodules.check_out(repository, tree)
-            yield Checkout(commit, tree, place, notes)
-        finally:
-            _remove(place, repository.common)
+    places = own_folder(home.resolve(), WORKTREES)
+    remove_abandoned(places)
+    place = places / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+    tree = place / (repository.root.name or "tree")
+    held: list[int] = []
+    try:
+        with _alone_with(places):
+            place.mkdir()
+            held.append(hold(place))
+            mark(place)
+        with _alone_with(repository.common) as lock:
+            _forget(repository.common, places, lock)
+            _add(repository, tree, commit, (*held, lock))
+        yield Checkout(tree, submodules.check_out(repository, tree))
+    finally:
+        discard(place)
+        for handle in held:
+            os.close(handle)
+        with _alone_with(repository.common) as lock:
+            _forget(repository.common, places, lock)
 
 
-def remove_abandoned(sides: Path) -> None:
+def remove_abandoned(places: Path) -> None:
     """Remove the worktrees of processes that are gone, and of no other."""
-    with abandoned(sides) as left:
-        for place, common in left:
-            if is_marked(place):
-                _remove(place, common)
-            else:  # the process was killed before it had marked it, or somebody else made it
-                with suppress(OSError):
-                    place.rmdir()
+    with _alone_with(places):
+        for place in places.iterdir():
+            discard_abandoned(place, [place])
+            with suppress(OSError):  # the process was killed before it had marked it
+                place.rmdir()
 
 
-def _add(repository: Repository, tree: Path, commit: str) -> None:
+def _add(repository: Repository, tree: Path, commit: str, locks: tuple[int, ...]) -> None:
     words = ("worktree", "add", "--quiet", "--detach", "--lock", "--no-checkout")
-    with alone_with(repository.common) as locks:
-        done = run_git(repository.root, *words, os.fspath(tree), commit, locks=locks)
+    done = run_git(repository.root, *words, os.fspath(tree), commit, locks=locks)
     if done.returncode == 0:
         done = run_git(tree, "reset", "--hard", "--quiet")
     if done.returncode == 0:
@@ -95,38 +95,30 @@ def _add(repository: Repository, tree: Path, commit: str) -> None:
     raise failure(words[:2], done.stderr)
 
 
-def _remove(place: Path, common: Path) -> None:
-    """The files first: git then drops what it knows of the trees, whatever state those were in.
+def _forget(common: Path, places: Path, lock: int) -> None:
+    """Have the repository forget its worktrees in `places` whose folder is gone.
 
-    The folder itself goes last: while it is there, an interrupted removal is taken up again.
+    `git worktree list` names one a line, and a name may hold a line break: so git's files are read.
     """
-    if not place.exists():
-        return
-    listed = False
-    for _ in range(TRIES):  # what a command of the user's left running may write there still
-        for content in place.iterdir():
-            if content.name != MARK:
-                discard(content)
-        with alone_with(common) as locks:
-            for tree in (tree for tree in _known(common) if tree.parent == place):
-                words = ("worktree", "remove", "--force", "--force", os.fspath(tree))
-                run_git(common, *words, locks=locks)
-            listed = any(tree.parent == place for tree in _known(common))
-        if not listed:
-            break
-        time.sleep(BETWEEN_TRIES)
-    if not listed:
-        discard(place)
-    if place.exists():
-        say(f"{place} could not be removed; the next comparison tries again")
+    for link in common.glob("worktrees/*/gitdir"):
+        text = os.fsdecode(link.read_bytes()).rstrip("\n")
+        tree = Path(os.path.normpath(link.parent / text)).parent
+        if tree.parent.parent == places and not os.path.lexists(tree.parent):
+            words = ("worktree", "remove", "--force", "--force", os.fspath(tree))
+            run_git(common, *words, locks=(lock,))
 
 
-def _known(common: Path) -> list[Path]:
-    """The worktrees that the repository knows; none where it is gone itself.
+@contextmanager
+def _alone_with(folder: Path) -> Iterator[int]:
+    """Have no other comparison in such a block with `folder`: that of worktrees, or a git folder.
 
-    `git worktree list` names one a line, and a name may hold a line break.
+    git's own commands on worktrees trip over one that is being made or removed beside them. A child
+    that is given the open file that this yields is in the block until its own end, too.
     """
-    named = [
-        (one.parent, os.fsdecode(one.read_bytes())) for one in common.glob("worktrees/*/gitdir")
-    ]
-    return [Path(os.path.normpath(own / text.rstrip("\n"))).parent for own, text in named]
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield handle
+    finally:
+        os.close(handle)

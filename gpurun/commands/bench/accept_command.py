@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpurun.arguments.bench_subcommand_flags import parse_accept
 from gpurun.arguments.options import AcceptOptions
-from gpurun.bench.history.branch import BASELINES
+from gpurun.bench.history.branch import PURPOSES
 from gpurun.bench.history.measured_records import series_key
 from gpurun.bench.store import open_store
 from gpurun.bench.trees.git import Repository, open_repository, short
@@ -112,7 +112,7 @@ def _of_head(
     """The newest record of HEAD for each benchmark, fingerprint and workload."""
     assert repository is not None
     head = repository.head()
-    records = [r for r in store.query(name, purposes=BASELINES) if r.commit == head]
+    records = [r for r in store.query(name, purposes=PURPOSES) if r.commit == head]
     good = [record for record in records if _fault(record) is None]
     newest = {series_key(record): record for record in sorted(good, key=_moment)}
     if newest:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 from gpurun.arguments.bench_flags import parse_bench
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import BenchOptions
+from gpurun.bench.benchmark_launcher import isolation
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.compare_commits import CompareRequest, compare, not_compared
 from gpurun.bench.compare.compare_settings import compare_settings, read_settings
-from gpurun.bench.compare.compare_with_history import compare_with_history
-from gpurun.bench.history.accepted_baselines import with_accepted
+from gpurun.bench.compare.compare_with_records import compare_with_history
+from gpurun.bench.history.past_records import with_accepted
 from gpurun.bench.record_of_launches import Version, keep, version_here
-from gpurun.bench.records_of_tuning import tuned_note
 from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store import open_store
 from gpurun.bench.tracker_formats import tracked_records
@@ -29,7 +29,6 @@ from gpurun.commands.bench.judge_results import judge_results
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.errors import ExitCode
-from gpurun.isolation.available_modes import require
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
@@ -144,15 +143,9 @@ def _of_commits(store: BenchmarkStore, options: BenchOptions) -> How:
         benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard
     ) -> Comparison:
         if options.from_history:
-            found = compare_with_history(benchmark, asked, store, options.launches, interruption)
-        else:
-            found = compare(benchmark, asked, interruption)
-            found = with_accepted(found, store, benchmark.folder, asked.tell)
-        note = tuned_note(store, benchmark)
-        if note is not None:
-            asked.tell(note)
-            found = replace(found, notes=(*found.notes, note))
-        return found
+            return compare_with_history(benchmark, asked, store, options.launches, interruption)
+        found = compare(benchmark, asked, interruption)
+        return with_accepted(found, store, benchmark.folder, asked.tell)
 
     return compared
 
@@ -198,9 +191,7 @@ def _measure(
     tell = teller(options.quiet)
     records: list[BenchmarkRecord] = []
     for benchmark in wanted:
-        mode, imperfection = require(benchmark.folder, in_place=options.trials_in_place)
-        if imperfection:
-            tell(imperfection)
+        mode = isolation(benchmark.folder, options.trials_in_place, tell)
         count = options.launches or DEFAULT_LAUNCHES
         version = versions[benchmark.name]
         record = measure(benchmark, new_run(home), mode, count, tell, version)

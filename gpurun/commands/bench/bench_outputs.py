@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpurun.arguments.options import BenchOptions
-from gpurun.bench.compare.comparison_document import worst_with_others
+from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.tracker_formats import TRACKERS, Tracked, tracked
+from gpurun.bench.unfinished import worst_with_others
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import attempt, emit_json, emit_text, say
 from gpurun.records.bench.comparison import Comparison
@@ -44,7 +45,7 @@ def _append(path: Path, text: str) -> None:
 
 def conclude(documents: Sequence[Comparison], options: BenchOptions) -> int:
     """Write what was asked for, and the closing line; the exit code."""
-    found = worst_with_others(documents)
+    found = worst_with_others(documents, severity)
     code = found.exit_code  # a signal after the last comparison changes nothing that is known
     emit_json(options.json, to_json(found))
     emit_markdown(options.markdown, comparison_markdown(found))

@@ -7,10 +7,10 @@ import time
 
 from gpurun.arguments.bench_subcommand_flags import parse_bisect
 from gpurun.arguments.options import BisectOptions
-from gpurun.bench.bisect.bisect_document import worst_with_others
 from gpurun.bench.bisect.bisect_runner import BisectRequest, bisect, not_searched
-from gpurun.bench.bisect.culprit_search import SearchPlan
+from gpurun.bench.bisect.culprit_search import SearchPlan, severity
 from gpurun.bench.store import open_store
+from gpurun.bench.unfinished import worst_with_others
 from gpurun.commands.bench.bench_outputs import SUMMARY_VARIABLE, emit_markdown
 from gpurun.commands.bench.chosen_benchmarks import chosen, records_home
 from gpurun.commands.bench.each_benchmark import of_each
@@ -73,7 +73,7 @@ def bisect_command(argv: list[str]) -> int:
             shown=lambda found: _shown(found, options),
             tell=search.tell,
         )
-        found = worst_with_others(documents)
+        found = worst_with_others(documents, severity)
         emit_json(options.json, to_json(found))
         emit_markdown(options.markdown, bisection_markdown(found))
         print_verdict(

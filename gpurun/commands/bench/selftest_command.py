@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import replace
 
 from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, parse_selftest
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.compare.compare_commits import CompareRequest
-from gpurun.bench.selftest.selftest_runner import not_tried, selftest
+from gpurun.bench.gate_selftest import not_tried, selftest
 from gpurun.bench.store import open_store
+from gpurun.bench.unfinished import worst_with_others
 from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.verdict_line import print_verdict
@@ -73,8 +73,7 @@ def run_selftest(argv: list[str]) -> int:
             shown=lambda found: _shown(found, options),
             tell=asked.tell,
         )
-        worst = min(documents, key=lambda one: WORST_FIRST.index(one.verdict))
-        found = replace(worst, others=tuple(one for one in documents if one is not worst))
+        found = worst_with_others(documents, lambda one: WORST_FIRST.index(one.verdict))
         emit_json(options.json, to_json(found))
         answers = {part.part: part.answer for part in found.parts}
         pairs = sum(part.comparison.pairs for part in found.parts)

@@ -35,7 +35,6 @@ class Attention(Knob):
     order: ClassVar[int] = 21
     likely: ClassVar[bool] = True
     acts_on: ClassVar[str] = "model"
-    startup_seconds: ClassVar[float] = 6.0
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Where attention written by hand was seen in the backward graph of a root."""

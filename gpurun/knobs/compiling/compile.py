@@ -12,17 +12,9 @@ from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
 MODES = ("default", *GRAPH_MODES)
-SECONDS_A_MODULE = 0.3
-MOST_SECONDS = 120.0
 ON_A_GPU = ("reduce-overhead", "default", "max-autotune")
 BUSY_PERCENT = 80.0
 """A GPU so busy does not wait for the host: what graphs copy is then more than what they save."""
-FEW_CORES, ON_FEW_CORES = 4, 2.0
-"""With fewer cores kernels wait for one another's compilers: 25 to 30 s for 7 modules on two."""
-
-TWICE = 2.0
-"""Where shapes change torch compiles for the first ones, and then for any."""
-
 BY_ITSELF = "the script compiles by itself"
 COPIES_MODEL = "DataParallel calls copies of the model, which do not stay compiled"
 CANNOT_TWICE = "create_graph=True: torch.compile supports no double backward"
@@ -57,7 +49,6 @@ class Compile(Knob):
     choices: ClassVar[tuple[str, ...]] = MODES
     order: ClassVar[int] = 22
     acts_on: ClassVar[str] = "model"
-    startup_seconds: ClassVar[float] = 10.0
     early_imports: ClassVar[tuple[str, ...]] = ("torch._functorch.aot_autograd",)
     """Not the inductor: its import starts a process for each core."""
 
@@ -84,16 +75,6 @@ class Compile(Knob):
     def is_likely(self, facts: Facts) -> bool:
         """With CUDA graphs: few launches are what half precision and fused kernels wait for."""
         return _takes_graphs(facts)
-
-    def seconds_to_start(self, facts: Facts) -> float:
-        """By the number of submodules: an H200's host took 13 s for 7 of them, 60 s for 160."""
-        modules = sum(sum(root.module_types.values()) for root in facts.roots)
-        seconds = self.startup_seconds + SECONDS_A_MODULE * modules
-        if facts.machine.cores < FEW_CORES:
-            seconds *= ON_FEW_CORES
-        if CHANGING_SHAPES in facts.traits:
-            seconds *= TWICE
-        return min(seconds, MOST_SECONDS)
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Compile each root when it is found."""

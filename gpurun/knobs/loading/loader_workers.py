@@ -62,7 +62,6 @@ class LoaderWorkers(Knob):
     answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 10
-    reorders_samples: ClassVar[bool] = True
 
     def is_likely(self, facts: Facts) -> bool:
         """Unless the workers take the model's cores, and the wait is a small part of the step.

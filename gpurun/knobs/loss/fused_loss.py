@@ -36,7 +36,6 @@ class FusedLoss(Knob):
     order: ClassVar[int] = 41
     acts_on: ClassVar[str] = "model"
     likely: ClassVar[bool] = True
-    startup_seconds: ClassVar[float] = 8.0
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """On top of autocast; how large the outputs are is seen when it runs."""

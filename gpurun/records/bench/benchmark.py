@@ -31,7 +31,7 @@ MOST = 2**63 - 1
 
 class BenchmarkPurpose(enum.Enum):
     """The purpose of a benchmark's run: a search or a planted slow-down does not belong to a
-    history."""
+    history. "optimize" stands in records of earlier versions."""
 
     BENCH = "bench"
     COMPARE = "compare"

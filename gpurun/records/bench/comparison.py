@@ -63,14 +63,13 @@ class PairMethod:
     `live`: both sides of a pair took turns of a few steps, one frozen while the other trained. Else
     they were launched one after the other, and `why_in_turn` gives the reason. `prior_sd`: the
     assumed standard deviation of ln(ratio of speeds) between pairs of equal launches
-    (`gpurun/pairs/priors.py`). `prior_pairs`: the number of pairs that it counts as. `pair_sd`: the
-    same as this comparison's own pairs updated it; None before the first look.
+    (`gpurun/pairs/estimate.py`), which counts as one pair. `pair_sd`: the same as this comparison's
+    own pairs updated it; None before the first look.
     """
 
     live: bool
     why_in_turn: str | None
     prior_sd: float | None = None
-    prior_pairs: int | None = None
     pair_sd: float | None = None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpurun.formatting.one_line import one_line
 from gpurun.report.page.svg_elements import WIDTH, element, svg_picture, text
@@ -18,11 +18,11 @@ NAME_LENGTH = 38
 
 @dataclass(frozen=True)
 class Bar:
-    """A row. `value`: None where there is no bar to draw. `bounds`: its interval, a thin line."""
+    """A row. `bounds`: the interval of its value, a thin line."""
 
     name: str
     told: str
-    value: float | None
+    value: float
     bounds: tuple[float, float] | None = None
     strong: bool = False
 
@@ -32,21 +32,17 @@ def bar_chart(title: str, bars: Sequence[Bar], mark: float | None = None) -> str
 
     A value that is not finite has no bar.
     """
-    bars = [bar if _drawable(bar) else replace(bar, value=None, bounds=None) for bar in bars]
-    reach = [b.value or 0.0 for b in bars] + [b.bounds[1] for b in bars if b.bounds]
+    drawable = [bar for bar in bars if all(map(math.isfinite, (bar.value, *(bar.bounds or ()))))]
+    reach = [x for bar in drawable for x in (bar.value, *(bar.bounds or ()))]
     scale = WIDTH / (max([*reach, mark or 0.0]) or 1.0)
     drawn, y = [text(title, 0, 15, "h")], TITLE
     for bar in bars:
         drawn += _words(bar, y)
-        if bar.value is not None:
-            drawn += _bar(bar, bar.value, y + WORDS, scale)
+        if bar in drawable:
+            drawn += _bar(bar, y + WORDS, scale)
             drawn += [] if mark is None else [_mark(min(mark * scale, WIDTH - 1), y + WORDS)]
-        y += WORDS if bar.value is None else ROW
+        y += ROW if bar in drawable else WORDS
     return svg_picture(title, y, drawn)
-
-
-def _drawable(bar: Bar) -> bool:
-    return all(map(math.isfinite, (bar.value or 0.0, *(bar.bounds or ()))))
 
 
 def _words(bar: Bar, y: float) -> list[str]:
@@ -55,8 +51,8 @@ def _words(bar: Bar, y: float) -> list[str]:
     return [text(name, 0, y + 16, kind), text(bar.told, WIDTH, y + 16, kind, "end")]
 
 
-def _bar(bar: Bar, value: float, y: float, scale: float) -> list[str]:
-    drawn = [_rectangle(0, y, value * scale, "f1" if bar.strong else "f0")]
+def _bar(bar: Bar, y: float, scale: float) -> list[str]:
+    drawn = [_rectangle(0, y, bar.value * scale, "f1" if bar.strong else "f0")]
     if bar.bounds is not None:
         (low, high), middle = bar.bounds, y + BAR / 2
         line = element("line", x1=low * scale, x2=high * scale, y1=middle, y2=middle, class_="w")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 
-from gpurun.formatting.knob_text import knob_change
-from gpurun.formatting.number_text import count, duration, milliseconds, number, percent, times
+from gpurun.formatting.knob_text import knobs_text
+from gpurun.formatting.number_text import count, milliseconds, number, percent, times
 from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.records.scaling import ScalingReport
 from gpurun.records.tuning import APPLICABLE, TuningReport
 from gpurun.report.comparison_text import verdict_line
+from gpurun.report.ladder import WITHOUT_TRIALS, spent_sentence, stage_name
 from gpurun.report.page.figure_table import figure_grid
 from gpurun.report.page.page_blocks import Block, Bullets, Code, Paragraph, Section, Table
 from gpurun.report.page.run_contents import RunContents
@@ -44,21 +45,18 @@ def headline_section(contents: RunContents) -> Section:
 def _of_tuning(report: TuningReport) -> list[Block]:
     blocks: list[Block] = [Paragraph(verdict_sentence(report), strong=True)]
     if report.chosen is not None and report.chosen.knobs:
-        effects = {row.knob: row.effect for row in report.ladder}
-        changes = [
-            f"{knob_change(knob, value)}{f' ({effects[knob]})' if knob in effects else ''}"
-            for knob, value in report.chosen.knobs.items()
-        ]
-        blocks += [Paragraph("Changed, with the effect of each:"), Bullets(tuple(changes))]
+        changes = tuple(
+            f"{stage_name(row).removeprefix('+ ')}: {knobs_text(row.changes)} ({row.effect})"
+            for row in report.ladder
+            if row.kept and row.changes
+        )
+        blocks += [Paragraph("Changed, with the effect:"), Bullets(changes)]
     told = [*remarks(report), *(line.strip() for line in larger_batch_sentences(report))]
     if told:
         blocks += [Paragraph("Also measured:"), Bullets(tuple(told))]
     if report.verdict in APPLICABLE and report.invocation:
-        words = "With these settings, without trials:"
-        blocks.append(Code(words, shlex.join(report.invocation)))
-    spent = f"{count(len(report.trials), 'trial')} in {duration(report.tuning_seconds)}"
-    isolation = f", isolation: {report.isolation}" if report.isolation else ""
-    return [*blocks, Paragraph(f"{spent}{isolation}.")]
+        blocks.append(Code(WITHOUT_TRIALS.capitalize(), shlex.join(report.invocation)))
+    return [*blocks, Paragraph(f"{spent_sentence(report)}.")]
 
 
 def _of_scaling(report: ScalingReport) -> list[Block]:

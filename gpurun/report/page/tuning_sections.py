@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpurun.formatting.knob_text import knob_change, knobs_text
+from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import (
     byte_size,
     count,
@@ -17,12 +17,21 @@ from gpurun.formatting.number_text import (
 from gpurun.records.tuning import (
     PROVEN,
     Ceilings,
-    LadderRow,
     LossCurves,
     TrialRecord,
     TuningReport,
 )
-from gpurun.report.ladder import CHOSEN, ladder_grid, rejection_line, rejections_on_the_way
+from gpurun.report.ladder import (
+    ALL,
+    AS_IT_IS,
+    NOT_KEPT,
+    PROOF,
+    ladder_grid,
+    ladder_rows,
+    not_kept,
+    rejection_line,
+    rejections_on_the_way,
+)
 from gpurun.report.page.bar_chart import Bar, bar_chart
 from gpurun.report.page.line_chart import Line, line_chart
 from gpurun.report.page.page_blocks import Block, Bullets, Paragraph, Picture, Section, Table
@@ -43,6 +52,7 @@ _TRIAL_COLUMNS = (
 )
 
 
+GAINS = "Gain over the script as it is, by stage"
 _REJECTED = "Loss by step of a rejected change"
 _LOWEST, _HIGHEST = "lowest of all baseline trials", "highest of all baseline trials"
 
@@ -90,38 +100,36 @@ def _trial_row(trial: TrialRecord) -> tuple[str, ...]:
 
 def _ladder(report: TuningReport) -> Section:
     blocks: list[Block] = []
-    picture = ladder_picture(report)
-    if picture is not None:
-        blocks.append(picture)
-    blocks.append(Table(ladder_grid(report)))
+    if bars := ladder_bars(report):
+        sentence = "The dashed mark is ×1.00. The table has the same figures."
+        blocks.append(Picture(bar_chart(GAINS, bars, mark=1.0), sentence))
+    if (grid := ladder_grid(report)).rows:
+        blocks.append(Table(grid))
     if report.verdict in PROVEN:
         blocks.append(
-            Paragraph(
-                "The gain of a change compares all that is kept with the same settings without it. "
-                "Only the last row is proven."
-            )
+            Paragraph("A row is what one launch says, with all changes above it. The proof counts.")
         )
+    if others := not_kept(report):
+        blocks += [Paragraph(NOT_KEPT.capitalize()), Bullets(tuple(others))]
     return Section("Ladder", tuple(blocks))
 
 
-def ladder_picture(report: TuningReport) -> Picture | None:
-    """The measured gains as bars; None where no speedup was proven."""
-    whole, rows = report.speedup, [row for row in report.ladder if row.kept]
-    if whole is None or report.verdict != "faster":
-        return None
-    bounds = report.speedup_confidence_interval
-    within = interval(bounds)
-    bars = [Bar(ladder_grid(report).rows[0][0], factor(1.0), 1.0), *map(_bar, rows)]
-    told = f"{factor(whole)}{f' ({within})' if within else ''}"
-    bars.append(Bar(CHOSEN, told, whole, bounds if within else None, strong=True))
-    title = "Gain of each change that is kept (factor of throughput)"
-    sentence = "The dashed mark is ×1.00. The table has the same figures."
-    return Picture(bar_chart(title, bars, mark=1.0), sentence)
+def ladder_bars(report: TuningReport) -> list[Bar]:
+    """The rows whose gain over the script as it is was measured; none without a proven speedup.
 
-
-def _bar(row: LadderRow) -> Bar:
-    told = "alone: not measured" if row.speedup is None else factor(row.speedup)
-    return Bar(knob_change(row.knob, row.value), told, row.speedup)
+    The proof is the bar of the last row that is kept.
+    """
+    if report.verdict != "faster":
+        return []
+    bars = []
+    for name, row in ladder_rows(report):
+        gain = 1.0 if row.stage == AS_IT_IS else row.speedup
+        if gain is not None and name != PROOF:
+            within = interval(row.speedup_confidence_interval)
+            told = f"{factor(gain)}{f' ({within})' if within else ''}"
+            bounds = row.speedup_confidence_interval if within else None
+            bars.append(Bar(name, told, gain, bounds, strong=name.endswith(ALL)))
+    return bars
 
 
 def ceilings_picture(ceilings: Ceilings) -> Picture | None:

@@ -8,15 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.formatting.knob_text import knob_change
 from gpurun.formatting.number_text import count, factor, milliseconds
 from gpurun.formatting.one_line import one_line
-from gpurun.records.tuning import LadderRow, TuningReport
-from gpurun.report.ladder import CHOSEN, ladder_grid
+from gpurun.report.page.bar_chart import Bar
 from gpurun.report.page.page_blocks import Page, Paragraph
 from gpurun.report.page.recorded_series import Gauge
 from gpurun.report.page.run_contents import Named, RunContents, names_of
 from gpurun.report.page.step_parts_section import PARTS, step_parts
+from gpurun.report.page.tuning_sections import GAINS, ladder_bars
 from gpurun.report.plots import plot_style
 
 if TYPE_CHECKING:
@@ -77,9 +76,9 @@ def panels_of(runs: Sequence[RunContents]) -> list[Draw]:
         for recording in run.recordings
     ]
     panels: list[Draw] = [
-        partial(_gains, name, run.tuning)
+        partial(_gains, name, bars)
         for name, run in zip(names, runs, strict=True)
-        if run.tuning is not None and run.tuning.verdict == "faster"
+        if run.tuning is not None and (bars := ladder_bars(run.tuning))
     ]
     if parts := step_parts(launches):
         panels.append(partial(_step, parts))
@@ -96,34 +95,24 @@ def panels_of(runs: Sequence[RunContents]) -> list[Draw]:
     return panels + [partial(_gauge, name, gauge) for name, gauge in gauges]
 
 
-def _told(report: TuningReport) -> list[LadderRow]:
-    """The rows whose gain was measured."""
-    return [row for row in report.ladder if row.kept and row.speedup is not None]
-
-
-def _gains(name: str, report: TuningReport, axes: Axes) -> None:
-    """The factor of throughput of each change that is kept, and of all together."""
-    rows = _told(report)
-    base = ladder_grid(report).rows[0][0]
-    names = [base, *(knob_change(row.knob, row.value) for row in rows), CHOSEN]
-    chosen = report.speedup or 1.0
-    values = [1.0, *(row.speedup or 1.0 for row in rows), chosen]
-    colors = [plot_style.MEASURED] * (1 + len(rows)) + [plot_style.BETTER]
-    low, high = report.speedup_confidence_interval or (chosen, chosen)
-    nothing = [0.0] * (1 + len(rows))
-    bars = axes.barh(
-        _short(names),
+def _gains(name: str, bars: Sequence[Bar], axes: Axes) -> None:
+    """The factor of throughput after each stage, with its interval."""
+    values = [bar.value for bar in bars]
+    bounds = [bar.bounds or (v, v) for bar, v in zip(bars, values, strict=True)]
+    errors = [(max(0.0, v - a), max(0.0, b - v)) for v, (a, b) in zip(values, bounds, strict=True)]
+    drawn = axes.barh(
+        _short([bar.name for bar in bars]),
         values,
-        color=colors,
+        color=[plot_style.BETTER if bar.strong else plot_style.MEASURED for bar in bars],
         height=0.6,
-        xerr=[[*nothing, max(0.0, chosen - low)], [*nothing, max(0.0, high - chosen)]],
+        xerr=list(zip(*errors, strict=True)),
         error_kw={"ecolor": plot_style.LEVEL, "elinewidth": 1.5},
     )
-    axes.bar_label(bars, [factor(v) for v in values], padding=3, fontsize=plot_style.SMALL)
+    axes.bar_label(drawn, [factor(v) for v in values], padding=3, fontsize=plot_style.SMALL)
     axes.axvline(1.0, color=plot_style.FAINT, linestyle="--", linewidth=1)
     axes.grid(visible=False)
     axes.invert_yaxis()
-    _title(axes, f"Gain of each change that is kept{f': {name}' if name else ''}")
+    _title(axes, f"{GAINS}{f': {name}' if name else ''}")
 
 
 def _step(parts: Sequence[tuple[str, Sequence[float]]], axes: Axes) -> None:

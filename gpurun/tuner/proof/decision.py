@@ -1,17 +1,17 @@
-"""Decides a tuning: its verdict, the chosen settings, and the rows of the final ladder.
+"""Decides a tuning: its verdict, the chosen settings, and why others are not among them.
 
 Pure functions over what was proven and judged; nothing is launched here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gpurun.records.effects import ALLOW_ALL
-from gpurun.records.tuning import GuardVerdict, LadderRow
-from gpurun.tuner.proof.paired_proof import Finalist
+from gpurun.records.tuning import GuardVerdict
+from gpurun.tuner.proof.finalist import Finalist
 
 BATCH = "batch_size"
 APPLY_TRAINING = f"changes training: apply with {ALLOW_ALL}"
@@ -72,36 +72,17 @@ def decide(
     return Decision("no_gain", None, candidates[0] if candidates else None)
 
 
-def final_ladder(
-    rows: Sequence[LadderRow],
-    decision: Decision,
-    objections: Mapping[str, str],
-    larger: Finalist | None,
-    base: Mapping[str, Any],
-) -> tuple[LadderRow, ...]:
-    """The ladder with `kept` meaning: among the chosen settings. `rows` say what the search kept.
+def reasons_left_out(
+    settings: Mapping[str, Any], decision: Decision, objections: Mapping[str, str]
+) -> dict[str, str]:
+    """By knob, why settings that the search kept are not chosen: of those alone that are not.
 
-    `objections`: by knob, why a setting that the search kept was dropped later. `base`: settings
-    that stay although nothing was proven, since the script does not fit without them.
+    `objections`: by knob, what speaks against it alone.
     """
-    settings = decision.winner.finalist.settings if decision.winner is not None else base
-    return tuple(
-        row if not row.kept else _final_row(row, settings, decision, objections, larger)
-        for row in rows
-    )
-
-
-def _final_row(
-    row: LadderRow,
-    settings: Mapping[str, Any],
-    decision: Decision,
-    objections: Mapping[str, str],
-    larger: Finalist | None,
-) -> LadderRow:
-    if row.knob in settings and settings[row.knob] == row.value:
-        return row
-    if row.knob == BATCH:
-        reason = APPLY_TRAINING if larger is not None else "no faster in the proof"
-        return replace(row, kept=False, reason=objections.get(BATCH, reason))
+    chosen = decision.winner.finalist.settings if decision.winner is not None else {}
     default = decision.shown.objection if decision.shown is not None else "not proven"
-    return replace(row, kept=False, reason=objections.get(row.knob, default))
+    return {
+        knob: objections.get(knob, default)
+        for knob, value in settings.items()
+        if knob not in chosen or chosen[knob] != value
+    }

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from gpurun.knobs.api import Effect
+from gpurun.pairs.gain import LEAST_GAIN
 from gpurun.records.tuning import Rejection, Unproven
-from gpurun.tuner.proof.decision import APPLY_TRAINING, BATCH, JudgedFinalist, decide, final_ladder
-from gpurun.tuner.proof.paired_proof import Finalist
-from gpurun.tuner.search.screening import SearchState, strongest_effect
+from gpurun.tuner.proof.decision import BATCH, JudgedFinalist, decide, reasons_left_out
+from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.search.changes import strongest_effect
+from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.tuning_findings import TuningFindings
-from gpurun.tuner.tuning_trial import Trial
 
-Prove = Callable[[list[Finalist], Trial], Finalist]
-"""(finalists, a trial of the first of them) → the baseline's side of the rounds."""
+Prove = Callable[[list[Finalist]], Finalist]
+"""Finalists → the baseline's side of their pairs."""
 
 
 @dataclass
@@ -33,7 +34,7 @@ class FinalSelection:
     def settle(
         self, state: SearchState, batch: SearchState | None, before: Unproven | None = None
     ) -> None:
-        """Prove the finalists, judge them, and decide; the ladder then says what became of each.
+        """Prove the finalists, judge them, and decide.
 
         `before`: what an earlier tuning measured of the state's settings.
         """
@@ -48,11 +49,11 @@ class FinalSelection:
         finalists = [finalist for finalist in (chosen, larger) if finalist is not None]
         if Effect.TRAINING in self.allowed:
             finalists.reverse()  # where time is short the first has it: what was consented to
-        baseline = self.prove(finalists, state.best)
+        baseline = self.prove(finalists)
         objections: dict[str, str] = {}
         judged = None if chosen is None else self._judged(baseline, chosen)
         if judged is not None and not judged.accepted:
-            judged = self._fallback(judged, state.best, objections)
+            judged = self._fallback(judged, objections)
         second = self._judged_batch(baseline, objections)
         decision = decide(judged, second, Effect.TRAINING in self.allowed)
         if second is not None and Effect.TRAINING in self.allowed and decision.winner != second:
@@ -64,14 +65,16 @@ class FinalSelection:
         if decision.verdict == "inconclusive" and decision.shown is not None:
             if decision.shown.finalist.may_gain:  # else the next tuning searches anew
                 found.unproven = self._unproven(decision.shown.finalist, state)
-        found.ladder[:] = final_ladder(found.ladder, decision, objections, found.larger, found.base)
+        own = {k: v for k, v in state.settings.items() if k not in found.base}
+        found.left_out = {k: own[k] for k in reasons_left_out(own, decision, objections)}
+        found.objections = objections | reasons_left_out(own, decision, objections)
 
     def _unproven(self, finalist: Finalist, state: SearchState) -> Unproven:
         return Unproven(
             knobs=dict(finalist.settings),
             pairs=tuple(finalist.pairs) if finalist.live else (),
-            errors=tuple(finalist.errors) if finalist.live else (),
-            ladder=tuple(self.findings.ladder),
+            errors=tuple(e for e in finalist.errors if e is not None) if finalist.live else (),
+            ladder=tuple(state.dropped),
             launch_seconds=state.best.record.seconds,
             rounded=any(shown.rounded for shown in self.judge.baselines),
         )
@@ -81,26 +84,36 @@ class FinalSelection:
         found = self.findings
         found.larger = larger = Finalist("larger batch", batch.settings)
         shown = found.baseline
-        objections: dict[str, str] = {}
         try:
-            self._judged_batch(self.prove([larger], batch.best), objections)
+            self._judged_batch(self.prove([larger]), found.objections)
         except BaseException:
             found.larger = None
-            objections[BATCH] = "its proof was not complete"
+            found.objections[BATCH] = "its proof was not complete"
             raise
         finally:
             if shown is not None and shown.results:
                 found.baseline = shown
-            self._without_batch(objections)
 
-    def _without_batch(self, objections: Mapping[str, str]) -> None:
-        """The larger batch is not among what is kept, for this reason."""
-        found = self.findings
-        reason = objections.get(BATCH, APPLY_TRAINING)
-        found.ladder[:] = [
-            replace(row, kept=False, reason=reason) if row.knob == BATCH and row.kept else row
-            for row in found.ladder
-        ]
+    def without(self, settings: Mapping[str, Any], why: str) -> bool:
+        """Prove the chosen settings without some of them, which lose; true if it is no slower."""
+        found, baseline = self.findings, self.findings.baseline
+        old = found.chosen
+        assert old is not None
+        self.note(f"proven once more without {', '.join(settings)}: {why}")
+        rest = {k: v for k, v in old.settings.items() if k not in settings}
+        finalist = Finalist("chosen", rest)
+        try:
+            judged = self._judged(self.prove([finalist]), finalist)
+            better = (finalist.look().speedup or 0.0) >= (old.look().speedup or 0.0) / LEAST_GAIN
+        finally:
+            found.baseline = baseline
+        if not (judged.proven and better):
+            self.note("it was not: all stay")
+            return False
+        found.chosen, found.guard = finalist, judged.guard
+        found.left_out |= settings
+        found.objections |= dict.fromkeys(settings, why)
+        return True
 
     def _judged_batch(
         self, baseline: Finalist, objections: dict[str, str]
@@ -123,9 +136,7 @@ class FinalSelection:
             self.findings.rejections.append(Rejection(dict(finalist.settings), guard))
         return JudgedFinalist(finalist, guard)
 
-    def _fallback(
-        self, judged: JudgedFinalist, best: Trial, objections: dict[str, str]
-    ) -> JudgedFinalist:
+    def _fallback(self, judged: JudgedFinalist, objections: dict[str, str]) -> JudgedFinalist:
         """Where the finalist failed: what can be saved of it is its pipeline changes."""
         settings: Mapping[str, Any] = judged.finalist.settings
         self.note(f"the finalist is out: {judged.objection}")
@@ -138,7 +149,7 @@ class FinalSelection:
             return judged
         self.note("proving the pipeline changes alone")
         finalist = Finalist("pipeline only", safe)
-        return self._judged(self.prove([finalist], best), finalist)
+        return self._judged(self.prove([finalist]), finalist)
 
     def _sift_batch(self, objections: dict[str, str]) -> None:
         """Drop a larger batch that failed, gains nothing, or rests on rejected changes."""

@@ -1,39 +1,40 @@
-"""Launches the pairs of a proof, and those that show each change's share."""
+"""The proof: pairs of fresh launches of finalist and baseline until a sequential test settles.
+
+The two launches of a pair share a seed. How a pair is launched is the pair engine's.
+"""
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.pairs.engine import NotLive, Pair, PairEngine
+from gpurun.pairs.engine import NotLive, Pair, PairEngine, PairOutcome, ToldOnce
+from gpurun.pairs.gain import MOST_PAIRS
 from gpurun.pairs.obstacle import MemoryPeaks, live_pair_obstacle
-from gpurun.pairs.pair_outcome import PairOutcome
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import PAIR_SIDES, LadderRow, TrialPurpose
-from gpurun.tuner.proof.paired_proof import Finalist, PairResult, prove
-from gpurun.tuner.time_budget import TimeBudget
+from gpurun.records.tuning import PAIR_SIDES, TrialPurpose
+from gpurun.tuner.phases import Phases
+from gpurun.tuner.proof.finalist import Finalist, PairResult, told
 from gpurun.tuner.trial_length import patience
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from gpurun.tuner.tuning_view import TuningView
 
-LATE_SHARE, LATE_SECONDS = 0.25, 60.0
-"""A live pair may run longer than expected by this part of the budget, and by so much at most,
-whatever is left: nothing can be said of it before it has had its fewest rounds."""
-SHARES_OF_BUDGET = 0.15
-"""The shares may take this part of the budget: the training is waiting."""
+METRICS = {
+    Objective.THROUGHPUT: Metric.THROUGHPUT,
+    Objective.MEMORY: Metric.PEAK_MEMORY,
+    Objective.ENERGY: Metric.ENERGY,
+}
+LATE_SHARE = 0.25
+"""SPEC: a pair that has begun may take this part of the budget more."""
 
 Settings = Mapping[str, Any]
-Companions = Callable[[LadderRow], Sequence[str]]
-TakeShare = Callable[[Settings, Settings], PairResult]
-"""(settings without the change, chosen settings) → their pair, which must be live; `NotLive`."""
 
 
 @dataclass
@@ -46,86 +47,88 @@ class ProofLaunches:
     findings: TuningFindings
     trials: TrialSeries
     view: TuningView
-    timetable: TimeBudget
+    phases: Phases
     objective: Objective
     launch: Callable[[TrialRequest], Trial]
     rule: Callable[[Settings], StopRule]
-    _round_seconds: float = field(init=False, default=0.0)
-    """Expected seconds of a round."""
+    _pair_seconds: dict[str, float] = field(init=False, default_factory=dict)
+    """What the last pair of each finalist took."""
 
-    def prove(self, finalists: list[Finalist], best: Trial) -> Finalist:
-        """Run the rounds; the baseline's side of them. `best`: a trial of the first finalist."""
-        base = self.findings.base
-        baseline = self.findings.baseline = Finalist("baseline", base)
-        if not finalists:
-            return baseline
-        engine = self._engine(self._obstacle_of(finalists))
-        if engine.in_turn:
-            self._decide(f"the proof launches one side after the other: {engine.in_turn}")
+    def __post_init__(self) -> None:
+        self._told = ToldOnce(self._decide)
+        self._engine = PairEngine(
+            self._beside,
+            lambda request: self.launch(request),
+            self._told,
+            late=lambda: self.phases.left < self._engine.seconds,
+            obstacle=lambda first, second: self._obstacle_of(first.settings, second.settings),
+        )
 
-        def take(settings: Settings, number: int, live_only: bool) -> PairResult:
-            live, engine.live_only = not engine.in_turn, live_only
-            pair = self._pair(engine, (base, settings), number, PAIR_SIDES)
-            if live and pair.in_turn:
-                self._decide(f"launches one after the other from here on: {pair.in_turn}")
-            return pair
+    def prove(self, finalists: list[Finalist]) -> Finalist:
+        """Run pairs until every finalist is settled or the time is up; the baseline's side of them.
 
-        def update(line: str) -> None:
-            self.view.proof_update(line)
-            if any(finalist.look().proven for finalist in finalists):
-                self.findings.proof_seconds = self.findings.proof_seconds or self.timetable.spent
-
-        self.timetable.live = not engine.in_turn
-        self._round_seconds = self.timetable.round_of(best)
-        prove(baseline, finalists, take, self._no_room, update, self._round_seconds)
-        if baseline.failure is not None:
-            if not any(one.settled or one.look().proven for one in finalists):
-                raise TuningEnded(
-                    "script_failed", f"the script as it is failed: {baseline.failure}"
-                )
-            why = f"the proof ended early, the script as it is failed: {baseline.failure}"
-            self.findings.reason = why
-            self._decide(why)
+        A pair begins if there is time for what the finalist's last one took, the first one before
+        the end. Where the time is short the first finalist has it.
+        """
+        baseline = self.findings.baseline = Finalist("baseline", self.findings.base)
+        for finalist in finalists:
+            finalist.metric = METRICS[self.objective]
+        for number in range(MOST_PAIRS):
+            ahead = [one for one in finalists if not one.done]
+            if not ahead or baseline.failure is not None:
+                break
+            if len(ahead) > 1 and not self._room(ahead):
+                self._told(f"time is short: it is for {ahead[0].name}")
+                ahead = ahead[:1]
+            if not self._room(ahead):
+                self.view.proof_update("the budget ended before the proof was complete")
+                break
+            if not all(self._round(baseline, finalist, number) for finalist in ahead):
+                break
+        self._check(baseline, finalists)
         return baseline
 
-    def shares(self, best: Trial, companions: Companions) -> None:
-        """Measure what each chosen change is worth, in the rest of the budget."""
-        found = self.findings
-        if found.verdict != "faster" or found.chosen is None or not found.chosen.live:
-            return
-        if not found.chosen.settled:  # a further pair of the proof found no room either
-            self._decide("shares of single changes: not measured: the proof took all of the budget")
-            return
-        if self.objective is not Objective.THROUGHPUT:
-            return
-        end = self.timetable.left - min(
-            self.timetable.left, SHARES_OF_BUDGET * self.timetable.budget
-        )
-        engine, numbers = self._engine(""), itertools.count()
-        engine.live_only = True
+    def _room(self, finalists: Sequence[Finalist]) -> bool:
+        """True if a pair of each fits, by what the last ones took; a first one is begun anyway."""
+        needed = sum(self._pair_seconds.get(finalist.name, 0.0) for finalist in finalists)
+        return self.phases.left > needed
 
-        def take(without: Settings, chosen: Settings) -> PairResult:
-            self.view.note("a pair with and without one change measures its share of the gain")
-            purposes = (TrialPurpose.SHARE, TrialPurpose.SHARE)
-            return self._pair(engine, (without, chosen), next(numbers), purposes)
+    def _round(self, baseline: Finalist, finalist: Finalist, number: int) -> bool:
+        """Take a pair of one finalist; False if the time is up."""
+        try:
+            pair = self._pair((baseline.settings, finalist.settings), number)
+        except NotLive as obstacle:
+            self._decide(f"{finalist.name}: no more pairs, the time is up: {obstacle}")
+            return False
+        self._pair_seconds[finalist.name] = pair.seconds
+        ended = any(t.record.status == "timeout" for t in (pair.baseline, pair.finalist))
+        if ended and self.phases.left <= 0:
+            self.view.proof_update("the budget ended in the middle of a pair")
+            return False
+        ours, theirs = baseline.launched(pair.baseline), finalist.launched(pair.finalist)
+        if ours and theirs:
+            finalist.paired(pair, baseline.rates[-1])
+            self.view.proof_update(told(finalist))
+        if finalist.look().proven:
+            self.findings.proof_seconds = self.findings.proof_seconds or self.phases.spent
+        return True
 
-        why = measure_shares(
-            found.ladder,
-            found.chosen.settings,
-            companions,
-            take,
-            lambda seconds: self.timetable.left - end > seconds,
-            self.timetable.round_of(best),
-        )
-        if why:
-            self._decide(f"shares of single changes: not all measured: {why}")
+    def _check(self, baseline: Finalist, finalists: Sequence[Finalist]) -> None:
+        """Say so where the script as it is failed; the tuning ends unless something is known."""
+        if baseline.failure is None:
+            return
+        if not any(one.settled or one.look().proven for one in finalists):
+            raise TuningEnded("script_failed", f"the script as it is failed: {baseline.failure}")
+        why = f"the proof ended early, the script as it is failed: {baseline.failure}"
+        self.findings.reason = why
+        self._decide(why)
 
     def obstacle(self, base: Settings, facts: Facts, finalists: Sequence[Settings]) -> str:
         """Reason why these finalists cannot be measured live beside the baseline, or ""."""
         if self.trials.in_turn_only:
             return self.trials.in_turn_only
-        if self.objective is Objective.ENERGY:
-            return "turns are too short for a GPU's counter of joules"
+        if self.objective is not Objective.THROUGHPUT:
+            return f"turns do not measure {self.objective.value}"
         alone = [trial for trial in self.trials.trials if not trial.in_turns]
         if any(trial.status == "completed" for trial in alone):
             return "the script is over before a live pair could be measured"
@@ -137,11 +140,11 @@ class ProofLaunches:
         gpu = None if facts.device == "cpu" else facts.machine.gpu_memory_bytes
         return live_pair_obstacle([facts.result], (self._peaks(base), largest), gpu)
 
-    def _obstacle_of(self, finalists: Sequence[Finalist]) -> str:
+    def _obstacle_of(self, base: Settings, settings: Settings) -> str:
         facts = self.findings.facts
         if facts is None:
             return "nothing is known of the script"
-        return self.obstacle(self.findings.base, facts, [one.settings for one in finalists])
+        return self.obstacle(base, facts, [settings])
 
     def _peaks(self, settings: Settings) -> MemoryPeaks:
         """The largest peaks that trials with these settings had; 0 if there was none."""
@@ -153,54 +156,36 @@ class ProofLaunches:
 
     # -- one pair ------------------------------------------------------------------------------
 
-    def _engine(self, in_turn: str) -> PairEngine[TrialRequest, Trial]:
-        return PairEngine(
-            self._beside,
-            self._alone,
-            self._decide,
-            lambda: self._no_room(self._round_seconds),
-            in_turn,
-        )
-
-    def _pair(
-        self,
-        engine: PairEngine[TrialRequest, Trial],
-        both: tuple[Settings, Settings],
-        number: int,
-        purposes: tuple[TrialPurpose, TrialPurpose],
-    ) -> PairResult:
+    def _pair(self, both: tuple[Settings, Settings], number: int) -> PairResult:
         """A pair; what was searched last is launched first in the first one, for a process may be
         waiting with it."""
-        began, turned = time.monotonic(), number % 2 == 0
+        turned = number % 2 == 0
         one, other = both[::-1] if turned else both
         coming = [(other, other, one), (other, one, one)]  # the next pair has the reverse order
         first, second = (
             self._request(purpose, settings, number, after)
             for purpose, settings, after in zip(
-                purposes, both, coming[::-1] if turned else coming, strict=True
+                PAIR_SIDES, both, coming[::-1] if turned else coming, strict=True
             )
         )
-        pair = engine.take(first, second, number + 1, turned=turned)
-        seconds = time.monotonic() - began
-        gain, ratio = gain_of(pair, self.objective), pair.ratio
-        if ratio is None:
-            return PairResult(pair.first, pair.second, gain, seconds, in_turn=engine.in_turn)
-        error = ratio.error if self.objective is Objective.THROUGHPUT else 0.0
-        return PairResult(pair.first, pair.second, gain, seconds, error)
+        pair = self._engine.take(first, second, number + 1, turned=turned)
+        if pair.in_turn:
+            self._told(f"launches one after the other, not live pairs: {pair.in_turn}")
+        error = None if pair.ratio is None else pair.ratio.error
+        return PairResult(pair.first, pair.second, gain_of(pair), self._engine.seconds, error)
 
     def _request(
         self, purpose: TrialPurpose, settings: Settings, number: int, coming: Sequence[Settings]
     ) -> TrialRequest:
         """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
-        late = min(LATE_SECONDS, LATE_SHARE * self.timetable.budget)
         return TrialRequest(
             purpose,
             settings,
             self.rule(settings),
             seed_offset=number,
-            limit_seconds=max(self.timetable.left, self._round_seconds + late),
-            hurry_seconds=max(0.0, self.timetable.left),
-            patience_seconds=patience(self.timetable.budget, self.timetable.longest),
+            hurry_at=self.phases.deadline,
+            deadline=self.phases.deadline + LATE_SHARE * self.phases.budget,
+            patience_seconds=patience(self.phases.budget, self.phases.longest),
             following=coming,
         )
 
@@ -211,59 +196,18 @@ class ProofLaunches:
                 self.view.trial_finished(trial.record)
         return both
 
-    def _alone(self, request: TrialRequest) -> Trial:
-        """A launch of one side; the script as it is is launched once more if it fails by itself."""
-        trial = self.launch(request)
-        if trial.score is None and request.purpose is PAIR_SIDES[0]:
-            trial = self.launch(request)
-        return trial
-
-    def _no_room(self, seconds: float) -> bool:
-        return self.timetable.left < seconds
-
     def _decide(self, line: str) -> None:
         self.findings.decisions.append(line)
         self.view.note(line)
 
 
-def gain_of(pair: Pair[Trial], objective: Objective) -> float | None:
+def gain_of(pair: Pair[Trial]) -> float | None:
     """The factor by which the second side's score is better, by turns where they measure it; None
     where a side has none."""
     first, second = pair.first, pair.second
     if not first.score or not second.score:
         return None
-    if pair.ratio is None or objective is not Objective.THROUGHPUT:
+    if pair.ratio is None:
         return second.score / first.score
     steps = min(first.counted_steps, second.counted_steps)
     return math.exp(-pair.ratio.log) * second.samples_a_step(steps) / first.samples_a_step(steps)
-
-
-def measure_shares(
-    rows: list[LadderRow],
-    chosen: Settings,
-    companions: Companions,
-    take: TakeShare,
-    room: Callable[[float], bool],
-    seconds: float,
-) -> str:
-    """Write into each row what its change is worth, numerics first, as long as there is room.
-
-    `companions(row)`: names of the settings that go with its change. `room(seconds)`: whether there
-    is time for so much. `seconds`: what a pair is expected to take. Why it ended, "" at its end.
-    """
-    followers = {name for row in rows if row.kept for name in companions(row)}
-    own = [n for n, row in enumerate(rows) if row.kept and row.knob not in followers]
-    for number in sorted(own, key=lambda n: rows[n].effect == "pipeline"):
-        row = rows[number]
-        rest = {k: v for k, v in chosen.items() if k not in (row.knob, *companions(row))}
-        if not room(seconds):
-            return "the budget ended first"
-        try:
-            pair = take(rest, chosen)
-        except NotLive as obstacle:
-            return str(obstacle)
-        if pair.gain is None:
-            return "a side's score was not measured"
-        seconds = pair.seconds
-        rows[number] = replace(row, speedup=pair.gain)
-    return ""

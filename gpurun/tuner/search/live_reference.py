@@ -12,15 +12,13 @@ from dataclasses import dataclass, field, replace
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialPurpose
-from gpurun.tuner.search.screening import SearchState
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
-MOST_STEP_SECONDS = 0.05
+MOST_STEP_SECONDS = 0.5
 """Turns of slower steps take longer than a trial alone."""
-MOST_STEP_SECONDS_WITHOUT_GPU = 0.075
-"""A machine without a GPU drifts by more than most changes gain: that is worth trials of twice the
-length. With steps of 82 ms and loader workers they took three times as long."""
+BESIDE = (TrialPurpose.SCREEN, TrialPurpose.RUNG)
+"""The purposes of trials that take turns with it."""
 NOT_BESIDE = frozenset(
     {
         FailureKind.OUT_OF_MEMORY,
@@ -52,29 +50,22 @@ class LiveReference:
     _blameless: bool = field(init=False, default=False)
     """A trial failed alone as it had failed beside it."""
 
-    def start(
-        self, state: SearchState, rule: StopRule, limit_seconds: float, obstacle: str
-    ) -> None:
-        """Launch it, unless there is an obstacle; the best trial so far is the same: its gain is 1.
-
-        Where there is no reference, that trial has no gain, and the note says why.
-        """
-        result = state.facts.result
-        on_cpu = state.facts.device == "cpu"
-        most = MOST_STEP_SECONDS_WITHOUT_GPU if on_cpu else MOST_STEP_SECONDS
-        step = result.step_time_ms
-        if not obstacle and (step is None or step.mean > 1000 * most):
+    def start(self, as_it_is: Trial, rule: StopRule, limit_seconds: float, obstacle: str) -> bool:
+        """Launch it with the settings of a trial, unless there is an obstacle; false where there is
+        no reference, and the note says why."""
+        step = None if as_it_is.result is None else as_it_is.result.step_time_ms
+        if not obstacle and (step is None or step.mean > 1000 * MOST_STEP_SECONDS):
             obstacle = "its steps are slow"
         if obstacle:
-            self.note(f"the search launches one trial after the other: {obstacle}")
-            return
-        settings, best = state.settings, state.best
+            self.note(f"one trial is launched after the other: {obstacle}")
+            return False
+        settings = as_it_is.record.knobs
         self._request = TrialRequest(
             TrialPurpose.REFERENCE, settings, rule, limit_seconds=limit_seconds
         )
-        self._samples_a_step = best.samples_a_step()
-        if self._started():
-            state.best = replace(best, record=replace(best.record, gain_over_reference=1.0))
+        self._samples_a_step = as_it_is.samples_a_step()
+        self._worked = self._blameless = False
+        return self._started()
 
     def run(self, request: TrialRequest) -> Trial:
         """One trial, with its gain where it took turns with the reference.
@@ -83,9 +74,7 @@ class LiveReference:
         it ran out of memory, else as long as no trial has worked beside it. If it fails alone as
         well, the reference was not why. A reference that came to its end is launched again.
         """
-        if request.purpose is not TrialPurpose.SCREEN or not (
-            self.series.has_reference or self._again()
-        ):
+        if request.purpose not in BESIDE or not (self.series.has_reference or self._again()):
             return self.launch(request)
         trial = self.launch(replace(request, in_turns=True))
         if trial.failure is not None and self._doubtful(trial.failure.kind):
@@ -115,7 +104,7 @@ class LiveReference:
             return False
         why = self.series.start_reference(self._request, self._samples_a_step)
         if why:
-            self.note(f"the search launches one trial after the other: {why}")
+            self.note(f"one trial is launched after the other: {why}")
         return not why
 
     def _doubtful(self, kind: FailureKind) -> bool:

@@ -1,1 +1,0 @@
-"""The gate tried on slow-downs that are known to be there, and on none."""

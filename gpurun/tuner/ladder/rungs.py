@@ -1,0 +1,139 @@
+"""Rungs: the chosen settings up to each stage, in turns with the script as it is.
+
+A rung is one launch. It says what stands in a row of the ladder, and it finds a stage that loses;
+only the proof is a claim.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpurun.knobs.stages import in_order
+from gpurun.pairs.estimate import assumed_sd
+from gpurun.records.bench.metrics import Metric
+from gpurun.records.tuning import TrialPurpose, TrialRecord
+from gpurun.stats.descriptive import geometric_mean
+from gpurun.stats.student_t import t_quantile
+from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
+
+Settings = Mapping[str, Any]
+LEVEL = 0.95
+"""Of the intervals of a row."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """`log`: of its speed over the script as it is; `half`: half the width of its interval.
+
+    `record`: of its launch; None of the last rung, which the proof measured.
+    """
+
+    stage: str
+    log: float
+    half: float
+    record: TrialRecord | None = None
+    gpu_utilization_percent: float | None = None
+    loss_deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The chosen settings by stage. `base`: settings that belong to the script as it is."""
+
+    base: Settings
+    chosen: Settings
+    stage_of: Callable[[str], str]
+
+    @property
+    def _own(self) -> Settings:
+        return {k: v for k, v in self.chosen.items() if k not in self.base or self.base[k] != v}
+
+    @property
+    def names(self) -> list[str]:
+        """The stages with a change, in the order of the ladder."""
+        return in_order(map(self.stage_of, self._own))
+
+    def changes(self, stages: Sequence[str]) -> dict[str, Any]:
+        """The changes of these stages."""
+        return {k: v for k, v in self._own.items() if self.stage_of(k) in stages}
+
+    def up_to(self, stage: str) -> dict[str, Any]:
+        """All settings up to this stage."""
+        names = self.names
+        return {**self.base, **self.changes(names[: names.index(stage) + 1])}
+
+
+def measure_rungs(
+    stages: Stages,
+    finalist: Finalist,
+    launch: Callable[[TrialRequest], Trial],
+    request: Callable[[TrialPurpose, Settings], TrialRequest],
+    room: Callable[[float], bool],
+    deviation: Callable[[Trial, Settings], float | None],
+) -> list[Rung]:
+    """The rungs for which there is time, and the last one, in the order of the ladder.
+
+    `finalist`: with the pairs of the proof. `room(seconds)`: whether there is time for so much.
+    `deviation`: of the loss under these settings.
+    """
+    found = {stages.names[-1]: top_rung(stages.names[-1], finalist)}
+    took = 0.0
+    for stage in _halving(stages.names[:-1]):
+        if not room(took):
+            break
+        settings = stages.up_to(stage)
+        trial = launch(request(TrialPurpose.RUNG, settings))
+        took = trial.record.seconds
+        gain = _gain(trial, finalist)
+        if gain is None:
+            continue
+        log, half = gain
+        busy = None if trial.result is None else trial.result.gpu_utilization_percent
+        found[stage] = Rung(stage, log, half, trial.record, busy, deviation(trial, settings))
+    return [found[stage] for stage in stages.names if stage in found]
+
+
+def _halving(stages: Sequence[str]) -> Iterator[str]:
+    """The middle first, then those of both halves: where time ends, rows are of like length."""
+    queue = [list(stages)]
+    while queue:
+        part = queue.pop(0)
+        if part:
+            middle = len(part) // 2
+            yield part[middle]
+            queue += [part[:middle], part[middle + 1 :]]
+
+
+def top_rung(stage: str, finalist: Finalist) -> Rung:
+    """The last rung, which the proof measured."""
+    known, proven = finalist.estimate(), finalist.look().speedup
+    log = known.log if proven is None else math.log(proven)
+    return Rung(stage, log, known.half_width((1 - LEVEL) / 2))
+
+
+def _gain(trial: Trial, finalist: Finalist) -> tuple[float, float] | None:
+    """By turns with the reference, else by the score of the script as it is in the proof.
+
+    Launches differ as far as the pairs of the proof showed, and no less than is assumed of all.
+    """
+    known = finalist.estimate()
+    least = assumed_sd(Metric.THROUGHPUT, live=trial.gain is not None)
+    gain = trial.gain or (trial.score or 0.0) / geometric_mean([b for b, _ in finalist.pairs])
+    if not gain:
+        return None
+    deviation = math.hypot(max(known.pair_sd, least), trial.record.gain_error or 0.0)
+    return math.log(gain), t_quantile(known.freedom, (1 + LEVEL) / 2) * deviation
+
+
+def losing(rungs: Sequence[Rung]) -> list[str]:
+    """The stages whose step lies wholly below ×1."""
+    before, found = Rung("", 0.0, 0.0), []
+    for rung in rungs:
+        if rung.log - before.log + math.hypot(rung.half, before.half) < 0:
+            found.append(rung.stage)
+        before = rung
+    return found

@@ -1,0 +1,96 @@
+"""The phases of a tuning's budget: the script as it is, the search, then proof and rungs.
+
+The only forecast is what launches of this tuning took. A launch that comes to the end of its phase
+is ended, and its settings are named.
+"""
+
+from __future__ import annotations
+
+import time
+
+from gpurun.tuner.trial_length import budget_flag
+from gpurun.tuner.tuning_trial import Trial
+
+SEARCH_SHARE = 0.5
+"""SPEC: the search may take this part of what the script as it is has left of the budget."""
+COMPILED_TIMES = 2
+"""SPEC: a first set that is compiled is launched if so many plain launches would fit."""
+
+
+class Phases:
+    """Seconds by the monotonic clock; `budget`: as the user gave it, None: until `deadline`."""
+
+    def __init__(self, deadline: float, budget: float | None = None) -> None:
+        self.budget = budget or deadline - time.monotonic()
+        self.usual = 0.0
+        """Seconds of a launch of the script as it is; 0 before the first."""
+        self.longest = 0.0
+        """Seconds of the slowest launch that was measured to its end."""
+        self.tried = 0
+        """Trials of the search that were measured."""
+        self.in_vain = 0
+        """Trials of the search that were not."""
+        self.deadline = self._end = deadline
+        self._compiled = 0.0
+        """Seconds of the last launch of what computes otherwise, and may be compiled for that."""
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the tuning began."""
+        return self.budget - self.left
+
+    @property
+    def left(self) -> float:
+        """Seconds left of the budget; negative once it is spent."""
+        return self.deadline - time.monotonic()
+
+    @property
+    def left_of_phase(self) -> float:
+        """Seconds left of the present phase."""
+        return self._end - time.monotonic()
+
+    def baseline(self, trial: Trial, aside: float = 0.0) -> None:
+        """The script as it is was launched; `aside`: seconds that only this launch took."""
+        self.usual = max(trial.record.seconds - aside, 0.0)
+        self.longest = max(self.longest, trial.record.seconds)
+
+    def search_begins(self) -> None:
+        """From here on the end is that of the search."""
+        self._end = time.monotonic() + SEARCH_SHARE * max(self.left, 0.0)
+
+    def search_ends(self) -> None:
+        """From here on all that is left may be used."""
+        self._end = self.deadline
+
+    def launched(self, trial: Trial, *, numerics: bool) -> None:
+        """A trial of the search ended."""
+        if trial.throughput is None:
+            self.in_vain += 1
+            return
+        self.tried += 1
+        self.longest = max(self.longest, trial.record.seconds)
+        if numerics:
+            self._compiled = trial.record.seconds
+
+    def room(self, *, numerics: bool) -> bool:
+        """True if a launch fits into the phase; `numerics`: if it computes otherwise."""
+        expected = self._compiled or COMPILED_TIMES * self.usual if numerics else self.usual
+        return self.left_of_phase >= expected
+
+    def limit(self, *, single: bool) -> float:
+        """Seconds that a launch may take; a set leaves room for a part of it."""
+        aside = 0.0 if single else COMPILED_TIMES * self.usual
+        return max(self.left_of_phase - aside, COMPILED_TIMES * self.usual)
+
+    def too_small(self) -> str:
+        """A line that nothing could be tried to its end, with a budget that is large enough."""
+        flag = budget_flag(2 * self.budget)
+        if self.in_vain:
+            return (
+                f"the budget of {self.budget:.0f} s ended before a trial of other settings was "
+                f"measured, {self.in_vain} failed; try `{flag}`"
+            )
+        return (
+            f"the budget of {self.budget:.0f} s left no time to try anything: "
+            f"a trial takes {self.usual:.0f} s; try `{flag}`"
+        )

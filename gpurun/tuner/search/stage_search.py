@@ -1,0 +1,341 @@
+"""The search: the likely changes of all stages at once, and refinements one at a time on top.
+
+A launch is expensive, and nearly all of it is start-up. So one trial takes every change that is
+likely to gain. Only where it fails, loses or trains otherwise is the set split: by stages in the
+ladder's order, then by changes, each part on top of what was kept before it. What was dropped for
+its speed alone rejoins once the ground has changed: bfloat16 can lose while the launches are many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.knobs.stages import COMPILE, DATA, STAGES, in_order, stage_of
+from gpurun.records.facts import Facts
+from gpurun.records.failure import FailureKind
+from gpurun.records.tuning import GuardVerdict
+from gpurun.tuner import knob_calls
+from gpurun.tuner.guard.output_checks import incomparable
+from gpurun.tuner.knob_calls import KnobRaised
+from gpurun.tuner.search.changes import (
+    Change,
+    change_of,
+    likely_changes,
+    proposals,
+    settings_of,
+)
+from gpurun.tuner.search.objections import not_applied
+from gpurun.tuner.search.search_state import SearchState
+from gpurun.tuner.search.search_trials import SearchTrials
+from gpurun.tuner.search.trial_gain import (
+    compared,
+    gain_over,
+    gains,
+    loses,
+    no_gain,
+    seems_to_gain,
+)
+from gpurun.tuner.search.worker_numbers import worker_rates_of, worker_rates_sentence
+from gpurun.tuner.tuning_trial import Trial
+
+WAITS_STILL = 0.05
+"""SPEC: the data stage is visited again if the best trial waits for data for more of its step."""
+ASKED_FOR = 0
+"""The `order` of what the user asked for by name."""
+BETTER = "a better value was found"
+
+
+class StageSearch:
+    """`trials` launches; `allowed`: the effects among which `run` looks."""
+
+    def __init__(self, trials: SearchTrials, allowed: frozenset[Effect]) -> None:
+        self._trials, self._note, self._allowed = trials, trials.note, allowed
+        self._slow: list[tuple[Change, Trial]] = []
+        """Changes that were dropped for their speed alone, with the best trial of that moment."""
+        self._unsure: tuple[float, list[Change], Trial] | None = None
+        self._companions: set[str] = set()
+        """Names of the knobs that are set for the sake of another."""
+        self._said: set[str] = set()
+
+    def run(self, knobs: Sequence[Knob], state: SearchState, pressing: Collection[str]) -> None:
+        """Keep what gains. `pressing`: names of the knobs that answer a finding."""
+        self._trials.know(knobs)
+        allowed = self._allowed_knobs(knobs, state)
+        at_first = state.best
+        if state.facts.device == "cpu":  # beside a GPU the likely changes shorten the step first
+            self._measure_workers(allowed, state)
+        likely = likely_changes(allowed, state.facts)
+        self._adopt(sorted(likely, key=lambda change: list(STAGES).index(change.stage)), state)
+        self._rejoin(state)
+        self._refine(allowed, state, pressing)
+        self._visit_data_again(allowed, state)
+        if self._trials.untried:
+            why = self._trials.end() or "they would take longer than the search may"
+            self._note(f"not tried: {why}: {', '.join(self._trials.untried)}")
+        if self._unsure is not None and state.best is at_first:
+            gain, changes, trial = self._unsure
+            self._note(f"the best gain is uncertain (×{gain:.2f}): the proof measures it")
+            self._keep(changes, trial, state)
+
+    def _allowed_knobs(self, knobs: Sequence[Knob], state: SearchState) -> list[Knob]:
+        """Those whose changes may be made and can be judged; the reason is noted of the rest."""
+        unseen = incomparable(state.judge.baselines)
+        found = []
+        for knob in knobs:
+            if knob.effect not in self._allowed:
+                self._note(f"{knob.name}: not tried ({knob.effect.value} changes not allowed)")
+            elif unseen is not None and knob.effect is Effect.NUMERICS:
+                self._note(f"{knob.name}: not tried: outputs not compared: {unseen}")
+            else:
+                found.append(knob)
+        return found
+
+    def _measure_workers(self, knobs: Sequence[Knob], state: SearchState) -> None:
+        """Have the numbers of loader workers measured once, if one of the knobs sets it."""
+        knob = next((knob for knob in knobs if knob.name == "loader_workers"), None)
+        if knob is None or state.facts.worker_rates is not None or self._trials.end() is not None:
+            return
+        found = worker_rates_of(knob, state.facts, self._trials.rule, self._trials.measure)
+        if not isinstance(found, Skip):
+            state.facts = replace(state.facts, worker_rates=found)
+            self._note(worker_rates_sentence(found))
+
+    # -- sets of changes -----------------------------------------------------------------------
+
+    def _adopt(self, changes: Sequence[Change], state: SearchState) -> None:
+        """Keep as many of these changes as gain together and train the same."""
+        group, trial = self._tried(changes, state)
+        if trial is None:
+            return
+        culprit = _culprit(group, trial)
+        if culprit is not None:
+            state.drop(culprit, trial, trial.record.reason)
+            self._adopt([change for change in group if change is not culprit], state)
+            return
+        if not (group := _without_idle(group, trial, state)):
+            return
+        reason, verdict = self._trials.objection(group, trial, state)
+        if reason is None and gains(trial, state.best):
+            self._note(f"together: kept: {compared(trial, state.best)}")
+            self._keep(group, trial, state)
+            return
+        self._note(f"not together: {reason or no_gain(trial, state.best)}")
+        parts = _parts(group, to_single=reason is not None or loses(trial, state.best))
+        if reason is None:
+            self._remember_unsure(group, trial, state)
+        if not parts:
+            self._drop(group, trial, reason, verdict, state)
+        for part in parts:
+            self._adopt([*self._rejoining(part, state), *part], state)
+
+    def _tried(
+        self, changes: Sequence[Change], state: SearchState
+    ) -> tuple[list[Change], Trial | None]:
+        """As many of these changes as there is room for, with their trial, which may be known."""
+        known = self._trials.of({**state.settings, **settings_of(changes)})
+        group = list(changes) if known is not None else self._with_room(changes)
+        if known is not None or not group:
+            return group, known
+        self._note(f"together: {', '.join(change.text for change in group)}")
+        settings = {**state.settings, **settings_of(group)}
+        return group, self._trials.launch(group, settings, state)
+
+    def _with_room(self, changes: Sequence[Change]) -> list[Change]:
+        """Those for which there is room: without what is compiled there may be more."""
+        group = list(changes)
+        if not self._trials.room(group):
+            slow = [change for change in group if change.stage == COMPILE]
+            self._trials.lack(slow)
+            group = [change for change in group if change not in slow]
+        if self._trials.room(group):
+            return group
+        self._trials.lack(group)
+        return []
+
+    def _keep(self, changes: Sequence[Change], trial: Trial, state: SearchState) -> None:
+        self._companions |= {name for change in changes for name in change.companions}
+        state.move({**state.settings, **settings_of(changes)}, trial)
+
+    def _drop(
+        self,
+        group: Sequence[Change],
+        trial: Trial,
+        reason: str | None,
+        verdict: GuardVerdict | None,
+        state: SearchState,
+    ) -> None:
+        for change in group:
+            state.drop(change, trial, reason or no_gain(trial, state.best), verdict)
+        if reason is None:
+            self._slow += [(change, state.best) for change in group]
+
+    def _rejoining(self, part: Sequence[Change], state: SearchState) -> list[Change]:
+        """What was dropped for its speed and may gain beside this part, which is compiled."""
+        again = [change for change, _ in self._slow]
+        settings = {**state.settings, **settings_of([*again, *part])}
+        if all(change.stage != COMPILE for change in part) or self._trials.of(settings):
+            return []
+        self._slow = []
+        return again
+
+    def _rejoin(self, state: SearchState) -> None:
+        """Try what was dropped for its speed once more where something was kept since."""
+        while again := [change for change, ground in self._slow if ground is not state.best]:
+            self._slow = [one for one in self._slow if one[1] is state.best]
+            self._adopt(again, state)
+
+    def _remember_unsure(self, group: Sequence[Change], trial: Trial, state: SearchState) -> None:
+        """What may gain goes to the proof if nothing surer is found."""
+        gain = gain_over(trial, state.best)
+        best = self._unsure[0] if self._unsure is not None else 0.0
+        if seems_to_gain(trial, state.best) and gain > best:
+            self._unsure = (gain, list(group), trial)
+
+    # -- one at a time -------------------------------------------------------------------------
+
+    def _refine(
+        self, knobs: Sequence[Knob], state: SearchState, pressing: Collection[str] = ()
+    ) -> None:
+        """Further values of what was tried, and what answers a finding; if nothing gains, all."""
+        unasked = []
+        for knob in sorted(knobs, key=lambda knob: knob.name not in state.settings):
+            values = self._open_values(knob, state)
+            if isinstance(values, Skip):
+                self._say(f"{knob.name}: not tried: {values.reason}")
+                continue
+            asked = knob.order == ASKED_FOR or knob.name in pressing
+            if state.settings and not asked and not self._trials.tried(knob.name):
+                unasked += [knob.name] if values else []
+                continue
+            self.try_knob(knob, values, state)
+            self._rejoin(state)
+        if unasked:
+            self._say(f"not tried, nothing that was found points to them: {', '.join(unasked)}")
+
+    def _visit_data_again(self, knobs: Sequence[Knob], state: SearchState) -> None:
+        """Once more the data stage, where loading is what is left to be hidden."""
+        result = state.best.result
+        step = None if result is None else result.step_time_ms
+        wait = None if result is None or result.split is None else result.split.data_wait_ms
+        if not state.settings or step is None or wait is None or wait <= WAITS_STILL * step.mean:
+            return
+        self._measure_workers(knobs, state)
+        again = [knob for knob in knobs if stage_of(knob) == DATA]
+        for knob in again:
+            self._trials.forget(knob.name, state.settings.get(knob.name))
+        self._refine(again, state, [knob.name for knob in again])
+
+    def _open_values(self, knob: Knob, state: SearchState) -> list[Any] | Skip:
+        """The values of a knob that are still to be tried, or why there are none."""
+        present, known = state.settings.get(knob.name), self._trials.tried(knob.name)
+        if present is not None and knob.name in self._companions:
+            return []
+        values = proposals(knob, state.facts)
+        if isinstance(values, Skip):
+            return values if present is None else []
+        return [value for value in values if value not in known and value != present]
+
+    def try_knob(self, knob: Knob, values: Sequence[Any], state: SearchState) -> None:
+        """Try these values of one knob, and those by which it refines the best; keep what gains."""
+        self._trials.know([knob])
+        start, ground = state.best, state.facts
+        best: tuple[Change, Trial] | None = None
+        queue = list(values)
+        while queue:
+            value = queue.pop(0)
+            try:
+                change = change_of(knob, value, ground)
+            except KnobRaised as raised:
+                self._note(f"{knob.name}: {value} not tried: {raised}")
+                continue
+            settings = {**state.settings, **change.settings}
+            if self._trials.of(settings) is not None:
+                continue
+            if not self._trials.room([change]):
+                self._trials.lack([change])
+                break
+            self._note(f"{knob.name}: trying {value}")
+            trial = self._trials.launch([change], settings, state)
+            reason, verdict = self._reason(change, trial, state)
+            better = gains(trial, start)
+            state.drop(
+                change, trial, reason or (BETTER if better else no_gain(trial, start)), verdict
+            )
+            if trial.late:
+                break
+            gain = gain_over(trial, best[1] if best else start)
+            if reason is None and gain > 1.0:
+                best = change, trial
+                queue = self._refined(change, ground, gain) or queue
+        if best is not None and gains(best[1], start):
+            self._keep([best[0]], best[1], state)
+            self._note(f"{knob.name}: kept {best[0].text}")
+        elif best is not None:
+            self._remember_unsure([best[0]], best[1], state)
+
+    def _reason(
+        self, change: Change, trial: Trial, state: SearchState
+    ) -> tuple[str | None, GuardVerdict | None]:
+        """Reason why a change is not kept, whatever its speed."""
+        idle = None
+        if trial.throughput is not None:
+            idle = not_applied(change.knob, trial, state.facts.argv)
+        return (idle, None) if idle else self._trials.objection([change], trial, state)
+
+    def _refined(self, change: Change, facts: Facts, gain: float) -> list[Any]:
+        name = change.knob.name
+        try:
+            further = knob_calls.refine(change.knob, facts, change.value, gain)
+        except KnobRaised as raised:
+            self._note(f"{name}: no further value: {raised}")
+            return []
+        known = self._trials.tried(name)
+        return [] if further is None or further in known else [further]
+
+    def _say(self, line: str) -> None:
+        """Note something that may be found again."""
+        if line not in self._said:
+            self._said.add(line)
+            self._note(line)
+
+
+def _parts(group: Sequence[Change], *, to_single: bool) -> list[list[Change]]:
+    """Both halves of a set: of its stages, in their order, else of its changes.
+
+    None of a set of one stage that merely gains nothing, and of a single change.
+    """
+    stages = in_order(change.stage for change in group)
+    if len(stages) > 1:
+        early = stages[: len(stages) // 2]
+        halves = [c for c in group if c.stage in early], [c for c in group if c.stage not in early]
+    elif to_single and len(group) > 1:
+        middle = len(group) // 2
+        halves = list(group[:middle]), list(group[middle:])
+    else:
+        return []
+    return list(halves)
+
+
+def _without_idle(group: Sequence[Change], trial: Trial, state: SearchState) -> list[Change]:
+    """Those that did something in a trial; the others are dropped."""
+    found = []
+    for change in group:
+        reason = None
+        if trial.throughput is not None:
+            reason = not_applied(change.knob, trial, state.facts.argv)
+        if reason is None:
+            found.append(change)
+        else:
+            state.drop(change, trial, reason)
+    return found
+
+
+def _culprit(group: Sequence[Change], trial: Trial) -> Change | None:
+    """The change that made the trial fail."""
+    failure = trial.failure
+    if failure is None or failure.kind is not FailureKind.KNOB_FAILED:
+        return None
+    return next((change for change in group if change.knob.name == failure.knob), None)

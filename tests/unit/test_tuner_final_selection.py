@@ -1,0 +1,230 @@
+"""What is made of a proof: settings that the guard rejects leave, the rest is proven again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from gpurun.knobs.api import Effect
+from gpurun.records.tuning import GuardVerdict, Unproven
+from gpurun.tuner import training_judge
+from gpurun.tuner.proof.final_selection import FinalSelection
+from gpurun.tuner.proof.finalist import Finalist, proof_of
+from gpurun.tuner.proof.proof_launches import ProofLaunches
+from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
+from tests.unit.tuner_runs import BATCH_64, TRAINING, Rates, StandIn, steady, tuning_of
+from tests.unit.tuner_trials import judge_of
+
+SOUND = GuardVerdict(accepted=True, loss_deviation=0.0, noise=0.0, reasons=())
+BROKEN = GuardVerdict(accepted=False, loss_deviation=0.3, noise=0.0, reasons=("the loss is off",))
+WORKERS = {"loader_workers": 4}
+
+
+@dataclass
+class Proven:
+    """A proof that is over, and the selection that made it."""
+
+    found: TuningFindings
+    selection: FinalSelection
+
+    @property
+    def chosen(self) -> Mapping[str, Any]:
+        assert self.found.chosen is not None
+        return self.found.chosen.settings
+
+
+def proven(
+    monkeypatch: pytest.MonkeyPatch,
+    rates: Rates,
+    settings: dict[str, Any],
+    batch: dict[str, Any] | None = None,
+    *,
+    allow: tuple[str, ...] = ("pipeline", "numerics"),
+    rejected: str = "",
+    seconds: float = 1e6,
+) -> Proven:
+    """The proof of `settings` (and `batch` on top); the guard rejects the knob `rejected`."""
+
+    def judge(baselines: Any, candidates: Any, effect: Any) -> GuardVerdict:
+        return BROKEN if rejected and any(rejected in one for one in candidates) else SOUND
+
+    monkeypatch.setattr(training_judge, "judge_training", judge)
+    tuning, state = tuning_of(StandIn(rates, shows=True), allow=allow, seconds=seconds)
+    state.settings = settings
+    side = None
+    if batch is not None:
+        side = state.branch()
+        side.settings["batch_size"] = batch
+    selection = tuning._selection(state.judge)
+    selection.settle(state, side)
+    return Proven(tuning.findings, selection)
+
+
+def test_rejected_numerics_do_not_come_back_inside_the_larger_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = proven(
+        monkeypatch,
+        steady(loader_workers=2.0, autocast=1.5, batch_size=1.5),
+        {**WORKERS, "autocast": "bf16"},
+        BATCH_64,
+        allow=TRAINING,
+        rejected="autocast",
+    )
+    assert done.found.verdict == "faster"
+    assert done.chosen == WORKERS, "the pipeline changes were proven by themselves"
+    assert done.found.larger is None
+    assert done.found.left_out == {"autocast": "bf16"}
+    assert "the loss is off" in done.found.objections["autocast"]
+    assert done.found.objections["batch_size"].startswith("tried with autocast, which is rejected")
+    assert done.found.rejections[0].knobs == {**WORKERS, "autocast": "bf16"}
+
+
+def test_a_rejected_finalist_with_nothing_to_save_leaves_the_script_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = proven(monkeypatch, steady(autocast=2.0), {"autocast": "bf16"}, rejected="autocast")
+    assert done.found.verdict == "no_gain"
+    assert done.found.left_out == {"autocast": "bf16"}
+    assert "loss guard" in done.found.objections["autocast"]
+
+
+def test_a_settled_proof_survives_a_baseline_that_fails_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steady_rates = steady(loader_workers=3.0)
+
+    def rates(settings: Mapping[str, Any], number: int) -> float | None:
+        if not settings and number > 12:
+            return None
+        rate = steady_rates(settings, number)
+        assert rate is not None
+        if "batch_size" in settings:  # undecided, so that the rounds go on
+            return rate * (0.7 if number % 2 else 1.6)
+        return rate
+
+    assert proven(monkeypatch, rates, WORKERS, BATCH_64).found.verdict == "faster"
+
+
+def test_a_baseline_that_fails_before_anything_is_proven_ends_the_tuning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rates(settings: Mapping[str, Any], number: int) -> float | None:
+        return 200.0 if settings or not number else None
+
+    with pytest.raises(TuningEnded) as ended:
+        proven(monkeypatch, rates, WORKERS)
+    assert ended.value.verdict == "script_failed"
+
+
+@pytest.mark.parametrize(
+    ("gain", "rejected", "allow", "reason"),
+    [
+        (0.8, "", TRAINING, "no faster in the proof"),
+        (1.5, "batch_size", TRAINING[:2], "rejected by the loss guard: the loss is off"),
+    ],
+)
+def test_a_batch_that_is_no_find_says_why(
+    monkeypatch: pytest.MonkeyPatch, gain: float, rejected: str, allow: Any, reason: str
+) -> None:
+    rates = steady(loader_workers=2.0, batch_size=gain)
+    done = proven(monkeypatch, rates, WORKERS, BATCH_64, allow=allow, rejected=rejected)
+    assert done.chosen == WORKERS
+    assert done.found.objections == {"batch_size": reason}
+    assert (done.found.larger_guard == BROKEN) is bool(rejected)
+
+
+def test_a_batch_that_may_be_applied_and_is_not_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was allowed is not advised."""
+    seen: list[float] = []
+    steady_rates = steady(loader_workers=2.0, batch_size=1.2)
+
+    def rates(settings: Mapping[str, Any], number: int) -> float | None:
+        rate = steady_rates(settings, number)
+        assert rate is not None
+        if "batch_size" in settings:
+            seen.append(rate)
+            return rate * (0.4 if len(seen) % 2 else 2.8)
+        return rate
+
+    done = proven(monkeypatch, rates, WORKERS, BATCH_64, allow=TRAINING)
+    assert done.found.objections == {"batch_size": "the proof does not confirm it"}
+
+
+@pytest.mark.parametrize(("allow", "first"), [(("pipeline",), "a"), (TRAINING, "b")])
+def test_what_was_consented_to_is_proven_first(
+    monkeypatch: pytest.MonkeyPatch, allow: tuple[str, ...], first: str
+) -> None:
+    asked: list[list[str]] = []
+    real = ProofLaunches.prove
+
+    def prove_of(self: ProofLaunches, finalists: list[Finalist]) -> Finalist:
+        asked.append(["b" if "batch_size" in finalist.settings else "a" for finalist in finalists])
+        return real(self, finalists)
+
+    monkeypatch.setattr(ProofLaunches, "prove", prove_of)
+    rates = steady(loader_workers=2.0, batch_size=1.5)
+    proven(monkeypatch, rates, WORKERS, BATCH_64, allow=allow)
+    assert asked[0][0] == first
+    assert sorted(asked[0]) == ["a", "b"]
+
+
+def test_the_pairs_of_an_earlier_tuning_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_judge, "judge_training", lambda *_: SOUND)
+    earlier = Unproven({"a": 1}, ((100.0, 201.0), (100.0, 202.0)), (), 1.0, rounded=False)
+    _, state = tuning_of(StandIn(steady()))
+    state.settings = {"a": 1}
+    findings = TuningFindings()
+    asked: list[Finalist] = []
+
+    def prove_none(finalists: list[Finalist]) -> Finalist:
+        asked.extend(finalists)
+        return Finalist("baseline", {})
+
+    effects = frozenset(Effect)
+    end = FinalSelection(
+        findings, judge_of(), effects, lambda _: Effect.PIPELINE, prove_none, print
+    )
+    end.settle(state, None, earlier)
+    assert asked[0].done
+    assert findings.verdict == "faster"
+    shown = proof_of(asked[0])
+    assert shown is not None
+    assert (shown.earlier_pairs, shown.live) == (2, True)
+
+
+# -- a stage that loses in its rung ----------------------------------------------------------------
+
+BOTH = {**WORKERS, "fused_optimizer": True}
+FUSED = {"fused_optimizer": True}
+
+
+def test_settings_that_lose_leave_if_the_rest_is_proven_to_be_no_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = proven(monkeypatch, steady(loader_workers=2.0, fused_optimizer=0.8), BOTH)
+    baseline = done.found.baseline
+    assert done.chosen == BOTH
+    assert done.selection.without(FUSED, "it loses in its rung")
+    assert done.chosen == WORKERS
+    assert done.found.chosen is not None
+    assert done.found.chosen.look().proven
+    assert done.found.left_out == FUSED
+    assert done.found.objections == {"fused_optimizer": "it loses in its rung"}
+    assert done.found.baseline is baseline, "the figures of the script as it is stay"
+
+
+def test_all_stay_if_the_rest_is_slower_or_there_is_no_time_to_prove_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = proven(monkeypatch, steady(loader_workers=2.0, fused_optimizer=1.3), BOTH)
+    assert not done.selection.without(FUSED, "it loses in its rung")
+    assert done.chosen == BOTH
+    late = proven(monkeypatch, steady(loader_workers=2.0, fused_optimizer=0.8), BOTH)
+    late.selection.prove = lambda finalists: Finalist("baseline", {})
+    assert not late.selection.without(FUSED, "it loses in its rung")
+    assert (late.chosen, late.found.left_out) == (BOTH, {})
+    assert late.found.decisions[-1] == "it was not: all stay"

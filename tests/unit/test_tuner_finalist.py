@@ -1,0 +1,82 @@
+"""What the pairs of a finalist say, and when they have said enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, Reading
+from gpurun.pairs.gain import look
+from gpurun.tuner.proof.finalist import Finalist, PairResult, proof_of, told
+from tests.unit.tuner_trials import trial
+
+
+def paired(*gains: float, error: float | None = 0.005) -> Finalist:
+    """A finalist with these live pairs; `error` None: launched in turn."""
+    found = Finalist("chosen", {"a": 1})
+    for gain in gains:
+        take(found, gain, error)
+    return found
+
+
+def take(finalist: Finalist, gain: float | None, error: float | None) -> None:
+    sides = trial(100.0), trial(10.0)
+    finalist.paired(PairResult(*sides, gain, 1.0, error), 100.0)
+
+
+def test_live_pairs_are_judged_by_their_prior_and_their_own_errors() -> None:
+    one = paired(1.3, 1.31)
+    readings = [Reading(math.log(gain), 0.005, LIVE_SD) for gain in (1.3, 1.31)]
+    assert one.look() == look(readings)
+    proof = proof_of(one)
+    assert proof is not None
+    assert (proof.live, proof.errors) == (True, (0.005, 0.005))
+    assert proof.speedup == pytest.approx(1.305, rel=0.01)
+
+
+def test_launches_in_turn_have_their_own_prior() -> None:
+    one = paired(3.0, 3.1, error=None)
+    assert one.look() == look([Reading(math.log(gain), 0.0, IN_TURN_SD) for gain in (3.0, 3.1)])
+    proof = proof_of(one)
+    assert proof is not None
+    assert (proof.live, proof.errors) == (False, ())
+
+
+def test_one_pair_is_told_by_its_gain_and_claims_nothing() -> None:
+    one = paired(3.0)
+    assert told(one) == "chosen: ×3 in 1 pair"
+    assert proof_of(one) is None
+    two = told(paired(1.3, 1.31))
+    assert two.startswith("chosen: ×1.3 (1.")
+    assert two.endswith(") after 2 pairs, settled")
+
+
+@pytest.mark.parametrize(("gains", "over"), [((1.0, 1.01, 0.99), True), ((1.2, 0.8, 1.0), False)])
+def test_pairs_without_a_gain_end_the_proof_unless_they_leave_room_for_one(
+    gains: Sequence[float], over: bool
+) -> None:
+    one = paired(*gains)
+    assert (one.done, one.may_gain) == (over, False)
+
+
+def test_live_pairs_and_launches_in_turn_count_together_each_by_its_kind() -> None:
+    one = paired(1.04, 1.05)
+    take(one, 1.06, None)
+    kinds = [(1.04, 0.005, LIVE_SD), (1.05, 0.005, LIVE_SD), (1.06, 0.0, IN_TURN_SD)]
+    assert one.look() == look([Reading(math.log(gain), *rest) for gain, *rest in kinds])
+    assert not one.live
+
+
+def test_a_pair_without_a_gain_counts_for_nothing() -> None:
+    one = paired(1.04)
+    take(one, None, None)
+    assert len(one.pairs) == 1
+
+
+def test_a_launch_that_fails_puts_it_out_with_the_reason() -> None:
+    one = paired()
+    assert one.launched(trial(120.0))
+    assert not one.launched(trial(None, reason="out of memory"))
+    assert (one.failure, one.done, one.rates) == ("out of memory", True, [120.0])

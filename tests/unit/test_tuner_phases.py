@@ -1,0 +1,96 @@
+"""The budget: the search has half of what the script as it is leaves, and nothing is foretold."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from gpurun.tuner.phases import Phases
+from gpurun.tuner.tuning_trial import Trial
+from tests.unit.tuner_trials import trial
+
+
+def phases(seconds: float, usual: float = 10.0) -> Phases:
+    """A search that begins with so many seconds left, after a plain launch of `usual`."""
+    found = Phases(time.monotonic() + seconds)
+    found.baseline(trial(100.0, seconds=usual))
+    found.search_begins()
+    return found
+
+
+def spent(found: Phases, seconds: float) -> None:
+    found.deadline -= seconds
+    found._end -= seconds
+
+
+def failed(seconds: float) -> Trial:
+    return trial(None, {"a": 1}, seconds=seconds)
+
+
+def test_the_search_has_half_of_what_the_script_as_it_is_left() -> None:
+    times = Phases(time.monotonic() + 300.0)
+    spent(times, 100.0)
+    times.search_begins()
+    assert times.left == pytest.approx(200.0, abs=1.0)
+    assert times.left_of_phase == pytest.approx(100.0, abs=1.0)
+    times.search_ends()
+    assert times.left_of_phase == pytest.approx(200.0, abs=1.0), "proof and rungs have the rest"
+
+
+def test_a_budget_that_is_spent_leaves_the_search_nothing() -> None:
+    times = Phases(time.monotonic() - 10.0, budget=60.0)
+    times.search_begins()
+    assert times.left_of_phase <= 0.0
+    assert not times.room(numerics=False)
+    assert times.spent == pytest.approx(70.0, abs=1.0)
+
+
+def test_a_plain_launch_is_begun_if_one_like_the_script_as_it_is_would_fit() -> None:
+    times = phases(40.0, usual=15.0)
+    assert times.room(numerics=False)
+    spent(times, 6.0)
+    assert not times.room(numerics=False)
+
+
+def test_a_first_launch_that_may_compile_is_begun_if_two_plain_ones_would_fit() -> None:
+    assert phases(100.0, usual=24.0).room(numerics=True)
+    assert not phases(100.0, usual=26.0).room(numerics=True)
+
+
+@pytest.mark.parametrize(("took", "room"), [(45.0, False), (12.0, True)])
+def test_a_later_one_by_what_the_last_of_its_kind_took(took: float, room: bool) -> None:
+    times = phases(80.0, usual=15.0)
+    times.launched(trial(200.0, seconds=took), numerics=True)
+    assert times.room(numerics=True) is room
+    assert times.room(numerics=False)
+
+
+def test_one_that_failed_says_nothing_of_how_long_others_take() -> None:
+    times = phases(80.0, usual=15.0)
+    times.launched(failed(60.0), numerics=True)
+    assert times.room(numerics=True)
+    assert (times.tried, times.in_vain, times.longest) == (0, 1, 15.0)
+
+
+def test_a_set_that_starts_too_slowly_leaves_room_for_a_part_of_it() -> None:
+    times = phases(200.0, usual=20.0)
+    assert times.limit(single=True) == pytest.approx(100.0, abs=1.0)
+    assert times.limit(single=False) == pytest.approx(60.0, abs=1.0)
+    spent(times, 90.0)
+    assert times.limit(single=False) == 40.0, "what was begun gets twice what a plain one takes"
+
+
+def test_what_only_the_first_launch_took_is_no_part_of_a_usual_one() -> None:
+    times = Phases(time.monotonic() + 300.0)
+    times.baseline(trial(100.0, seconds=50.0), aside=30.0)
+    assert (times.usual, times.longest) == (20.0, 50.0)
+
+
+def test_a_budget_too_small_is_quoted_as_the_user_gave_it_with_one_that_is_not() -> None:
+    times = Phases(time.monotonic() + 38.6, budget=40.0)
+    times.baseline(trial(100.0, seconds=30.0))
+    said = "the budget of 40 s left no time to try anything: a trial takes 30 s; try `--budget 2m`"
+    assert times.too_small() == said
+    times.launched(failed(30.0), numerics=False)
+    assert "ended before a trial of other settings was measured, 1 failed;" in times.too_small()

@@ -1,0 +1,161 @@
+"""Rungs: the chosen settings up to each stage, one launch each, as many as there is time for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpurun.records.tuning import TrialPurpose
+from gpurun.tuner.ladder.rungs import Rung, Stages, losing, measure_rungs
+from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.trial_length import PROBE
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from tests.unit.tuner_trials import trial
+
+ORDER = ["data", "transfer", "precision", "kernels", "compile"]
+GAINS = {"data": 2.0, "transfer": 1.1, "precision": 1.5, "kernels": 1.2, "compile": 1.3}
+
+
+def stages(*names: str, base: Mapping[str, Any] | None = None) -> Stages:
+    """Settings of one knob a stage, named after it, given in another order than the ladder's."""
+    base = base or {}
+    chosen = {**base, **dict.fromkeys(reversed(names), 1)}
+    return Stages(base, chosen, lambda name: name.partition("_")[0])
+
+
+def finalist(*gains: float, error: float = 0.005) -> Finalist:
+    found = Finalist("chosen", {})
+    found.pairs = [(100.0, 100.0 * gain) for gain in gains]
+    found.errors = [error] * len(gains)
+    return found
+
+
+class Launches:
+    """Launches in turns with the reference, each of ten seconds."""
+
+    def __init__(self, *, budget: float = 1e6, live: bool = True) -> None:
+        self.asked: list[list[str]] = []
+        self._budget, self._live = budget, live
+
+    def __call__(self, request: TrialRequest) -> Trial:
+        assert request.purpose is TrialPurpose.RUNG
+        self.asked.append(sorted(request.settings, key=["memory_x", *ORDER].index))
+        gain = math.prod(GAINS.get(name, 1.0) for name in request.settings)
+        found = trial(100.0 * gain, request.settings, seconds=10.0)
+        turns = gain if self._live else None
+        record = replace(found.record, gain_over_reference=turns, gain_error=0.01)
+        return replace(found, record=record)
+
+    def room(self, seconds: float) -> bool:
+        return self._budget - 10.0 * len(self.asked) >= seconds
+
+
+def measured(by_stage: Stages, launches: Launches, top: Finalist | None = None) -> dict[str, float]:
+    """The rungs with their speed over the script as it is."""
+    rungs = measure_rungs(
+        by_stage,
+        top or finalist(5.1, 5.2, 5.15),
+        launches,
+        lambda purpose, settings: TrialRequest(purpose, settings, PROBE),
+        launches.room,
+        lambda trial, settings: 0.001,
+    )
+    return {rung.stage: math.exp(rung.log) for rung in rungs}
+
+
+def test_each_rung_holds_all_settings_up_to_its_stage_and_the_top_is_the_proofs() -> None:
+    launches = Launches()
+    rungs = measured(stages(*ORDER), launches)
+    assert sorted(launches.asked, key=len) == [ORDER[:n] for n in range(1, 5)]
+    assert list(rungs) == ORDER
+    assert [round(rung, 3) for rung in rungs.values()][:4] == [2.0, 2.2, 3.3, 3.96]
+    assert rungs["compile"] == pytest.approx(5.15, rel=0.01), "no launch of its own"
+
+
+def test_the_top_is_what_the_proof_says_where_its_last_pair_is_not_looked_at_yet() -> None:
+    top = finalist(*[2.0] * 6, 3.0)
+    rungs = measured(stages("data"), Launches(), top)
+    assert rungs["data"] == pytest.approx(top.look().speedup)
+    assert rungs["data"] == pytest.approx(2.0)
+
+
+def test_the_middle_comes_first_then_the_middles_of_both_halves() -> None:
+    launches = Launches()
+    measured(stages(*ORDER), launches)
+    assert [settings[-1] for settings in launches.asked] == [
+        "precision", "transfer", "kernels", "data",
+    ]  # fmt: skip
+
+
+def test_half_of_the_time_gives_half_of_the_rungs() -> None:
+    launches = Launches(budget=20.0)
+    assert list(measured(stages(*ORDER), launches)) == ["transfer", "precision", "compile"]
+    without = Launches(budget=-1.0)
+    assert list(measured(stages(*ORDER), without)) == ["compile"]
+    assert without.asked == []
+
+
+def test_settings_without_which_the_script_does_not_run_belong_to_all_rungs_and_are_none() -> None:
+    launches = Launches()
+    by_stage = stages("data", "compile", base={"memory_x": 1})
+    assert list(measured(by_stage, launches)) == ["data", "compile"]
+    assert launches.asked == [["memory_x", "data"]]
+    assert by_stage.changes(["data"]) == {"data": 1}
+
+
+def test_another_value_of_what_makes_the_script_fit_is_a_change() -> None:
+    by_stage = Stages({"memory_x": 1}, {"memory_x": 2}, lambda name: name.partition("_")[0])
+    assert by_stage.names == ["memory"]
+    assert by_stage.up_to("memory") == {"memory_x": 2}
+
+
+def test_a_single_stage_needs_no_launch() -> None:
+    launches = Launches()
+    assert list(measured(stages("data"), launches)) == ["data"]
+    assert launches.asked == []
+
+
+def test_a_rung_that_fails_is_left_out() -> None:
+    class Failing(Launches):
+        def __call__(self, request: TrialRequest) -> Trial:
+            super().__call__(request)
+            return trial(None, request.settings)
+
+    assert list(measured(stages(*ORDER), Failing())) == ["compile"]
+
+
+def test_without_turns_a_rung_is_compared_with_the_script_as_it_is_in_the_proof() -> None:
+    rungs = measured(stages("data", "compile"), Launches(live=False))
+    assert rungs["data"] == pytest.approx(2.0)
+
+
+def test_a_rung_is_as_sure_as_launches_are_alike_in_the_proof() -> None:
+    def half(*gains: float, live: bool = True) -> float:
+        launches = Launches(live=live)
+        first, _ = measure_rungs(
+            stages("data", "compile"),
+            finalist(*gains),
+            launches,
+            lambda purpose, settings: TrialRequest(purpose, settings, PROBE),
+            launches.room,
+            lambda trial, settings: None,
+        )
+        return first.half
+
+    assert 0.0 < half(5.1, 5.2, 5.15) < half(4.0, 6.5, 5.15), "launches that differ more"
+    assert half(5.1, 5.1, 5.1) < half(5.1, 5.1, 5.1, live=False), "and minutes apart"
+
+
+def rungs(*logs: float, half: float = 0.05) -> list[Rung]:
+    return [Rung(stage, log, half) for stage, log in zip(ORDER, logs, strict=False)]
+
+
+def test_a_stage_loses_if_its_step_lies_wholly_below_one() -> None:
+    assert losing(rungs(0.7, 0.5, 0.9)) == ["transfer"]
+    assert losing(rungs(0.7, 0.65, 0.9)) == [], "it may as well gain"
+    assert losing(rungs(-0.2, 0.9)) == ["data"]
+    assert losing(rungs(0.9, 0.8, 0.7, half=math.inf)) == []
