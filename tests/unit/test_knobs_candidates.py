@@ -414,11 +414,6 @@ class TestNumericsKnobs:
         """A graph network that calls `encode`: two of six trials on an H200 did nothing."""
         assert skipped(knob, gpu_facts(roots=())) == "no module is called while training"
 
-    def test_where_shapes_change_it_takes_twice_as_long_to_start(self) -> None:
-        seen = gpu_facts(traits={"changing_shapes": "6 shapes in 9 calls"})
-        knob = find("compile")
-        assert knob.seconds_to_start(seen) == 2 * knob.seconds_to_start(gpu_facts())
-
     def test_attention_is_replaced_where_it_was_seen_written_by_hand(self) -> None:
         seen = {"manual_attention": "in the backward graph of a root"}
         assert proposed("attention", facts(traits=seen)) == ["sdpa"]
