@@ -58,13 +58,15 @@ class StageSearch:
         self._unsure: tuple[float, list[Change], Trial] | None = None
         self._companions: set[str] = set()
         """Names of the knobs that are set for the sake of another."""
+        self._at_first: Trial | None = None
+        """The best trial before anything was tried."""
         self._said: set[str] = set()
 
     def run(self, knobs: Sequence[Knob], state: SearchState, pressing: Collection[str]) -> None:
         """Keep what gains. `pressing`: names of the knobs that answer a finding."""
         self._trials.know(knobs)
         allowed = self._allowed_knobs(knobs, state)
-        at_first = state.best
+        self._at_first = at_first = state.best
         if state.facts.device == "cpu":  # beside a GPU the likely changes shorten the step first
             self._measure_workers(allowed, state)
         likely = likely_changes(allowed, state.facts)
@@ -120,7 +122,8 @@ class StageSearch:
         reason, verdict = self._trials.objection(group, trial, state)
         if reason is None and gains(trial, state.best):
             self._note(f"together: kept: {compared(trial, state.best)}")
-            self._keep(group, trial, state)
+            idle = {change.knob.name for change in changes if change not in group}
+            self._keep(group, trial, state, idle)
             return
         self._note(f"not together: {reason or no_gain(trial, state.best)}")
         parts = _parts(group, to_single=reason is not None or loses(trial, state.best))
@@ -155,9 +158,17 @@ class StageSearch:
         self._trials.lack(group)
         return []
 
-    def _keep(self, changes: Sequence[Change], trial: Trial, state: SearchState) -> None:
+    def _keep(
+        self,
+        changes: Sequence[Change],
+        trial: Trial,
+        state: SearchState,
+        idle: Collection[str] = (),
+    ) -> None:
+        """Stand on what a trial measured, without the knobs that were `idle` in it."""
         self._companions |= {name for change in changes for name in change.companions}
-        state.move({**state.settings, **settings_of(changes)}, trial)
+        kept = {name: value for name, value in trial.record.knobs.items() if name not in idle}
+        state.move(kept, trial)
 
     def _drop(
         self,
@@ -207,7 +218,8 @@ class StageSearch:
                 self._say(f"{knob.name}: not tried: {values.reason}")
                 continue
             asked = knob.order == ASKED_FOR or knob.name in pressing
-            if state.settings and not asked and not self._trials.tried(knob.name):
+            gained = state.best is not self._at_first
+            if gained and not asked and not self._trials.tried(knob.name):
                 unasked += [knob.name] if values else []
                 continue
             self.try_knob(knob, values, state)
@@ -220,7 +232,8 @@ class StageSearch:
         result = state.best.result
         step = None if result is None else result.step_time_ms
         wait = None if result is None or result.split is None else result.split.data_wait_ms
-        if not state.settings or step is None or wait is None or wait <= WAITS_STILL * step.mean:
+        gained = state.best is not self._at_first
+        if not gained or step is None or wait is None or wait <= WAITS_STILL * step.mean:
             return
         self._measure_workers(knobs, state)
         again = [knob for knob in knobs if stage_of(knob) == DATA]
