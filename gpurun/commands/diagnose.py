@@ -120,12 +120,8 @@ def diagnose_run(folder: Path, records: RunRecords) -> DiagnosisReport:
 
 def _step_times(profiles: Sequence[RecordedProfile], rank: int | None) -> StepTimes | None:
     """The median steps of a rank, inside and outside of its window."""
-    paces = [profile.pace for profile in profiles if profile.rank == rank]
-    return (
-        None
-        if not paces or paces[0] is None
-        else StepTimes(paces[0].profiled_ms, paces[0].plain_ms)
-    )
+    pace = next((profile.pace for profile in profiles if profile.rank == rank), None)
+    return None if pace is None else StepTimes(pace.profiled_ms, pace.plain_ms)
 
 
 def _window_notes(folder: Path, profiles: Sequence[RecordedProfile]) -> tuple[str, ...]:

@@ -202,9 +202,10 @@ class ReplayFigures:
 
 @record
 class WhatIf:
-    """A change of the graph: the step as replayed with it, and the gain as a factor.
+    """A change of the graph: the median step as replayed with it, recording left out.
 
-    `gain`: None where the replay of the steps as they are does not match them.
+    `gain`: `replayed_plain_ms` over it; None where the replay of the steps as they are does not
+    match them.
     """
 
     change: str

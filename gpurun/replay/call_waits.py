@@ -231,11 +231,6 @@ def _full_queues(found: _Found, streams: StreamOrder, costs: _Costs) -> None:
     """Launches into a full queue wait until the device has done the oldest in it."""
     calls, work = found.events.calls, found.events.work
     lengths = calls.end - calls.begin
-    starts = np.isin(calls.role, (Role.LAUNCH, Role.GRAPH, Role.COPY))
-    by_name: dict[str, list[int]] = defaultdict(list)
-    for call in np.flatnonzero(starts).tolist():
-        by_name[calls.name[call]].append(int(lengths[call]))
-    typical = {name: int(np.median(found)) for name, found in by_name.items()}
     for members in streams.members:
         first = members[np.flatnonzero(np.diff(work.call[members], prepend=NO_CALL - 1))]
         first = first[work.call[first] != NO_CALL]
@@ -244,7 +239,7 @@ def _full_queues(found: _Found, streams: StreamOrder, costs: _Costs) -> None:
         launching = work.call[first]
         ended = np.searchsorted(np.sort(work.end[first]), calls.begin[launching], side="right")
         waiting = np.arange(len(first)) - ended
-        usual = np.array([typical.get(calls.name[c], 0) for c in launching])
+        usual = _usual(calls, launching, waiting < LEAST_FULL)
         limit = _limit(waiting, lengths[launching] > LONG_CALL * usual)
         for place in np.flatnonzero(waiting >= limit - SLACK).tolist():
             call = int(launching[place])
@@ -252,6 +247,18 @@ def _full_queues(found: _Found, streams: StreamOrder, costs: _Costs) -> None:
                 costs.set(call, min(int(usual[place]), int(lengths[call])))
         for place in range(limit, len(first)):
             found.add(int(launching[place]), [int(first[place - limit])], Why.PLACE)
+
+
+def _usual(calls: Calls, launching: Indices, free: NDArray[np.bool_]) -> Times:
+    """What launches of the same name take if the queue has places: the median."""
+    lengths = (calls.end - calls.begin)[launching]
+    names = np.unique([calls.name[call] for call in launching.tolist()], return_inverse=True)[1]
+    usual = lengths.copy()
+    for name in range(names.max() + 1):
+        own = names == name
+        chosen = own & free if (own & free).any() else own
+        usual[own] = int(np.median(lengths[chosen]))
+    return usual
 
 
 def _limit(waiting: Times, long: NDArray[np.bool_]) -> int:

@@ -87,6 +87,7 @@ def with_loader_apart(graph: StepGraph, waits: Intervals) -> StepGraph:
     pauses = pauses_in(graph, waits)
     targets = np.unique(graph.edges.target[pauses > 0])
     moments = graph.recorded_ns[targets]
+    pauses = np.where(np.isin(graph.edges.target, targets[1:]), pauses, 0)
     source, target = targets[:-1], targets[1:]
     ready = edges_of(Edge.BATCH, source, target, np.diff(moments))
     return graph.with_lags(graph.edges.lag_ns - pauses).joined(ready)

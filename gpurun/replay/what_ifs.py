@@ -18,7 +18,7 @@ from gpurun.replay.graph_changes import (
     without_waits,
     without_work,
 )
-from gpurun.replay.replayed_steps import replayed_figures
+from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.device_work import intervals
 from gpurun.timeline.idle_causes import data_ranges
@@ -33,10 +33,10 @@ LIMITS = ("the host takes no time", "the device takes no time")
 
 def what_ifs(graph: StepGraph, timeline: Timeline) -> tuple[WhatIf, ...]:
     """The changes that gain something, the greatest gain first, and the two limits."""
-    step = replayed_figures(graph).step_ms
+    step = median_step_ms(graph)
     found = []
     for name, change in _changes(timeline):
-        changed = replayed_figures(change(graph)).step_ms
+        changed = median_step_ms(change(graph))
         gain = step / changed if changed > 0 else None
         if name in LIMITS or (gain is not None and gain >= LEAST_GAIN):
             found.append(WhatIf(name, changed, gain))
