@@ -40,7 +40,9 @@ def diagnosis_report(
     timeline = evidence.timeline
     others = [each for each in timelines if timeline is not None and each.rank != timeline.rank]
     replay, what_if = (
-        (None, ()) if timeline is None else replayed_timeline(timeline, step_times, others)
+        (None, ())
+        if timeline is None
+        else replayed_timeline(timeline, step_times, others, workers=bool(evidence.workers))
     )
     return DiagnosisReport(
         subject=subject,

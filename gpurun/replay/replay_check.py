@@ -8,7 +8,12 @@ from dataclasses import astuple, dataclass
 import numpy as np
 
 from gpurun.records.profile_figures import ReplayFigures, WhatIf
-from gpurun.replay.graph_changes import without_device, without_host, without_recording
+from gpurun.replay.graph_changes import (
+    with_loader_apart,
+    without_device,
+    without_host,
+    without_recording,
+)
 from gpurun.replay.rank_arrivals import with_other_ranks
 from gpurun.replay.replayed_steps import (
     StepFigures,
@@ -19,6 +24,8 @@ from gpurun.replay.replayed_steps import (
 from gpurun.replay.step_events import NotReplayable
 from gpurun.replay.step_graph import StepGraph, step_graph
 from gpurun.replay.what_ifs import what_ifs
+from gpurun.timeline.device_work import intervals
+from gpurun.timeline.idle_causes import data_ranges
 from gpurun.timeline.model import Timeline
 from gpurun.timeline.steady_window import steady
 
@@ -40,11 +47,16 @@ class StepTimes:
 
 
 def replayed_timeline(
-    timeline: Timeline, times: StepTimes | None = None, others: Sequence[Timeline] = ()
+    timeline: Timeline,
+    times: StepTimes | None = None,
+    others: Sequence[Timeline] = (),
+    *,
+    workers: bool = False,
 ) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
     """The replay of a rank's steps as they are and with changes.
 
     `times`: where steps that were not profiled are known. `others`: the timelines of other ranks.
+    `workers`: batches come from worker processes.
     """
     timeline = steady(timeline)
     plain_ms = None if times is None else times.plain_ms
@@ -52,6 +64,9 @@ def replayed_timeline(
         graph = with_other_ranks(step_graph(timeline), others)
     except NotReplayable as reason:
         return ReplayFigures(plain_step_ms=plain_ms, mismatch=str(reason)), ()
+    waits = data_ranges(timeline) if workers else None
+    if waits:
+        graph = with_loader_apart(graph, intervals(waits))
     cost, plain = _without_recording(graph, times)
     figures = _figures(graph, plain, cost, plain_ms)
     changes = what_ifs(plain, timeline)
