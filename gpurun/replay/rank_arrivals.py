@@ -49,9 +49,13 @@ def _matching(ends: Times, other: Timeline) -> tuple[Times, Times] | None:
     device = int(numbers_of(kernels, "device")[0])
     found = collectives_on(other, device)
     theirs, begins = numbers_of(found, "end_ns"), numbers_of(found, "begin_ns")
-    if len(theirs) < len(ends):
+    if len(theirs) < max(len(ends), 2):
         return None
-    nearest: NDArray[np.intp] = np.abs(theirs[None, :] - ends[:, None]).argmin(axis=1)
+    order = np.argsort(theirs, kind="stable")
+    begins, theirs = begins[order], theirs[order]
+    later = np.clip(np.searchsorted(theirs, ends), 1, len(theirs) - 1)
+    closer = np.abs(theirs[later] - ends) < np.abs(theirs[later - 1] - ends)
+    nearest: NDArray[np.intp] = np.where(closer, later, later - 1)
     if (np.diff(nearest) <= 0).any():
         return None
     return begins[nearest], theirs[nearest]
