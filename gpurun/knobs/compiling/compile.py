@@ -11,7 +11,8 @@ from gpurun.records.events import CHANGING_SHAPES, DOUBLE_BACKWARD, KEEPS_TENSOR
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
-MODES = ("default", *GRAPH_MODES)
+REGIONAL = "regional"
+MODES = (REGIONAL, "default", *GRAPH_MODES)
 SECONDS_A_MODULE = 0.3
 MOST_SECONDS = 120.0
 ON_A_GPU = ("reduce-overhead", "default", "max-autotune")
@@ -31,9 +32,12 @@ CANNOT_TWICE = "create_graph=True: torch.compile supports no double backward"
 class Compile(Knob):
     """`module.compile(mode=...)` on the root module, in place: keys, class and pickles stay.
 
-    "default" fuses kernels. "reduce-overhead" also records CUDA graphs. They pay for small kernels
-    (2.3× on ResNet-50 at batch 32), but not if these keep the GPU busy: inputs and outputs of
-    graphs are copied. "max-autotune" also searches matrix-product kernels.
+    "regional" fuses the kernels of blocks of layers that the model repeats, such as those of a
+    transformer. They are compiled once for all of them, and the code around them runs as it is: the
+    start takes a part of the time. "default" fuses kernels of the whole model. "reduce-overhead"
+    also records CUDA graphs. They pay for small kernels (2.3× on ResNet-50 at batch 32), but not if
+    these keep the GPU busy: inputs and outputs of graphs are copied. "max-autotune" also searches
+    matrix-product kernels.
 
     Risks: compiling takes seconds to minutes at the first step and again when shapes change. The
     last, smaller batch of a longer epoch runs the model's own code, where there is memory for it.
@@ -62,7 +66,9 @@ class Compile(Knob):
     """Not the inductor: its import starts a process for each core."""
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
-        """CUDA graphs first, where device and script can take them: they lose the least."""
+        """Repeated blocks first, which start soonest; then CUDA graphs, where device and script can
+        take them: they lose the least.
+        """
         if facts.script_compiles():
             return Skip(BY_ITSELF)
         if "data_parallel" in facts.traits:
@@ -74,20 +80,27 @@ class Compile(Knob):
         missing = missing_tool(facts.device, facts.machine.compute_capability)
         if missing is not None:
             return Skip(missing)
+        blocks = [REGIONAL] if any(root.blocks for root in facts.roots) else []
         if not _takes_graphs(facts):
-            return MODES[:1]
+            return [*blocks, "default"]
         busy = facts.result.gpu_utilization_percent or 0.0
         if self.name in facts.current and busy >= BUSY_PERCENT:
-            return sorted(ON_A_GPU, key=GRAPH_MODES.__contains__)
-        return ON_A_GPU
+            return [*blocks, *sorted(ON_A_GPU, key=GRAPH_MODES.__contains__)]
+        return [*blocks, *ON_A_GPU]
 
     def is_likely(self, facts: Facts) -> bool:
         """With CUDA graphs: few launches are what half precision and fused kernels wait for."""
         return _takes_graphs(facts)
 
     def seconds_to_start(self, facts: Facts) -> float:
-        """By the number of submodules: an H200's host took 13 s for 7 of them, 60 s for 160."""
-        modules = sum(sum(root.module_types.values()) for root in facts.roots)
+        """By the number of submodules: an H200's host took 13 s for 7 of them, 60 s for 160.
+
+        Repeated blocks are tried first, and count once.
+        """
+        modules = sum(
+            sum(root.module_types.values()) / max(root.blocks.values(), default=1)
+            for root in facts.roots
+        )
         seconds = self.startup_seconds + SECONDS_A_MODULE * modules
         if facts.machine.cores < FEW_CORES:
             seconds *= ON_FEW_CORES
