@@ -83,7 +83,7 @@ x = torch.randn(16, 4)
 model.eval()
 with torch.no_grad():
     outputs = [m(x).sum().item() for m in (model, average, loaded)]
-exported = torch.export.export(model, (x,)).module()(x).sum().item()
+exported = torch.export.export(model, (x,), strict=True).module()(x).sum().item()
 print(json.dumps({"losses": losses, "calls": calls, "outputs": [*outputs, exported],
                   "graphs": [graphs, later], "names": names == list(loaded.state_dict())}))
 """

@@ -11,7 +11,7 @@ from torch.nn import Module
 
 from gpurun.knobs.applied.autograd_state import is_checkpointed, is_traced
 from gpurun.knobs.compiling.applied.graph_rewrites import LEANER, compiled_call
-from gpurun.knobs.compiling.applied.plain_calls import PlainCalls, or_plain, seen_by_dynamo
+from gpurun.knobs.compiling.applied.plain_calls import or_plain, seen_by_dynamo, trains_as_written
 from gpurun.records.frames import drop_frame
 
 
@@ -25,14 +25,13 @@ def compile_blocks(
     each, up to torch's limit.
     """
     torch._dynamo.config.allow_unspec_int_on_nn_module = True
-    calls = _RootCalls(root)
+    calls = _RootCalls()
     for blocks in groups:
         compiled = compiled_call(blocks[0], "default", root)
         for block in blocks:
-            block._compiled_call_impl = or_plain(
-                block, partial(compiled, block), hooked, calls.runs_as_written
-            )
-    root._compiled_call_impl = seen_by_dynamo(partial(calls.call), root._call_impl)
+            call = or_plain(block, partial(compiled, block), hooked, calls.runs_as_written)
+            block._compiled_call_impl = call
+    root._compiled_call_impl = calls.around(root)
 
 
 class _RootCalls:
@@ -42,23 +41,26 @@ class _RootCalls:
     is no call of the root, and has to run the same code.
     """
 
-    def __init__(self, root: Module) -> None:
-        self._own: Callable[..., Any] = root._call_impl
-        self._plain = PlainCalls(root, bool(LEANER))
+    def __init__(self) -> None:
         self._as_written = False
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the root's own code."""
-        trains = torch.is_grad_enabled() and not is_traced()
-        before = self._as_written
-        self._as_written = trains and self._plain.trains_as_written((args, kwargs))
-        try:
-            return self._own(*args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
-        finally:
-            self._as_written = before
+    def around(self, root: Module) -> Callable[..., Any]:
+        """The call of the root's own code."""
+        own: Callable[..., Any] = root._call_impl
+        as_written = trains_as_written(root, bool(LEANER))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            trains = torch.is_grad_enabled() and not is_traced()
+            self._as_written = trains and as_written((args, kwargs))
+            try:
+                return own(*args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            finally:
+                self._as_written = False
+
+        return seen_by_dynamo(call, own)
 
     def runs_as_written(self, given: object) -> bool:
         """True in such a call of the root."""

@@ -15,7 +15,7 @@ import torch
 from torch.fx import GraphModule
 from torch.nn import Module
 
-from gpurun.knobs.compiling.applied.plain_calls import PlainCalls, or_plain
+from gpurun.knobs.compiling.applied.plain_calls import or_plain, trains_as_written
 
 Finish = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 Rewrite = Callable[[GraphModule, Sequence[Any], Finish], Callable[..., Any]]
@@ -33,9 +33,8 @@ def compile_in_place(module: Module, mode: str, hooked: Callable[[], None]) -> N
     goes).
     """
     compiled = partial(compiled_call(module, mode, module), module)
-    module._compiled_call_impl = or_plain(
-        module, compiled, hooked, PlainCalls(module, bool(LEANER)).trains_as_written
-    )
+    as_written = trains_as_written(module, bool(LEANER))
+    module._compiled_call_impl = or_plain(module, compiled, hooked, as_written)
 
 
 def compiled_call(module: Module, mode: str, root: Module) -> Callable[..., Any]:
@@ -51,15 +50,15 @@ def compiled_call(module: Module, mode: str, root: Module) -> Callable[..., Any]
     it draws without compiling, so that both can be compared; masks of dropout stay fused with what
     they mask, which is faster. The graphs are rewritten first.
     """
-    config = torch._functorch.config
-    if hasattr(config, "donated_buffer"):
-        config.donated_buffer = False
+    from torch._inductor import config
+
+    if hasattr(torch._functorch.config, "donated_buffer"):
+        torch._functorch.config.donated_buffer = False
     if not any(_drops(part) for part in root.modules()):
-        _draw_as_uncompiled()
-    inductor = getattr(torch, "_TorchCompileInductorWrapper", None)
+        config.fallback_random = True
     how: dict[str, Any] = {"mode": mode}
-    if REWRITES and inductor is not None:
-        how = {"backend": rewriting(inductor(mode, None, None))}
+    if REWRITES:
+        how = {"backend": rewriting(torch._TorchCompileInductorWrapper(mode, None, None))}
     code = _call.__code__.replace(co_name=type(module).__name__)
     return torch.compile(FunctionType(code, globals()), **how)
 
@@ -70,14 +69,6 @@ def _call(module: Module, *args: Any, **kwargs: Any) -> Any:
 
 def _drops(module: Module) -> bool:
     return isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0
-
-
-def _draw_as_uncompiled() -> None:
-    """Let inductor call torch's own kernels for random numbers, as long as it has that option."""
-    import torch._inductor.config as inductor
-
-    if hasattr(inductor, "fallback_random"):
-        inductor.fallback_random = True
 
 
 def rewriting(finish: Finish) -> Finish:

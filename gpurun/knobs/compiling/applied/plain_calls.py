@@ -21,46 +21,42 @@ from gpurun.knobs.compiling.applied.rare_calls import RareCalls
 from gpurun.records.frames import drop_frame
 
 
-class PlainCalls:
-    """Tells which training calls of a root module run its own code.
+def trains_as_written(root: Module, leaner: bool) -> Callable[[object], bool]:
+    """Tells from its arguments whether a training call of `root` runs the root's own code.
 
     `leaner`: what is compiled takes much less memory than that code, which then runs only where
     compiled code cannot.
     """
+    rare = RareCalls(root)
 
-    def __init__(self, root: Module, leaner: bool) -> None:
-        self._rare = None if leaner else RareCalls(root)
-
-    def trains_as_written(self, given: object) -> bool:
-        """True if the call that now comes, with these arguments, is such a call."""
+    def tell(given: object) -> bool:
         tensors = leaves(given)
-        if any(map(_is_differentiated, tensors)):
-            return True
-        return self._rare is not None and self._rare.is_rare(tensors)
+        return any(map(_is_differentiated, tensors)) or (not leaner and rare.is_rare(tensors))
+
+    return tell
 
 
 def or_plain(
     module: Module,
     compiled: Callable[..., Any],
     hooked: Callable[[], None],
-    trains_as_written: Callable[[object], bool],
+    as_written: Callable[[object], bool],
 ) -> Callable[..., Any]:
     """`compiled`, the compiled call of `module`, except where the module's own code runs.
 
-    That is in training calls of which `trains_as_written(arguments)` says so, where the call is
-    traced, and for the sake of later hooks; then `hooked` is called. Dynamo sees the module's own
-    code.
+    That is in training calls of which `as_written(arguments)` says so, where the call is traced,
+    and for the sake of later hooks: then `hooked` is called. Dynamo sees the module's own code.
     """
-
     plain: Callable[..., Any] = module._call_impl
     later_hooks = LaterHooks(module)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        as_written = is_traced() or (torch.is_grad_enabled() and trains_as_written((args, kwargs)))
+        run = compiled
+        if is_traced() or (torch.is_grad_enabled() and as_written((args, kwargs))):
+            run = plain
         if later_hooks:
-            as_written = True
+            run = plain
             hooked()
-        run = plain if as_written else compiled
         try:
             return run(*args, **kwargs)
         except BaseException as error:

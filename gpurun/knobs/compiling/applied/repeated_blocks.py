@@ -15,10 +15,9 @@ three quarters in repeated blocks, a transformer nearly all."""
 def repeated_blocks(root: Module) -> list[list[Module]]:
     """Groups of blocks that have the same class and shapes, [] if most layers are in none.
 
-    A float or a word that differs among blocks, such as a rate, is a constant of the compiled code:
-    they are no group.
-    Blocks are siblings: members of a list, or attributes of one module. The outermost count, but
-    lists before attributes: two towers that hold a list of blocks each are no blocks.
+    Floats and words, such as a rate of dropout, are constants of compiled code: blocks that differ
+    in one are no group. Blocks are siblings: members of a list, or attributes of one module. The
+    outermost count, but lists before attributes: two towers with a list of blocks are no blocks.
     """
     groups: dict[Hashable, list[Module]] = {}
     for block in dict.fromkeys(_blocks(root)):
