@@ -22,8 +22,10 @@ def repeated_blocks(root: Module) -> list[list[Module]]:
     groups: dict[Hashable, list[Module]] = {}
     for block in dict.fromkeys(_blocks(root)):
         groups.setdefault(_kind(block), []).append(block)
-    inside = {leaf for blocks in groups.values() for block in blocks for leaf in _leaves(block)}
-    return list(groups.values()) if len(inside) > MOST_OF_IT * len(set(_leaves(root))) else []
+    inside = {part for blocks in groups.values() for block in blocks for part in block.modules()}
+    layers = [part for part in root.modules() if not part._modules]
+    most = sum(part in inside for part in layers) > MOST_OF_IT * len(layers)
+    return list(groups.values()) if most else []
 
 
 def count_blocks(groups: Sequence[Sequence[Module]]) -> dict[str, int]:
@@ -43,26 +45,18 @@ def _blocks(parent: Module) -> Iterator[Module]:
 
 def _siblings(parent: Module, in_list: bool) -> Iterator[tuple[Module, bool]]:
     """The modules right below that can be called, and whether a list holds them."""
-    for part in parent._modules.values():
-        if part is None:
-            continue
-        if type(part).forward is not Module.forward:
-            yield part, in_list
-        else:
+    for part in parent.children():
+        if type(part).forward is Module.forward:
             yield from _siblings(part, True)
+        else:
+            yield part, in_list
 
 
 def _kind(block: Module) -> Hashable:
     tensors = (*block.named_parameters(), *block.named_buffers())
+    parts = list(block.named_modules())
     return (
-        tuple((name, type(part), _constants(part)) for name, part in block.named_modules()),
+        tuple((name, type(part)) for name, part in parts),
+        tuple(x for _, p in parts for x in vars(p).items() if isinstance(x[1], (bool, float, str))),
         tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors),
     )
-
-
-def _constants(part: Module) -> Hashable:
-    return tuple(x for x in vars(part).items() if isinstance(x[1], (bool, float, str)))
-
-
-def _leaves(module: Module) -> Iterator[Module]:
-    return (part for part in module.modules() if not part._modules)
