@@ -58,13 +58,14 @@ def compiled_call(module: Module, mode: str, root: Module) -> Callable[..., Any]
         config.fallback_random = True
     how: dict[str, Any] = {"mode": mode}
     if REWRITES:
-        how = {"backend": rewriting(torch._TorchCompileInductorWrapper(mode, None, None))}
+        inductor: Callable[..., Finish] = torch._TorchCompileInductorWrapper
+        how = {"backend": rewriting(inductor(mode, None, None))}
     code = _call.__code__.replace(co_name=type(module).__name__)
     return torch.compile(FunctionType(code, globals()), **how)
 
 
 def _call(module: Module, *args: Any, **kwargs: Any) -> Any:
-    return module._call_impl(*args, **kwargs)
+    return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def _drops(module: Module) -> bool:
