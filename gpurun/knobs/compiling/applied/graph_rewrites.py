@@ -64,8 +64,9 @@ def compiled_call(module: Module, mode: str, root: Module) -> Callable[..., Any]
     return torch.compile(FunctionType(code, globals()), **how)
 
 
-def _call(module: Module, *args: Any, **kwargs: Any) -> Any:
-    return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+def _call(self: Module, *args: Any, **kwargs: Any) -> Any:
+    """Its first argument has the name that guards show: that of the user's own code."""
+    return self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def _drops(module: Module) -> bool:
