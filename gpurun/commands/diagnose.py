@@ -24,6 +24,7 @@ from gpurun.profilers.recorded_profiles import (
 from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import CRITICAL, WARNING
+from gpurun.replay.replay_check import StepTimes
 from gpurun.rundir import existing_home, lost_events, named_run
 from gpurun.timeline.limits import limited
 from gpurun.timeline.recordings import KINDS, read_recordings
@@ -80,7 +81,9 @@ def _examined(paths: list[Path]) -> DiagnosisReport:
     folder = next((path for path in paths if path.is_dir()), None)
     if folder is None:
         subject = ", ".join(path.name for path in paths)
-        return diagnosis_report(evidence_of_timelines(read_recordings(paths), thresholds), subject)
+        timelines = read_recordings(paths)
+        evidence = evidence_of_timelines(timelines, thresholds)
+        return diagnosis_report(evidence, subject, timelines=timelines)
     if len(paths) > 1:
         raise GpurunError(f"{folder} is a folder beside other paths", "name one folder alone")
     if any(folder.glob("events-*.jsonl")) or (folder / RESULT_FILE).exists():
@@ -110,7 +113,15 @@ def diagnose_run(folder: Path, records: RunRecords) -> DiagnosisReport:
         overhead_percent=max(overheads, default=None),
         failed_sources=tuple(failures),
         notes=(*_window_notes(folder, profiles), *records.notes),
+        timelines=timelines,
+        step_times=_step_times(profiles, evidence.rank),
     )
+
+
+def _step_times(profiles: Sequence[RecordedProfile], rank: int | None) -> StepTimes | None:
+    """The median steps of a rank, inside and outside of its window."""
+    pace = next((profile.pace for profile in profiles if profile.rank == rank), None)
+    return None if pace is None else StepTimes(pace.profiled_ms, pace.plain_ms)
 
 
 def _window_notes(folder: Path, profiles: Sequence[RecordedProfile]) -> tuple[str, ...]:

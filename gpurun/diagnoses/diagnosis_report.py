@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.ranked_findings import diagnose
 from gpurun.records.diagnosis import AbsentSource, DiagnosisReport
+from gpurun.replay.replay_check import StepTimes, replayed_timeline
+from gpurun.timeline.model import Timeline
 
 TODO = {
     Source.STEPS: "run the script under gpurun",
@@ -25,10 +29,21 @@ def diagnosis_report(
     overhead_percent: float | None = None,
     failed_sources: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
+    timelines: Sequence[Timeline] = (),
+    step_times: StepTimes | None = None,
 ) -> DiagnosisReport:
-    """All findings, with their figures. `overhead_percent`: of the profiled steps."""
+    """All findings, with their figures. `overhead_percent`: of the profiled steps.
+
+    `timelines`: of all ranks. `step_times`: of the rank that is looked at.
+    """
     absent = [s for s in TODO if s not in evidence.sources and (evidence.on_gpu or s not in ON_GPU)]
     timeline = evidence.timeline
+    others = [each for each in timelines if timeline is not None and each.rank != timeline.rank]
+    replay, what_if = (
+        (None, ())
+        if timeline is None
+        else replayed_timeline(timeline, step_times, others, workers=bool(evidence.workers))
+    )
     return DiagnosisReport(
         subject=subject,
         sources=tuple(source.value for source in Source if source in evidence.sources),
@@ -47,4 +62,6 @@ def diagnosis_report(
         result=evidence.result,
         failed_sources=failed_sources,
         notes=(*notes, *(() if timeline is None else timeline.notes)),
+        replay=replay,
+        what_if=what_if,
     )

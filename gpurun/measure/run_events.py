@@ -68,6 +68,7 @@ class ProcessLog:
     gradients: tuple[records.GradientEvent, ...] = ()
     probe: records.ProbeEvent | None = None
     ceilings: records.CeilingsEvent | None = None
+    worker_turns: tuple[records.WorkerTurnEvent, ...] = ()
     cores: records.CoresEvent | None = None
     nonfinite: records.NonfiniteEvent | None = None
     exit_record: records.ExitRecordEvent | None = None

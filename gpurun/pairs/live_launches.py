@@ -90,7 +90,7 @@ class LiveLaunches:
     def run_pair(self, first: LaunchRequest, second: LaunchRequest) -> PairOutcome[Outcome]:
         """Launch two requests as a live pair, and wait for its end.
 
-        It is over by the deadline of the first; with few turns by then it is a failure.
+        It is over by the limits of the first; with few turns by then it is a failure.
         """
         if in_turn := self.in_turn_reason(ranks=bool(first.ranks or second.ranks)):
             return PairOutcome(None, None, None, Failure(FailureKind.NOT_LIVE, in_turn))
@@ -100,7 +100,8 @@ class LiveLaunches:
         try:
             sides = (self._side(first), self._side(second))
             started = partial(self._start_beside_pair, second)
-            ready, deadline = launcher.prestarted.stop, first.deadline
+            ready = launcher.prestarted.stop
+            deadline = min(first.deadline, began + first.limit_seconds)
             end = run_live_pair(sides, started, ready, draws, deadline, first.hurry_at)
         except GpurunError as error:
             failed = Failure(FailureKind.NOT_STARTED, error.what)

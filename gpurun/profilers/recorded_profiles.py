@@ -27,20 +27,38 @@ FIRST_STEPS = 3
 
 
 @dataclass(frozen=True)
+class Pace:
+    """The median step inside the window and outside of it, in milliseconds."""
+
+    profiled_ms: float
+    plain_ms: float
+
+    @property
+    def overhead_percent(self) -> float:
+        """By how much the first is slower."""
+        return (self.profiled_ms / self.plain_ms - 1) * 100
+
+
+@dataclass(frozen=True)
 class RecordedProfile:
     """The window of one training process.
 
-    `overhead_percent`: by how much the median step inside the window is slower than outside; None
-    where too few are outside. `profiler_seconds`: what profilers took to start and stop.
-    `failures`: profilers that recorded nothing, each with its reason.
+    `pace`: of its steps and of those outside; None where too few are outside. `profiler_seconds`:
+    what profilers took to start and stop. `failures`: profilers that recorded nothing, each with
+    its reason.
     """
 
     log: ProcessLog
     timeline: Timeline
     steps: int
-    overhead_percent: float | None
+    pace: Pace | None
     profiler_seconds: float
     failures: tuple[str, ...]
+
+    @property
+    def overhead_percent(self) -> float | None:
+        """By how much the median step inside the window is slower than outside."""
+        return None if self.pace is None else self.pace.overhead_percent
 
     @property
     def rank(self) -> int | None:
@@ -85,14 +103,14 @@ def _recorded(log: ProcessLog, folder: Path) -> RecordedProfile:
         log=log,
         timeline=merged(timelines),
         steps=log.profile.steps,
-        overhead_percent=overhead_percent(log),
+        pace=pace(log),
         profiler_seconds=sum(each.seconds for each in states),
         failures=tuple(failures),
     )
 
 
-def overhead_percent(log: ProcessLog) -> float | None:
-    """By how many percent the median step of the window is slower than the median one outside.
+def pace(log: ProcessLog) -> Pace | None:
+    """The median step of the window, and the median one outside.
 
     Outside are the steps before and after it: a long training may change its pace.
 
@@ -117,7 +135,7 @@ def overhead_percent(log: ProcessLog) -> float | None:
     def median(steps: list[int]) -> float:
         return statistics.median(device[i] if on_device else ends[i] - ends[i - 1] for i in steps)
 
-    return (median(inside) / median(outside) - 1) * 100
+    return Pace(median(inside) / 1e6, median(outside) / 1e6)
 
 
 def _stopping_ns(log: ProcessLog) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpurun.records.finding import Finding
-from gpurun.records.profile_figures import ProfileFigures
+from gpurun.records.profile_figures import ProfileFigures, ReplayFigures, WhatIf
 from gpurun.records.record import record
 from gpurun.records.result import RunResult
 
@@ -27,7 +27,8 @@ class DiagnosisReport:
     one. `overhead_percent`: by how much profiling slowed its steps, None where not known.
     `figures`: of the rank that was looked at (`rank`), None without a timeline; `other_ranks`:
     those of the others. `findings`: the most severe first. `result`: the run's own record.
-    `failed_sources`: profilers that recorded nothing, each with its reason.
+    `failed_sources`: profilers that recorded nothing, each with its reason. `replay`: of the rank's
+    profiled steps, None without a timeline; `what_if`: the same with changes.
     """
 
     subject: str
@@ -42,4 +43,6 @@ class DiagnosisReport:
     result: RunResult | None = None
     failed_sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    replay: ReplayFigures | None = None
+    what_if: tuple[WhatIf, ...] = ()
     schema: str = DIAGNOSIS_SCHEMA

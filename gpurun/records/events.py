@@ -21,6 +21,7 @@ from gpurun.records.messages.training_events import CeilingsEvent as CeilingsEve
 from gpurun.records.messages.training_events import FlopsEvent as FlopsEvent
 from gpurun.records.messages.training_events import LearningRateEvent as LearningRateEvent
 from gpurun.records.messages.training_events import NonfiniteEvent as NonfiniteEvent
+from gpurun.records.messages.training_events import WorkerTurnEvent as WorkerTurnEvent
 from gpurun.records.messages.turns import TurnEvent as TurnEvent
 from gpurun.records.record import record
 
@@ -187,6 +188,8 @@ class RootEvent:
     device_memory_bytes: int | None = None
     device_name: str | None = None
     """The name of that GPU, for instance "NVIDIA H200"."""
+    blocks: dict[str, int] = field(default_factory=dict)
+    """The number of repeated blocks by class, for instance {"Block": 12}. They hold most layers."""
 
 
 @record

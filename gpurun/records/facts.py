@@ -29,6 +29,15 @@ class BatchFlag:
 
 
 @record
+class WorkerRate:
+    """Samples a second with so many loader workers; `error`: of that, relative, None: not known."""
+
+    workers: int
+    samples_per_second: float
+    error: float | None
+
+
+@record
 class Facts:
     """Everything a knob may ask. `device`: "cpu" or "cuda", where the root module lives, or what
     the optimizer steps if no module is called.
@@ -59,6 +68,9 @@ class Facts:
     planned_steps: int | None = None
     """Optimizer steps of the whole training, by its loader and its argument of epochs; None if not
     known."""
+    worker_rates: tuple[WorkerRate, ...] | None = None
+    """Of several numbers of loader workers, fewest first, measured in turns of one launch; none
+    where that showed nothing, None before."""
 
     def loaders_of_training(self) -> tuple[LoaderEvent, ...]:
         """The loaders that feed training steps."""

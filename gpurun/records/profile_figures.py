@@ -170,3 +170,44 @@ class ProfileFigures:
     top_operators: tuple[OperatorShare, ...] | None = None
     kernel_counters: tuple[KernelCounters, ...] | None = None
     """The longest kernels that Nsight Compute looked at, longest first."""
+
+
+@record
+class ReplayFigures:
+    """The profiled steps, recorded and replayed as they are. Milliseconds a step, means.
+
+    `plain_step_ms`: the median step that was not profiled; `replayed_plain_ms`: the median replayed
+    step without what recording adds to the host's calls. `measured_`: as recorded, `replayed_`: the
+    graph of it, recording included. `wait`: the host waits for the device. `idle`: the device has
+    nothing to do. `without_device`, `without_host`: the graph whose work there takes no time.
+    `inferred_edges`: waits and events whose streams are not recorded. `mismatch`: why no gain is
+    claimed; None where the replay matches.
+    """
+
+    steps: int | None = None
+    plain_step_ms: float | None = None
+    replayed_plain_ms: float | None = None
+    measured_ms: float | None = None
+    replayed_ms: float | None = None
+    measured_wait_ms: float | None = None
+    replayed_wait_ms: float | None = None
+    measured_idle_ms: float | None = None
+    replayed_idle_ms: float | None = None
+    step_ms_without_device: float | None = None
+    step_ms_without_host: float | None = None
+    recording_us_a_call: float | None = None
+    inferred_edges: int | None = None
+    mismatch: str | None = None
+
+
+@record
+class WhatIf:
+    """A change of the graph: the median step as replayed with it, recording left out.
+
+    `gain`: `replayed_plain_ms` over it; None where the replay of the steps as they are does not
+    match them.
+    """
+
+    change: str
+    step_ms: float
+    gain: float | None

@@ -54,6 +54,20 @@ class StopRule:
 
 
 @record
+class WorkerTurnPlan:
+    """The numbers of loader workers that one launch measures in turns, fewest first.
+
+    `threads`: of an operator, for each number; None leaves them. `seconds`: all turns end by then.
+    `epoch_steps`: a turn has whole epochs of so many steps; 0: it has no start of an epoch.
+    """
+
+    workers: tuple[int, ...]
+    threads: tuple[int | None, ...]
+    seconds: float
+    epoch_steps: int = 0
+
+
+@record
 class TrialSpec:
     """The differences between a short trial and a run.
 
@@ -64,7 +78,8 @@ class TrialSpec:
     slow-down on purpose. With `rounded` parameters are rounded to bfloat16 once, before they train,
     and in each step what layers return; `rounding_draw` numbers draws that round parameters up or
     down by chance, 0 is to the nearest. With `ceilings` it measures the script, then the script on
-    one batch again and again, then the loader alone.
+    one batch again and again, then the loader alone. With `worker_turns` it measures several
+    numbers of loader workers.
     """
 
     stop: StopRule
@@ -75,6 +90,7 @@ class TrialSpec:
     rounded: bool = False
     rounding_draw: int = 0
     ceilings: bool = False
+    worker_turns: WorkerTurnPlan | None = None
 
 
 @record

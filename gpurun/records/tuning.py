@@ -134,12 +134,16 @@ class TrialPurpose(enum.Enum):
     """The script as it is under another seed."""
     CEILINGS = "ceilings"
     """Model and loader each alone: the trial has no speed of its own."""
+    WORKERS = "workers"
+    """Several numbers of loader workers in turns: the trial has no speed of its own."""
     BLAME = "blame"
     """A launch of `gpurun blame`."""
 
 
 PAIR_SIDES = (TrialPurpose.PAIR_BASELINE, TrialPurpose.PAIR_CANDIDATE)
 """The purposes of the trials of the proof."""
+WITHOUT_SPEED = (TrialPurpose.CEILINGS, TrialPurpose.WORKERS)
+"""The purposes of trials that measure something else than a speed of their own."""
 
 
 @record

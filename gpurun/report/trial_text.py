@@ -10,7 +10,7 @@ from typing import Any
 
 from gpurun.formatting.number_text import byte_size, milliseconds, number
 from gpurun.formatting.one_line import one_line
-from gpurun.records.tuning import TrialPurpose, TrialRecord
+from gpurun.records.tuning import WITHOUT_SPEED, TrialPurpose, TrialRecord
 
 SHARED = "other processes were on the GPU"
 
@@ -33,14 +33,14 @@ def outcome_text(record: TrialRecord) -> str:
     reason = one_line(record.reason)
     if ended_well(record):
         return reason or (SHARED if record.foreign_processes else "")
-    status = "not measured" if record.purpose is TrialPurpose.CEILINGS else record.status
+    status = "not measured" if record.purpose in WITHOUT_SPEED else record.status
     return f"{status}: {reason}" if reason else status
 
 
 def ended_well(record: TrialRecord) -> bool:
-    """True if the trial yielded figures; one for the ceilings has no speed of its own."""
-    for_ceilings = record.purpose is TrialPurpose.CEILINGS and record.status == "stopped"
-    return for_ceilings or record.samples_per_second is not None
+    """True if the trial yielded figures; some have no speed of their own."""
+    other = record.purpose in WITHOUT_SPEED and record.status == "stopped"
+    return other or record.samples_per_second is not None
 
 
 def trial_figures(record: TrialRecord) -> list[str]:

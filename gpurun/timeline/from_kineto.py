@@ -15,6 +15,7 @@ from gpurun.timeline.json_stream import ChromeTrace
 from gpurun.timeline.kernel_groups import kernel_group, operator_group, uses_tensor_cores
 from gpurun.timeline.model import (
     MALFORMED,
+    Awaited,
     Collective,
     Copy,
     CopyKind,
@@ -38,6 +39,7 @@ _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?", re.IGNORECASE)
 _DIRECTIONS = {"htod": CopyKind.H2D, "dtoh": CopyKind.D2H, "dtod": CopyKind.D2D}
 BASE = "baseTimeNanoseconds"
 """Of the header: the Unix time at which the times of events begin."""
+NO_STREAM = 2**32 - 1
 _ELEMENT_BYTES = {"Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Int": 4, "Long": 8, "Byte": 1}
 
 
@@ -70,6 +72,7 @@ class _Reading:
         self.kernels = Columns(Kernel)
         self.copies = Columns(Copy)
         self.calls = Columns(RuntimeCall)
+        self.awaited = Columns(Awaited)
         self.operators = Columns(Range)
         self.ranges = Columns(Range)
         self.collectives = Columns(Collective)
@@ -83,6 +86,7 @@ class _Reading:
             "gpu_memset": self._memset,
             "cuda_runtime": self._call,
             "cuda_driver": self._call,
+            "cuda_sync": self._awaited,
             "cpu_op": self._operator,
             "user_annotation": self._range,
         }
@@ -138,6 +142,15 @@ class _Reading:
         thread = event.get("tid", 0)
         self.calls.add(begin, end, _number(thread), _correlation(args), plain_name(event["name"]))
 
+    def _awaited(self, begin: int, end: int, event: Event, args: Event) -> None:
+        """Recorded where `enable_cuda_sync_events` is on; a stream below 0 stands for all."""
+        source, own = args.get("wait_on_stream"), args.get("stream")
+        record = _number(args.get("wait_on_cuda_event_record_corr_id", 0))
+        of_event = _is_stream(source)
+        stream = source if of_event else own if _is_stream(own) else None
+        waiting = own if of_event and _is_stream(own) else None
+        self.awaited.add(begin, end, _correlation(args), max(record, 0), stream, waiting)
+
     def _operator(self, begin: int, end: int, event: Event, args: Event) -> None:
         self.operators.add(begin, end, _number(event.get("tid", 0)), event["name"])
 
@@ -173,6 +186,7 @@ class _Reading:
             kernels=self.kernels.sorted() if seen else None,
             copies=copies if seen else None,
             syncs=syncs_among(calls, reads) if seen else None,
+            awaited=self.awaited.sorted() if len(self.awaited) else None,
             runtime_calls=calls if seen else None,
             operators=operators_of(self.operators.sorted()) if len(self.operators) else None,
             collectives=self.collectives.sorted() if seen else None,
@@ -182,7 +196,8 @@ class _Reading:
         """Bring all times to the runtime's clock; begin and end of all."""
         for columns in (self.kernels, self.copies, self.calls, self.operators, self.ranges):
             columns.shift(offset)
-        self.collectives.shift(offset)
+        for more in (self.collectives, self.awaited):
+            more.shift(offset)
         assert self.begin is not None
         return self.begin + offset, self.end + offset
 
@@ -210,6 +225,11 @@ def _correlation(args: Event) -> int:
 def _number(value: object) -> int:
     """A number where Kineto now and then writes a word ("Trace PyTorch Profiler")."""
     return value if isinstance(value, int) else 0
+
+
+def _is_stream(value: object) -> bool:
+    """A stream's number, and not the one that stands for none."""
+    return isinstance(value, int) and 0 <= value < NO_STREAM
 
 
 def _dimensions(value: Any) -> tuple[int, int, int] | None:

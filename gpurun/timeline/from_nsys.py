@@ -19,6 +19,7 @@ from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.limits import LONGEST_TEXT, MOST_PROCESSES
 from gpurun.timeline.model import (
     MALFORMED,
+    Awaited,
     Copy,
     CopyKind,
     Device,
@@ -47,6 +48,7 @@ RANGES = "NVTX_EVENTS"
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _COPY_KINDS = {1: CopyKind.H2D, 2: CopyKind.D2H, 8: CopyKind.D2D, 10: CopyKind.D2D}
 _PAGEABLE, _PINNED = 0, 1
+_NO_STREAM = 2**32 - 1
 _STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
 """A stream waits for an event there, and no thread of the host. Told by the call: the numbers of
 `syncType` are not those of its own table of names in exports of 2025.3."""
@@ -157,6 +159,7 @@ class _Export:
             kernels=kernels.sorted() if kernels is not None else None,
             copies=copies.sorted() if copies is not None else None,
             syncs=syncs.sorted() if syncs is not None else None,
+            awaited=self._awaited(process, offset),
             runtime_calls=calls.sorted() if calls is not None else None,
             notes=self._notes(),
         )
@@ -230,6 +233,22 @@ class _Export:
             if call not in _STREAM_WAITS:
                 found.add(begin, end, correlation, call, None)
         return found
+
+    def _awaited(self, process: int, offset: int) -> Columns[Awaited] | None:
+        """The streams for which calls wait. Of events no export tells whose work they wait for."""
+        if SYNCS not in self._tables or not {"streamId", "eventId"} <= self._columns(SYNCS):
+            return None
+        found: Columns[Awaited] = Columns(Awaited)
+        for begin, end, correlation, stream in self._rows(
+            "SELECT start, end, COALESCE(correlationId, 0), streamId"
+            f" FROM {SYNCS}"
+            + self._of(SYNCS, process)
+            + f" AND COALESCE(eventId, {_NO_STREAM}) = {_NO_STREAM}"
+        ):
+            known = stream if stream is not None and 0 <= stream < _NO_STREAM else None
+            found.add(begin, end, correlation, 0, known, None)
+        found.shift(offset)
+        return found.sorted()  # type: ignore[return-value]
 
     def _ranges(self, process: int) -> tuple[Columns[Range] | None, list[tuple[int, int]]]:
         """NVTX ranges, and the marks that tie the clocks."""

@@ -129,6 +129,22 @@ class Sync:
 
 
 @dataclass(frozen=True, slots=True)
+class Awaited:
+    """What the call with this correlation waits for, as the source tells it.
+
+    `stream`: its work, None: that of all streams. `waiting_stream`: waits in place of the host,
+    from then on. `recorded`: correlation of the call that recorded the event, 0: none is told.
+    """
+
+    begin_ns: int
+    end_ns: int
+    correlation: int
+    recorded: int
+    stream: int | None
+    waiting_stream: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RuntimeCall:
     """One call of the CUDA runtime or driver, by its name without a version's suffix."""
 
@@ -238,6 +254,7 @@ class Timeline:
     kernels: Sequence[Kernel] | None = None
     copies: Sequence[Copy] | None = None
     syncs: Sequence[Sync] | None = None
+    awaited: Sequence[Awaited] | None = None
     runtime_calls: Sequence[RuntimeCall] | None = None
     operators: Sequence[Operator] | None = None
     collectives: Sequence[Collective] | None = None

@@ -23,7 +23,7 @@ from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import SEED, Exchange, Setting, TrialSpec
-from gpurun.records.tuning import TrialRecord
+from gpurun.records.tuning import WITHOUT_SPEED, TrialRecord
 from gpurun.rundir import write_json
 from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome
@@ -176,6 +176,7 @@ class TrialSeries:
                 rounded=request.rounded,
                 rounding_draw=request.rounding_draw,
                 ceilings=request.ceilings,
+                worker_turns=request.worker_turns,
             ),
             settings=tuple(Setting(k, v) for k, v in request.settings.items()),
             settings_environment=variables,
@@ -285,16 +286,16 @@ def trial_of(
 ) -> Trial:
     """The trial that an outcome is. `folder`: of the tuning."""
     result, log = outcome.result, outcome.log
-    peaks = peaks_of(result)
+    peaks, without_speed = peaks_of(result), request.purpose in WITHOUT_SPEED
     record = TrialRecord(
         number=number,
         purpose=request.purpose,
         knobs=dict(request.settings),
         status=outcome.status,
-        samples_per_second=None if request.ceilings else result.samples_per_second,
-        step_time_ms=None if request.ceilings else result.step_time_ms,
+        samples_per_second=None if without_speed else result.samples_per_second,
+        step_time_ms=None if without_speed else result.step_time_ms,
         peak_memory_bytes=result.peak_memory_bytes,
-        joules_per_sample=None if request.ceilings else result.joules_per_sample,
+        joules_per_sample=None if without_speed else result.joules_per_sample,
         final_loss=result.final_loss,
         seconds=outcome.seconds,
         reason=_reason(request, outcome),

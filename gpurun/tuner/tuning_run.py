@@ -308,9 +308,9 @@ class TuningRun:
             self._launch_in_search, self._decide, self._rule, self._time, self._most_trials - 2
         )
         search = StageSearch(trials, self._allowed)
-        self._time.search_begins()
         if self._objective is Objective.THROUGHPUT and self._time.room(numerics=False):
             self._keep_reference(state)
+        self._time.search_begins()
         pressing = [knob.name for knob in knobs if answered_by(knob, seen) is not None]
         search.run(by_findings(knobs, seen), state, pressing)
         self.findings.untried = tuple(trials.untried)

@@ -14,7 +14,7 @@ from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import ENDED_WELL, RunResult
-from gpurun.records.spec import StopRule
+from gpurun.records.spec import StopRule, WorkerTurnPlan
 from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.stats.descriptive import median
 from gpurun.tuner.guard.training_evidence import Evidence
@@ -146,6 +146,8 @@ class TrialRequest:
     rounding_draw: int = 0
     ceilings: bool = False
     """True if model and loader run alone in it: it has no speed of its own."""
+    worker_turns: WorkerTurnPlan | None = None
+    """The numbers of loader workers that it measures, without a speed of its own."""
     in_turns: bool = False
     """True if it takes turns with the reference, if there is one."""
     following: Sequence[Mapping[str, Any]] = ()

@@ -46,7 +46,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("trials", "probing", "diagnoses", "profilers", "doctor"),
     ("isolation",),
     ("launch",),
-    ("measure",),
+    ("measure", "replay"),
     ("arguments", "formatting", "timeline", "runtime"),
     ("stats", "rundir", "knobs"),
     ("records", "errors", "numa", "identity_map"),

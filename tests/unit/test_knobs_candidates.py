@@ -10,9 +10,10 @@ import pytest
 from gpurun.knobs import find
 from gpurun.knobs.api import Skip
 from gpurun.knobs.compiling.compiler_requirements import missing_tool
+from gpurun.knobs.loading.loader_workers import numbers_for_turns
 from gpurun.knobs.memory.allocator import CHOSEN
-from gpurun.records.facts import Facts
-from gpurun.records.result import HostUse
+from gpurun.records.facts import Facts, WorkerRate
+from gpurun.records.result import EpochPace, HostUse
 from tests.unit.knob_facts import (
     GIB,
     H200,
@@ -43,25 +44,13 @@ class TestLoaderWorkers:
         assert proposed("loader_workers", facts(result=result(10, 20)))[0] == 2
         assert proposed("loader_workers", facts(result=result(30, 40)))[0] == 4
 
-    def test_beside_a_gpu_the_step_is_to_become_several_times_shorter(self) -> None:
-        """And a worker computes with one thread: half the cores at least, all but two at most."""
-        first = {wait: proposed("loader_workers", gpu_facts(result=result(wait, 20)))[0]
-                 for wait in (2, 10, 16)}  # fmt: skip
-        assert first == {2: 8, 10: 9, 16: 14}
-
-    def test_what_many_threads_load_now_takes_many_workers(self) -> None:
-        """As seen on an H200: 14.5 of 42.8 ms loaded a batch, on all cores; 8 workers were few."""
-        seen = result(14.5, 42.8, host=HostUse(606.0, 16.0, GIB, 1))
-        assert proposed("loader_workers", gpu_facts(result=seen))[0] == 14
-        assert proposed("loader_workers", gpu_facts(result=seen)) == [14, 8]
-        large = gpu_facts(result=seen, machine=replace(H200, cores=192.0))
-        assert proposed("loader_workers", large)[0] == 32
-        single = result(14.5, 42.8, host=HostUse(100.0, 16.0, GIB, 1))
-        assert proposed("loader_workers", gpu_facts(result=single))[0] == 8
-
-    def test_a_loader_much_slower_than_the_model_is_tried_at_the_cores_too(self) -> None:
-        ground = facts(result=result(190, 200), machine=replace(H200, cores=16.0))
-        assert proposed("loader_workers", ground) == [20, 16]
+    def test_beside_a_gpu_all_cores_but_two_load_for_the_step_is_to_become_much_shorter(
+        self,
+    ) -> None:
+        assert proposed("loader_workers", gpu_facts(result=result(2, 20))) == [14]
+        assert proposed("loader_workers", gpu_facts(result=result(190, 200))) == [20]
+        large = gpu_facts(machine=replace(H200, cores=192.0))
+        assert proposed("loader_workers", large) == [32]
 
     def test_the_number_is_bounded_and_divided_among_ranks(self) -> None:
         endless = result(1000, 1001)
@@ -69,14 +58,39 @@ class TestLoaderWorkers:
         shared = facts(result=replace(endless, ranks=4))
         assert max(proposed("loader_workers", shared)) == 8
 
-    def test_it_doubles_while_it_gains_and_wait_is_left(self) -> None:
-        knob, ground = find("loader_workers"), facts(result=result(36, 40))
-        assert knob.refine(ground, 4, 2.0) == 8
-        assert knob.refine(ground, 4, 1.04) is None
-        assert knob.refine(ground, 32, 2.0) is None
+    def test_what_turns_found_to_be_enough_is_tried_in_place_of_the_guess(self) -> None:
+        rates = tuple(WorkerRate(n, 100.0 * min(n, 3), 0.01) for n in (1, 2, 4, 8))
+        assert proposed("loader_workers", facts(worker_rates=rates)) == [4]
+        assert proposed("loader_workers", facts(worker_rates=())) == [4]
+        present = facts(worker_rates=rates, **loader(workers=4))
+        assert skipped("loader_workers", present) == "4 are enough"
+        idle = {"result": result(0.1, 40), "worker_rates": rates}
+        assert proposed("loader_workers", facts(**idle, **loader(workers=8))) == [4, 0]
 
-    def test_it_stops_doubling_once_nothing_of_the_wait_can_be_left(self) -> None:
-        assert find("loader_workers").refine(facts(result=result(20, 40)), 2, 2.0) is None
+    def test_turns_have_all_numbers_for_which_there_is_memory(self) -> None:
+        assert numbers_for_turns(facts()) == (1, 2, 4, 8, 16, 32)
+        assert numbers_for_turns(facts(**loader(workers=6))) == (1, 2, 4, 6, 8, 16, 32)
+        large = result(host=HostUse(100.0, 8.0, 3 * GIB, 1))
+        assert numbers_for_turns(facts(result=large)) == (1, 2, 4, 8, 10)
+        crowded = facts(result=result(0.1, 40), **loader(workers=8))
+        assert numbers_for_turns(crowded) == (1, 2, 4, 8)
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"result": result(0.1, 40)}, "does not wait"),
+            (loader(iterable=True), "a part of its own of iterable data"),
+            (loader(start_method="spawn"), "starts slowly"),
+            ({"result": result(ranks=2)}, "several ranks"),
+            ({"result": result(epoch_pace=EpochPace(60.0, 1.0))}, "another pace"),
+        ],
+    )
+    def test_scripts_whose_numbers_cannot_take_turns(
+        self, changes: dict[str, Any], reason: str
+    ) -> None:
+        refused = numbers_for_turns(facts(**changes))
+        assert isinstance(refused, Skip)
+        assert reason in refused.reason
 
     def test_no_wait_means_no_trial(self) -> None:
         assert "does not wait" in skipped("loader_workers", facts(result=result(0.1, 40)))
@@ -475,6 +489,13 @@ class TestNumericsKnobs:
         assert proposed("compile", gpu_facts()) == ["reduce-overhead", "default", "max-autotune"]
         accumulating = gpu_facts(result=replace(result(), batch_size=128.0))
         assert proposed("compile", accumulating) == ["default"]
+
+    def test_blocks_that_repeat_are_compiled_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("gpurun.knobs.compiling.compile.missing_tool", lambda *_: None)
+        blocks = (replace(ROOT, module_types={"Block": 12, "Linear": 60}, blocks={"Block": 12}),)
+        assert proposed("compile", facts(roots=blocks)) == ["regional", "default"]
+        whole = ["reduce-overhead", "default", "max-autotune"]
+        assert proposed("compile", gpu_facts(roots=blocks)) == [whole[0], "regional", *whole[1:]]
 
     def test_graphs_that_keep_the_gpu_busy_are_held_against_none(
         self, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,8 @@ from gpurun.records.events import CHANGING_SHAPES, DOUBLE_BACKWARD, KEEPS_TENSOR
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
-MODES = ("default", *GRAPH_MODES)
+REGIONAL = "regional"
+MODES = (REGIONAL, "default", *GRAPH_MODES)
 ON_A_GPU = ("reduce-overhead", "default", "max-autotune")
 BUSY_PERCENT = 80.0
 """A GPU so busy does not wait for the host: what graphs copy is then more than what they save."""
@@ -23,9 +24,12 @@ CANNOT_TWICE = "create_graph=True: torch.compile supports no double backward"
 class Compile(Knob):
     """`module.compile(mode=...)` on the root module, in place: keys, class and pickles stay.
 
-    "default" fuses kernels. "reduce-overhead" also records CUDA graphs. They pay for small kernels
-    (2.3× on ResNet-50 at batch 32), but not if these keep the GPU busy: inputs and outputs of
-    graphs are copied. "max-autotune" also searches matrix-product kernels.
+    "regional" fuses the kernels of blocks of layers that the model repeats, such as those of a
+    transformer. They are compiled once for all of them, and the code around them runs as it is: the
+    start takes a part of the time. "default" fuses kernels of the whole model. "reduce-overhead"
+    also records CUDA graphs. They pay for small kernels (2.3× on ResNet-50 at batch 32), but not if
+    these keep the GPU busy: inputs and outputs of graphs are copied. "max-autotune" also searches
+    matrix-product kernels.
 
     Risks: compiling takes seconds to minutes at the first step and again when shapes change. The
     last, smaller batch of a longer epoch runs the model's own code, where there is memory for it.
@@ -53,7 +57,9 @@ class Compile(Knob):
     """Not the inductor: its import starts a process for each core."""
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
-        """CUDA graphs first, where device and script can take them: they lose the least."""
+        """CUDA graphs first, where device and script can take them: they lose the least. Then, and
+        where a GPU is busy before them, repeated blocks, which start soonest.
+        """
         if facts.script_compiles():
             return Skip(BY_ITSELF)
         if "data_parallel" in facts.traits:
@@ -65,12 +71,13 @@ class Compile(Knob):
         missing = missing_tool(facts.device, facts.machine.compute_capability)
         if missing is not None:
             return Skip(missing)
+        blocks = [REGIONAL] if any(root.blocks for root in facts.roots) else []
         if not _takes_graphs(facts):
-            return MODES[:1]
+            return [*blocks, "default"]
         busy = facts.result.gpu_utilization_percent or 0.0
         if self.name in facts.current and busy >= BUSY_PERCENT:
-            return sorted(ON_A_GPU, key=GRAPH_MODES.__contains__)
-        return ON_A_GPU
+            return [*blocks, *sorted(ON_A_GPU, key=GRAPH_MODES.__contains__)]
+        return [ON_A_GPU[0], *blocks, *ON_A_GPU[1:]]
 
     def is_likely(self, facts: Facts) -> bool:
         """With CUDA graphs: few launches are what half precision and fused kernels wait for."""

@@ -19,17 +19,17 @@ from gpurun.knobs.loading.loader_need import (
     workers_now,
 )
 from gpurun.knobs.loading.marked_arguments import MarkedInt
+from gpurun.knobs.loading.worker_rates import enough_workers
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
-SHORTER = 8
-"""Other changes may shorten a step on a GPU to an eighth."""
 CORES_LEFT = 2
 """For the script itself and the thread that pins its batches."""
 MANY = 32
 """Workers of a first guess: more take memory and seconds to start, and are seldom worth it."""
-GAIN = 1.05
-"""Twice the workers must gain this much to be doubled again."""
+MEMORY_SHARE = 0.5
+"""Forked workers may come to have copies of all that the script holds: in this part of the memory
+at most."""
 SHORT_EPOCH = 500
 """Batches: a loader with fewer is opened so often that starting its workers anew would show."""
 LIKELY_ON_CPU = 0.25
@@ -42,13 +42,13 @@ NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiproce
 class LoaderWorkers(Knob):
     """`DataLoader(num_workers=n)`: samples are loaded in processes of their own.
 
-    Helps when the step waits for data. The first guess is the number of workers that hides the
-    measured wait behind the rest of the step, and at least one for two cores. Beside a GPU it is
-    the number for a step an eighth as long, because other changes shorten the step. A worker
-    computes with one thread; the script used as many as it was seen to keep busy. It is doubled
-    while that gains. A loader that waits for storage profits beyond the number of cores, one that
-    computes does not: only trials tell. Short epochs get `loader_persistent` with it, for workers
-    started anew would eat the gain.
+    Helps when the step waits for data. One launch measures 1, 2, 4, ... workers in turns, and the
+    fewest within the noise of the best are taken: a loader that waits for storage profits beyond
+    the number of cores, one that computes does not. Beside a GPU that happens once other changes
+    have shortened the step, if it still waits: the first guess is all cores but two. Where turns
+    are not possible (iterable data, several ranks, a first epoch of another pace) the guess is the
+    number that hides the measured wait behind the rest of the step. Short epochs get
+    `loader_persistent` with it, for workers started anew would eat the gain.
 
     Risks: workers draw the transforms' random numbers: other draws from the same distributions.
     Forked workers that read from one pipe, socket or data base mix up samples without an error.
@@ -75,34 +75,21 @@ class LoaderWorkers(Knob):
         return large or not takes_cores_of_the_model(facts)
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
-        """As many as hide the wait, and about one a core; fewer when they crowd the host."""
-        wait = data_wait(facts)
+        """The fewest that turns found to be enough, else as many as hide the wait; none, too, where
+        workers only crowd the host."""
+        wait = open_wait(facts)
         if isinstance(wait, Skip):
             return wait
-        refusal = _refusal(facts)
-        if refusal is not None:
-            return refusal
-        present, most = workers_now(facts), _most(facts)
-        busy = no_core_left(facts)
-        if wait.noticeable and busy is not None:
-            return busy
-        if wait.noticeable:
-            values = [2 * present] if present else _first_guesses(facts, wait)
-        elif present and present >= _cores_a_rank(facts):
-            values = [present // 2, 0]
-        else:
-            return wait.too_short
-        bounded = [min(value, most) for value in values]
-        return [v for v in dict.fromkeys(bounded) if v != present] or Skip(f"{present} is the most")
-
-    def refine(self, facts: Facts, value: int, gain: float) -> int | None:
-        """Twice as many while that gains; `gain` is over the best value tried before."""
-        wait = data_wait(facts)
-        if value == 0 or gain <= GAIN or isinstance(wait, Skip) or 2 * value > _most(facts):
-            return None
-        whole = wait.wait_ms + wait.compute_ms
-        nothing_left = gain * wait.compute_ms >= 0.97 * whole
-        return None if nothing_left else 2 * value
+        present, measured = workers_now(facts), facts.worker_rates
+        crowd = [] if wait.noticeable else [0]
+        if measured:
+            value = enough_workers(measured)
+            values = [value, *crowd] if value != present else crowd
+            return values or Skip(f"{value} are enough")
+        if not present:
+            return [_first_guess(facts, wait)]
+        value = present // 2 if crowd else min(2 * present, _most(facts))
+        return [value, *crowd] if value != present else Skip(f"{present} is the most")
 
     def companions(self, facts: Facts, value: int) -> dict[str, Any]:
         """Fewer threads for a model on the same cores, so that workers and threads do not compete
@@ -140,6 +127,35 @@ class LoaderWorkers(Knob):
         watch_datasets(hooks.revoked)
 
 
+def open_wait(facts: Facts) -> DataWait | Skip:
+    """The wait for data that another number of workers may change, or why none is tried."""
+    wait = data_wait(facts)
+    if isinstance(wait, Skip):
+        return wait
+    crowded = workers_now(facts) >= _cores_a_rank(facts)
+    if not wait.noticeable and not crowded:
+        return wait.too_short
+    return _refusal(facts) or (no_core_left(facts) if wait.noticeable else None) or wait
+
+
+def numbers_for_turns(facts: Facts) -> tuple[int, ...] | Skip:
+    """The numbers of workers that one launch can measure in turns, or why none."""
+    wait, loaders, result = open_wait(facts), facts.loaders_of_training(), facts.result
+    if isinstance(wait, Skip):
+        return wait
+    if any(loader.iterable or loader.start_method == "spawn" for loader in loaders):
+        return Skip("each worker has a part of its own of iterable data, or starts slowly (spawn)")
+    if result.ranks > 1 or result.epoch_pace is not None:
+        return Skip("it runs in several ranks, or its first epoch loads at another pace")
+    present = workers_now(facts)
+    most = _most(facts) if wait.noticeable else present
+    if result.host is not None and result.host.peak_rss_bytes:
+        copies = MEMORY_SHARE * facts.machine.memory_bytes / result.host.peak_rss_bytes
+        most = max(min(most, int(copies)), 1)
+    numbers = {present, most, *(1 << n for n in range(most.bit_length()))} - {0}
+    return tuple(sorted(number for number in numbers if number <= most))
+
+
 def _refusal(facts: Facts) -> Skip | None:
     for loader in facts.loaders_of_training():
         if loader.subclass:
@@ -157,31 +173,12 @@ def _most(facts: Facts) -> int:
     return max(1, int(max(4 * facts.machine.cores, 16) / max(1, facts.result.ranks)))
 
 
-def _first_guesses(facts: Facts, wait: DataWait) -> list[int]:
+def _first_guess(facts: Facts, wait: DataWait) -> int:
     cores = _cores_a_rank(facts)
-    if wait.compute_ms <= 0:
-        return [cores]
-    hides = math.ceil(wait.wait_ms / wait.compute_ms) + 1
+    hides = math.ceil(wait.wait_ms / wait.compute_ms) + 1 if wait.compute_ms > 0 else cores
     if facts.device != "cpu":
-        work = wait.wait_ms * _cores_of_the_wait(facts, wait)
-        shorter = math.ceil(SHORTER * work / wait.compute_ms) + 1
-        hides = max(hides, cores // 2, min(shorter, cores - CORES_LEFT))
-        if hides > MANY:
-            return [MANY, hides]
-        if 4 * hides > 3 * cores:
-            return [hides, max(1, cores // 2)]
-    return [hides, cores] if 2 * hides > cores > 1 else [hides]
-
-
-def _cores_of_the_wait(facts: Facts, wait: DataWait) -> float:
-    """The number of cores that load a batch now: torch computes on all of them, and on one in a
-    worker."""
-    host = facts.result.host
-    if workers_now(facts) or host is None or host.cpu_percent is None or wait.wait_ms <= 0:
-        return 1.0
-    busy = host.cpu_percent / 100 / max(1, facts.result.ranks)
-    loading = (busy * (wait.wait_ms + wait.compute_ms) - wait.compute_ms) / wait.wait_ms
-    return min(max(loading, 1.0), float(_cores_a_rank(facts)))
+        hides = min(max(hides, cores - CORES_LEFT), MANY)
+    return min(hides, _most(facts))
 
 
 def _unfit(call: LoaderCall, value: int, hooks: Hooks) -> str | None:

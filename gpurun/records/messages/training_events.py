@@ -24,6 +24,16 @@ class CeilingsEvent:
 
 
 @record
+class WorkerTurnEvent:
+    """A turn with so many loader workers is over; the times are of what counts in it."""
+
+    kind: ClassVar[str] = "worker_turn"
+    workers: int
+    begin_ns: int
+    end_ns: int
+
+
+@record
 class FlopsEvent:
     """The floating-point operations of one step of a clock, in one process.
 

@@ -61,6 +61,12 @@ def install(spec: RunSpec) -> None:
         ceilings = Ceilings(spec.trial.stop)
         ceilings.begin()
         trial.enough, trial.before_exit = ceilings.enough, guarded("ceilings", ceilings.finish)
+    if spec.trial.worker_turns is not None:
+        from gpurun.runtime.trial.worker_turns import WorkerTurns
+
+        workers = WorkerTurns(spec.trial.stop, spec.trial.worker_turns)
+        workers.begin()
+        trial.enough = workers.enough
     guarded("look for attention", manual_attention.watch)()
     guarded("look for changing shapes", changing_shapes.watch)()
     guarded("look for kept tensors", tensors_left_in_model.watch)()

@@ -97,6 +97,17 @@ class SearchTrials:
         self._launched.append((dict(settings), found))
         return found
 
+    def measure(self, request: TrialRequest) -> Trial:
+        """A trial that measures something else than a gain, no longer than the search lasts."""
+        self.left -= 1
+        limit = max(self._phases.left_of_phase, 2 * self._phases.usual)
+        return self._launch(replace(request, limit_seconds=limit))
+
+    @property
+    def rule(self) -> StopRule:
+        """The stop rule of a trial."""
+        return self._rule
+
     def objection(
         self, changes: Sequence[Change], trial: Trial, state: SearchState
     ) -> tuple[str | None, GuardVerdict | None]:

@@ -9,6 +9,7 @@ its speed alone rejoins once the ground has changed: bfloat16 can lose while the
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob, Skip
@@ -37,6 +38,7 @@ from gpurun.tuner.search.trial_gain import (
     no_gain,
     seems_to_gain,
 )
+from gpurun.tuner.search.worker_numbers import worker_rates_of, worker_rates_sentence
 from gpurun.tuner.tuning_trial import Trial
 
 WAITS_STILL = 0.05
@@ -56,13 +58,17 @@ class StageSearch:
         self._unsure: tuple[float, list[Change], Trial] | None = None
         self._companions: set[str] = set()
         """Names of the knobs that are set for the sake of another."""
+        self._at_first: Trial | None = None
+        """The best trial before anything was tried."""
         self._said: set[str] = set()
 
     def run(self, knobs: Sequence[Knob], state: SearchState, pressing: Collection[str]) -> None:
         """Keep what gains. `pressing`: names of the knobs that answer a finding."""
         self._trials.know(knobs)
         allowed = self._allowed_knobs(knobs, state)
-        at_first = state.best
+        self._at_first = at_first = state.best
+        if state.facts.device == "cpu":  # beside a GPU the likely changes shorten the step first
+            self._measure_workers(allowed, state)
         likely = likely_changes(allowed, state.facts)
         self._adopt(sorted(likely, key=lambda change: list(STAGES).index(change.stage)), state)
         self._rejoin(state)
@@ -89,6 +95,16 @@ class StageSearch:
                 found.append(knob)
         return found
 
+    def _measure_workers(self, knobs: Sequence[Knob], state: SearchState) -> None:
+        """Have the numbers of loader workers measured once, if one of the knobs sets it."""
+        knob = next((knob for knob in knobs if knob.name == "loader_workers"), None)
+        if knob is None or state.facts.worker_rates is not None or self._trials.end() is not None:
+            return
+        found = worker_rates_of(knob, state.facts, self._trials.rule, self._trials.measure)
+        if not isinstance(found, Skip):
+            state.facts = replace(state.facts, worker_rates=found)
+            self._note(worker_rates_sentence(found))
+
     # -- sets of changes -----------------------------------------------------------------------
 
     def _adopt(self, changes: Sequence[Change], state: SearchState) -> None:
@@ -106,7 +122,8 @@ class StageSearch:
         reason, verdict = self._trials.objection(group, trial, state)
         if reason is None and gains(trial, state.best):
             self._note(f"together: kept: {compared(trial, state.best)}")
-            self._keep(group, trial, state)
+            idle = {change.knob.name for change in changes if change not in group}
+            self._keep(group, trial, state, idle)
             return
         self._note(f"not together: {reason or no_gain(trial, state.best)}")
         parts = _parts(group, to_single=reason is not None or loses(trial, state.best))
@@ -141,9 +158,17 @@ class StageSearch:
         self._trials.lack(group)
         return []
 
-    def _keep(self, changes: Sequence[Change], trial: Trial, state: SearchState) -> None:
+    def _keep(
+        self,
+        changes: Sequence[Change],
+        trial: Trial,
+        state: SearchState,
+        idle: Collection[str] = (),
+    ) -> None:
+        """Stand on what a trial measured, without the knobs that were `idle` in it."""
         self._companions |= {name for change in changes for name in change.companions}
-        state.move({**state.settings, **settings_of(changes)}, trial)
+        kept = {name: value for name, value in trial.record.knobs.items() if name not in idle}
+        state.move(kept, trial)
 
     def _drop(
         self,
@@ -193,7 +218,8 @@ class StageSearch:
                 self._say(f"{knob.name}: not tried: {values.reason}")
                 continue
             asked = knob.order == ASKED_FOR or knob.name in pressing
-            if state.settings and not asked and not self._trials.tried(knob.name):
+            gained = state.best is not self._at_first
+            if gained and not asked and not self._trials.tried(knob.name):
                 unasked += [knob.name] if values else []
                 continue
             self.try_knob(knob, values, state)
@@ -206,8 +232,10 @@ class StageSearch:
         result = state.best.result
         step = None if result is None else result.step_time_ms
         wait = None if result is None or result.split is None else result.split.data_wait_ms
-        if not state.settings or step is None or wait is None or wait <= WAITS_STILL * step.mean:
+        gained = state.best is not self._at_first
+        if not gained or step is None or wait is None or wait <= WAITS_STILL * step.mean:
             return
+        self._measure_workers(knobs, state)
         again = [knob for knob in knobs if stage_of(knob) == DATA]
         for knob in again:
             self._trials.forget(knob.name, state.settings.get(knob.name))

@@ -14,9 +14,11 @@ from gpurun.knobs.applied.autograd_state import is_traced
 from gpurun.knobs.applied.root_outputs import COPIED_LATER
 from gpurun.knobs.applied.tensor_trees import leaves, map_tensors
 from gpurun.knobs.compiling.applied.compilations import Compilations
+from gpurun.knobs.compiling.applied.compiled_blocks import compile_blocks
 from gpurun.knobs.compiling.applied.graph_rewrites import compile_in_place
 from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
-from gpurun.knobs.compiling.compile import BY_ITSELF, CANNOT_TWICE, COPIES_MODEL
+from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks, repeated_blocks
+from gpurun.knobs.compiling.compile import BY_ITSELF, CANNOT_TWICE, COPIES_MODEL, REGIONAL
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_on
 from gpurun.knobs.loss.applied.padded_logits import copy_of
 from gpurun.records.events import DOUBLE_BACKWARD
@@ -25,11 +27,14 @@ MOST_SHAPES = 10
 """A graph is recorded for each combination of input shapes: more than training, evaluation, and the
 last batches of both take."""
 
+NO_BLOCKS = "no block of layers repeats that holds most of the model"
+GRAPHS = "{graphs}"
+"""Stands in a detail for the number of graphs that were compiled in the first step."""
 HOOKED = "not while hooks are there that the script registered later"
 
 
 def compile_roots(mode: str, hooks: Hooks) -> None:
-    """Compile each root in `mode` of torch.compile when it is found."""
+    """Compile each root in `mode` when it is found."""
     # torch's advice to the script's author, whose choice of precision stays
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32")
     report = _CompileReport(hooks)
@@ -41,8 +46,15 @@ def compile_roots(mode: str, hooks: Hooks) -> None:
         if reason is not None:
             hooks.skipped(reason)
             return
-        report.begin(f"{type(module).__name__}: {mode}")
-        compile_in_place(module, mode, report.hooked)
+        named = type(module).__name__
+        if mode != REGIONAL:
+            report.begin(f"{named}: {mode}")
+            compile_in_place(module, mode, report.hooked)
+        elif groups := repeated_blocks(module):
+            report.begin(f"{named}: {mode}, {_text(groups)}, graphs: {GRAPHS}")
+            compile_blocks(module, groups, report.hooked)
+        else:
+            hooks.skipped(f"{named}: {NO_BLOCKS}")
         if graphs is not None and device.type == "cuda":
             graphs.add(module)
 
@@ -74,9 +86,9 @@ class _CompileReport:
         """Look whether there are graphs by now."""
         if not self._waiting:
             return
-        if self._compilations.graphs:
+        if graphs := self._compilations.graphs:
             for root in self._waiting:
-                self._hooks.applied(root)
+                self._hooks.applied(root.replace(GRAPHS, str(graphs)))
             self._waiting.clear()
         elif step == 1:
             nothing = "torch finds nothing in the model's forward that it can compile"
@@ -170,6 +182,10 @@ def _unfit(module: Module, device: torch.device, hooks: Hooks) -> str | None:
     if hooks.has_trait("data_parallel") is not None:
         return COPIES_MODEL
     return _twice(hooks) or missing_on(device)
+
+
+def _text(groups: Sequence[Sequence[Module]]) -> str:
+    return ", ".join(f"{number} × {name}" for name, number in count_blocks(groups).items())
 
 
 def _twice(hooks: Hooks) -> str | None:

@@ -7,13 +7,15 @@ graph; it returns the callable. So a knob that compiles need not know which othe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 from torch.nn import Module
 
-from gpurun.knobs.compiling.applied.plain_calls import or_plain
+from gpurun.knobs.compiling.applied.plain_calls import or_plain, trains_as_written
 
 Finish = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 Rewrite = Callable[[GraphModule, Sequence[Any], Finish], Callable[..., Any]]
@@ -25,55 +27,50 @@ LEANER: list[Rewrite] = []
 
 
 def compile_in_place(module: Module, mode: str, hooked: Callable[[], None]) -> None:
-    """`module.compile(mode=mode)`, of graphs that were rewritten first.
+    """`module.compile(mode=mode)`, of graphs that were rewritten first (see `compiled_call`).
 
-    Four things differ from what torch does. A container of torch's own as the root, such as
-    `nn.Sequential`, is compiled too: `Module.compile` skips all of torch's own frames there, and
-    compiles nothing. No buffer that the graph saves is reused in its backward pass. Otherwise the
-    second backward pass of a script that sometimes retains its graph would raise. Calls that
-    compiled code cannot answer run the module's own code (`or_plain`, to which `hooked` goes). A
-    model without a dropout module draws the numbers that it draws without compiling, so that both
-    can be compared; masks of dropout stay fused with what they mask, which is faster.
+    Calls that compiled code cannot answer run the module's own code (`or_plain`, to which `hooked`
+    goes).
     """
-    config = torch._functorch.config
-    if hasattr(config, "donated_buffer"):
-        config.donated_buffer = False
-    if not any(_drops(part) for part in module.modules()):
-        _draw_as_uncompiled()
-    inductor = getattr(torch, "_TorchCompileInductorWrapper", None)
+    compiled = partial(compiled_call(module, mode, module), module)
+    as_written = trains_as_written(module, bool(LEANER))
+    module._compiled_call_impl = or_plain(module, compiled, hooked, as_written)
+
+
+def compiled_call(module: Module, mode: str, root: Module) -> Callable[..., Any]:
+    """The compiled call of `module`, a part of `root`, and of others that compute alike.
+
+    Its first argument is the module.
+
+    Five things differ from `module.compile`. A container of torch's own, such as `nn.Sequential`,
+    is compiled too: `Module.compile` skips all of torch's own frames there, and compiles nothing.
+    Torch's limit of recompilations is that of this call, not of a class. No buffer that the graph
+    saves is reused in its backward pass. Otherwise the second backward pass of a script that
+    sometimes retains its graph would raise. A model without a dropout module draws the numbers that
+    it draws without compiling, so that both can be compared; masks of dropout stay fused with what
+    they mask, which is faster. The graphs are rewritten first.
+    """
+    from torch._inductor import config
+
+    if hasattr(torch._functorch.config, "donated_buffer"):
+        torch._functorch.config.donated_buffer = False
+    if not any(_drops(part) for part in root.modules()):
+        config.fallback_random = True
     how: dict[str, Any] = {"mode": mode}
-    if REWRITES and inductor is not None:
+    if REWRITES:
+        inductor: Callable[..., Finish] = torch._TorchCompileInductorWrapper
         how = {"backend": rewriting(inductor(mode, None, None))}
-    call = _inlined(module) or module._call_impl
-    module._compiled_call_impl = or_plain(module, torch.compile(call, **how), hooked, bool(LEANER))
+    code = _call.__code__.replace(co_name=type(module).__name__)
+    return torch.compile(FunctionType(code, globals()), **how)
+
+
+def _call(self: Module, *args: Any, **kwargs: Any) -> Any:
+    """Its first argument has the name that guards show: that of the user's own code."""
+    return self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
 def _drops(module: Module) -> bool:
     return isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0
-
-
-def _draw_as_uncompiled() -> None:
-    """Let inductor call torch's own kernels for random numbers, as long as it has that option."""
-    import torch._inductor.config as inductor
-
-    if hasattr(inductor, "fallback_random"):
-        inductor.fallback_random = True
-
-
-def _inlined(module: Module) -> Callable[..., Any] | None:
-    """The module's call in a frame that torch does not skip, where it skips those of the forward.
-
-    None where it does not, and where this torch has other names for it.
-    """
-    try:
-        from torch._dynamo import external_utils, trace_rules
-
-        if not trace_rules.check(type(module).forward):
-            return None
-        inlined: Callable[..., Any] = external_utils.wrap_inline(module._call_impl)
-        return inlined
-    except (ImportError, AttributeError):
-        return None
 
 
 def rewriting(finish: Finish) -> Finish:

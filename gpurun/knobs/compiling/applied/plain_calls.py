@@ -7,7 +7,6 @@ the compilation are not in its code.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,39 +21,54 @@ from gpurun.knobs.compiling.applied.rare_calls import RareCalls
 from gpurun.records.frames import drop_frame
 
 
+def trains_as_written(root: Module, leaner: bool) -> Callable[[object], bool]:
+    """Tells from its arguments whether a training call of `root` runs the root's own code.
+
+    `leaner`: what is compiled takes much less memory than that code, which then runs only where
+    compiled code cannot.
+    """
+    rare = RareCalls(root)
+
+    def tell(given: object) -> bool:
+        tensors = leaves(given)
+        return any(map(_is_differentiated, tensors)) or (not leaner and rare.is_rare(tensors))
+
+    return tell
+
+
 def or_plain(
     module: Module,
     compiled: Callable[..., Any],
     hooked: Callable[[], None],
-    leaner: bool = False,
+    as_written: Callable[[object], bool],
 ) -> Callable[..., Any]:
     """`compiled`, the compiled call of `module`, except where the module's own code runs.
 
-    `hooked` is called where that is for the sake of hooks. `leaner`: what is compiled takes much
-    less memory than that code, which then runs only where compiled code cannot. Dynamo looks
-    through it as through `compiled`, whose attributes it has.
+    That is in training calls of which `as_written(arguments)` says so, where the call is traced,
+    and for the sake of later hooks: then `hooked` is called. Dynamo sees the module's own code.
     """
-
     plain: Callable[..., Any] = module._call_impl
-    rare, later_hooks = RareCalls(module), LaterHooks(module)
+    later_hooks = LaterHooks(module)
 
-    def trains_as_written(tensors: list[Tensor]) -> bool:
-        return any(map(_is_differentiated, tensors)) or (not leaner and rare.is_rare(tensors))
-
-    @functools.wraps(compiled)
     def call(*args: Any, **kwargs: Any) -> Any:
-        training = torch.is_grad_enabled()
-        as_written = is_traced() or (training and trains_as_written(leaves((args, kwargs))))
+        run = compiled
+        if is_traced() or (torch.is_grad_enabled() and as_written((args, kwargs))):
+            run = plain
         if later_hooks:
-            as_written = True
+            run = plain
             hooked()
-        run = plain if as_written else compiled
         try:
             return run(*args, **kwargs)
         except BaseException as error:
             drop_frame(error)
             raise
 
+    return seen_by_dynamo(call, plain)
+
+
+def seen_by_dynamo(call: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, in place of which dynamo traces `plain`."""
+    vars(call).update(_torchdynamo_inline=plain, _torchdynamo_orig_callable=plain)
     return call
 
 

@@ -1,0 +1,1 @@
+"""The graph of the profiled steps, its replay, and changes of it."""

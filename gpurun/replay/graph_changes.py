@@ -1,0 +1,214 @@
+"""Changes of the graph. Each returns the graph as it would be without one cause of lost time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpurun.replay.call_roles import SYNCS, Role
+from gpurun.replay.step_events import NO_CALL, is_collective, is_copy
+from gpurun.replay.step_graph import Edge, Edges, StepGraph, edges_of
+from gpurun.timeline.model import Copy, CopyKind, Kernel
+from gpurun.timeline.time_intervals import Intervals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpurun.timeline.time_intervals import Times
+
+HOST = (Edge.PAUSE, Edge.HANDOVER, Edge.CALL, Edge.STAGE, Edge.BATCH)
+"""Times of the host's own work, that of its loader too."""
+DEVICE = (Edge.RUN, Edge.STREAM, Edge.EVENT, Edge.LAUNCH)
+"""Times of the device's own work."""
+LEAST_WAIT = 0.1
+"""A shorter wait for a batch, as a share of the step, is taken as the cost of receiving one that
+was ready. No recording with worker processes has shown its own yet."""
+PINNED_BYTES_PER_NS = 25.0
+"""From pinned memory, where a recording shows no such copy: PCIe 4.0, 16 lanes. On an H100 with
+PCIe 5.0 a recording showed 55."""
+
+
+def without_device(graph: StepGraph) -> StepGraph:
+    """All work of the device takes no time."""
+    return _scaled(graph, graph.of_kind(*DEVICE), 0.0)
+
+
+def without_host(graph: StepGraph) -> StepGraph:
+    """All work of the host takes no time: the limit of free launches."""
+    return _scaled(graph, graph.of_kind(*HOST), 0.0)
+
+
+def without_recording(graph: StepGraph, ns_a_call: float) -> StepGraph:
+    """Each call of the host, with the pause before it, takes so much less."""
+    calls = len(graph.events.calls)
+    edges, left = graph.edges, np.full(calls, round(ns_a_call), dtype=np.int64)
+    lags = edges.lag_ns.copy()
+    for kinds in ((Edge.CALL,), (Edge.PAUSE, Edge.HANDOVER)):
+        chosen = np.flatnonzero(graph.of_kind(*kinds))
+        call = graph.call_of(edges.target[chosen])
+        taken = np.minimum(np.maximum(lags[chosen], 0), left[call])
+        lags[chosen] -= taken
+        left[call] -= taken
+    return graph.with_lags(lags)
+
+
+def without_waits(graph: StepGraph, roles: Sequence[Role] = SYNCS) -> StepGraph:
+    """Calls of these roles return at once."""
+    waits = graph.of_kind(Edge.WAIT)
+    return graph.without(waits & _target_calls(graph, roles))
+
+
+def without_calls(graph: StepGraph, roles: Sequence[Role]) -> StepGraph:
+    """Calls of these roles are not made."""
+    free = graph.of_kind(Edge.CALL) & _target_calls(graph, roles)
+    return without_waits(_scaled(graph, free, 0.0), roles)
+
+
+def without_pauses(graph: StepGraph, during: Intervals, share: float = 1.0) -> StepGraph:
+    """The host's pauses in these times take so much less of their length."""
+    return graph.with_lags(graph.edges.lag_ns - np.rint(share * pauses_in(graph, during)))
+
+
+def pauses_in(graph: StepGraph, during: Intervals) -> Times:
+    """For each edge how much of it is a pause of the host in these times, as recorded."""
+    edges = graph.edges
+    ends = graph.recorded_ns[edges.target]
+    inside = during.covered(ends - np.maximum(edges.lag_ns, 0), ends)
+    pauses = graph.of_kind(Edge.PAUSE, Edge.HANDOVER)
+    return np.where(pauses, np.minimum(inside, edges.lag_ns), 0)
+
+
+def with_loader_apart(graph: StepGraph, waits: Intervals) -> StepGraph:
+    """Batches come from worker processes, at the pace at which they came in the recording.
+
+    `waits`: when the script waited for its loader. A batch for which it waited is ready when the
+    wait ended, so long after the one before.
+    """
+    pauses = pauses_in(graph, waits)
+    step = np.diff(graph.events.step_ends).mean()
+    pauses = np.where(pauses >= LEAST_WAIT * step, pauses, 0)
+    targets = np.unique(graph.edges.target[pauses > 0])
+    moments = graph.recorded_ns[targets]
+    pauses = np.where(np.isin(graph.edges.target, targets[1:]), pauses, 0)
+    source, target = targets[:-1], targets[1:]
+    ready = edges_of(Edge.BATCH, source, target, np.diff(moments))
+    return graph.with_lags(graph.edges.lag_ns - pauses).joined(ready)
+
+
+def with_batches_ready(graph: StepGraph, waits: Intervals) -> StepGraph:
+    """The script never waits for its loader."""
+    apart = np.isin(graph.edges.target, graph.edges.target[graph.of_kind(Edge.BATCH)])
+    pauses = np.where(apart, 0, pauses_in(graph, waits))
+    changed = graph.with_lags(graph.edges.lag_ns - pauses)
+    return changed.without(changed.of_kind(Edge.BATCH))
+
+
+def with_work_scaled(
+    graph: StepGraph, of: Callable[[Kernel | Copy], bool], factor: float
+) -> StepGraph:
+    """Kernels or copies of which this is true take so many times their time."""
+    return _scaled(graph, graph.of_kind(Edge.RUN) & _target_work(graph, of), factor)
+
+
+def without_work(graph: StepGraph, of: Callable[[Kernel | Copy], bool]) -> StepGraph:
+    """Kernels of which this is true are part of others: neither launched nor run."""
+    work = graph.events.work
+    gone = work.where(of)
+    calls = np.zeros(len(graph.events.calls), dtype=bool)
+    calls[work.call[gone & (work.call != NO_CALL)]] = True
+    on_host = graph.of_kind(Edge.CALL, Edge.PAUSE, Edge.HANDOVER) & _at(
+        calls, graph.call_of(graph.edges.target)
+    )
+    on_device = graph.of_kind(Edge.RUN, Edge.STREAM) & _at(gone, graph.work_of(graph.edges.target))
+    return _scaled(graph, on_host | on_device, 0.0)
+
+
+def without_collectives(graph: StepGraph) -> StepGraph:
+    """Ranks exchange nothing."""
+    changed = with_work_scaled(graph, is_collective, 0.0)
+    return changed.without(changed.of_kind(Edge.ARRIVAL))
+
+
+def with_copies_ahead(graph: StepGraph) -> StepGraph:
+    """Batches are copied from pinned memory, a step ahead, beside the kernels."""
+    work, calls = graph.events.work, len(graph.events.calls)
+    copies = work.where(lambda each: is_copy(each) and _from_host(each))
+    places = np.flatnonzero(copies)
+    edges, job = graph.edges, 1 + 2 * (calls + np.arange(len(work)))
+    staged = graph.of_kind(Edge.STAGE)
+    own = _at(copies, graph.work_of(edges.target)) & graph.of_kind(Edge.STREAM)
+    own_after = _at(copies, graph.work_of(edges.source)) & graph.of_kind(Edge.STREAM)
+    lags = edges.lag_ns.copy()
+    runs = np.flatnonzero(graph.of_kind(Edge.RUN) & _at(copies, graph.work_of(edges.target)))
+    lags[runs] = np.minimum(lags[runs], _pinned_ns(graph)[graph.work_of(edges.target[runs])])
+    cheap = graph.of_kind(Edge.CALL) & np.isin(
+        graph.call_of(edges.target), graph.events.work.call[places]
+    )
+    lags[cheap] = np.minimum(lags[cheap], _launch_cost(graph))
+    changed = graph.with_lags(lags).without(staged | own | own_after)
+    past = _edges_past(graph, copies)
+    in_turn = edges_of(
+        Edge.STREAM, job[places[:-1]] + 1, job[places[1:]], np.zeros(max(len(places) - 1, 0), int)
+    )
+    return changed.joined(past).joined(in_turn)
+
+
+def _edges_past(graph: StepGraph, copies: NDArray[np.bool_]) -> Edges:
+    """The order of the streams, as if the copies were not in them."""
+    work, calls = graph.events.work, len(graph.events.calls)
+    sources, targets = [], []
+    for stream in range(len(work.stream_ids)):
+        others = np.flatnonzero((work.stream == stream) & ~copies)
+        jobs = 1 + 2 * (calls + others)
+        sources.append(jobs[:-1] + 1)
+        targets.append(jobs[1:])
+    source, target = np.concatenate(sources), np.concatenate(targets)
+    return edges_of(Edge.STREAM, source, target, np.zeros(len(source), dtype=np.int64))
+
+
+def _pinned_ns(graph: StepGraph) -> Times:
+    """For each work how long it would take as a copy from pinned memory."""
+    copies = [each if isinstance(each, Copy) else None for each in graph.events.work.records]
+    rates = [
+        each.bytes / (each.end_ns - each.begin_ns)
+        for each in copies
+        if each is not None and each.pageable is False and each.end_ns > each.begin_ns
+    ]
+    rate = max(rates, default=PINNED_BYTES_PER_NS)
+    rate = max(rate, PINNED_BYTES_PER_NS)
+    return np.array([0 if each is None else round(each.bytes / rate) for each in copies])
+
+
+def _launch_cost(graph: StepGraph) -> int:
+    """What a launch takes the host."""
+    calls = graph.events.calls
+    launches = calls.role == Role.LAUNCH
+    costs = graph.waits.cost_ns[launches]
+    return int(np.median(costs)) if len(costs) else 0
+
+
+def _from_host(record: Kernel | Copy) -> bool:
+    return isinstance(record, Copy) and record.kind is CopyKind.H2D
+
+
+def _scaled(graph: StepGraph, edges: NDArray[np.bool_], factor: float) -> StepGraph:
+    lags = graph.edges.lag_ns
+    return graph.with_lags(np.where(edges, np.rint(lags * factor), lags))
+
+
+def _target_calls(graph: StepGraph, roles: Sequence[Role]) -> NDArray[np.bool_]:
+    chosen = np.isin(graph.events.calls.role, roles)
+    return _at(chosen, graph.call_of(graph.edges.target))
+
+
+def _target_work(graph: StepGraph, of: Callable[[Kernel | Copy], bool]) -> NDArray[np.bool_]:
+    return _at(graph.events.work.where(of), graph.work_of(graph.edges.target))
+
+
+def _at(chosen: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Whether each place is one of those chosen; places outside are none."""
+    inside = (places >= 0) & (places < len(chosen))
+    return inside & chosen[np.where(inside, places, 0)]

@@ -1,0 +1,159 @@
+"""Does the replayed graph match the recorded steps? Only then are its changes worth something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+import numpy as np
+
+from gpurun.records.profile_figures import ReplayFigures, WhatIf
+from gpurun.replay.graph_changes import (
+    with_loader_apart,
+    without_device,
+    without_host,
+    without_recording,
+)
+from gpurun.replay.rank_arrivals import with_other_ranks
+from gpurun.replay.replayed_steps import (
+    StepFigures,
+    median_step_ms,
+    recorded_figures,
+    replayed_figures,
+)
+from gpurun.replay.step_events import NotReplayable
+from gpurun.replay.step_graph import StepGraph, step_graph
+from gpurun.replay.what_ifs import what_ifs
+from gpurun.timeline.device_work import intervals
+from gpurun.timeline.idle_causes import data_ranges
+from gpurun.timeline.model import Timeline
+from gpurun.timeline.steady_window import steady
+
+COMPARED = ("the step", "the host's wait", "the device's idle time", "the host's pace")
+CLOSE = 0.05
+"""These are matched if each differs by no more than this share of the step."""
+HOST_EXPLAINS = 0.05
+"""At least this part of what the profiled steps are slower by must come back if the recording's
+costs are taken off the host. Of 15 recordings it was 0.00 in ten whose device was always busy, and
+0.08 to 0.56 in five."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The median step that was profiled, and the median one that was not, in milliseconds."""
+
+    profiled_ms: float
+    plain_ms: float
+
+
+def replayed_timeline(
+    timeline: Timeline,
+    times: StepTimes | None = None,
+    others: Sequence[Timeline] = (),
+    *,
+    workers: bool = False,
+) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
+    """The replay of a rank's steps as they are and with changes.
+
+    `times`: where steps that were not profiled are known. `others`: the timelines of other ranks.
+    `workers`: batches come from worker processes.
+    """
+    timeline = steady(timeline)
+    plain_ms = None if times is None else times.plain_ms
+    try:
+        graph = with_other_ranks(step_graph(timeline), others)
+    except NotReplayable as reason:
+        return ReplayFigures(plain_step_ms=plain_ms, mismatch=str(reason)), ()
+    waits = data_ranges(timeline) if workers else None
+    if waits:
+        graph = with_loader_apart(graph, intervals(waits))
+    cost, plain = _without_recording(graph, times)
+    figures = _figures(graph, plain, cost, plain_ms)
+    changes = what_ifs(plain, timeline)
+    if figures.mismatch is not None:
+        changes = tuple(WhatIf(each.change, each.step_ms, None) for each in changes)
+    return figures, changes
+
+
+def _without_recording(graph: StepGraph, times: StepTimes | None) -> tuple[float, StepGraph]:
+    """What recording adds to a call of the host, in nanoseconds, and the graph without it.
+
+    It is (profiled - plain) / calls. None is taken off where that does not make the replay faster:
+    then the device was slower in these steps, not the host.
+    """
+    slower = 0.0 if times is None else (times.profiled_ms - times.plain_ms) * 1e6
+    if slower <= 0:
+        return 0.0, graph
+    cost = slower / (len(graph.counted) / (len(graph.step_work) - 1) or 1)
+    plain = without_recording(graph, cost)
+    back = (median_step_ms(graph) - median_step_ms(plain)) * 1e6
+    return (cost, plain) if back >= HOST_EXPLAINS * slower else (0.0, graph)
+
+
+def _figures(
+    graph: StepGraph, plain: StepGraph, cost_ns: float, plain_ms: float | None
+) -> ReplayFigures:
+    measured, replayed = recorded_figures(graph), replayed_figures(graph)
+    device, host = replayed_figures(without_device(graph)), replayed_figures(without_host(graph))
+    plain_replayed = median_step_ms(plain)
+    reason = _mismatch(measured, replayed, device, host)
+    if reason is None and plain_ms is not None:
+        reason = _plain_mismatch(plain_ms, plain_replayed, cost_ns)
+    return ReplayFigures(
+        steps=len(graph.step_work) - 1,
+        plain_step_ms=plain_ms,
+        replayed_plain_ms=plain_replayed,
+        measured_ms=measured.step_ms,
+        replayed_ms=replayed.step_ms,
+        measured_wait_ms=measured.wait_ms,
+        replayed_wait_ms=replayed.wait_ms,
+        measured_idle_ms=measured.idle_ms,
+        replayed_idle_ms=replayed.idle_ms,
+        step_ms_without_device=device.step_ms,
+        step_ms_without_host=host.step_ms,
+        recording_us_a_call=cost_ns / 1e3,
+        inferred_edges=graph.inferred,
+        mismatch=reason,
+    )
+
+
+def _mismatch(
+    measured: StepFigures, replayed: StepFigures, device: StepFigures, host: StepFigures
+) -> str | None:
+    """Why the replay does not stand for the recorded steps; None where it does."""
+    if measured.step_ms <= 0:
+        return "the recorded steps take no time"
+    for name, real, found in zip(COMPARED, astuple(measured), astuple(replayed), strict=True):
+        if abs(found - real) > CLOSE * measured.step_ms:
+            return f"{name} is {found:.2f} ms in the replay and {real:.2f} ms as recorded"
+    off = replayed.deviation(measured)
+    for work, other in (("the device", device), ("the host", host)):
+        if off >= other.deviation(measured):
+            return f"a replay without the work of {work} matches as well"
+    return None
+
+
+def _plain_mismatch(plain_ms: float, replayed_ms: float, cost_ns: float) -> str | None:
+    """Why the replay without the recording's costs does not stand for the steps outside."""
+    if abs(replayed_ms - plain_ms) <= CLOSE * plain_ms:
+        return None
+    told = f"a step takes {replayed_ms:.2f} ms in the replay and {plain_ms:.2f} ms unprofiled"
+    if cost_ns == 0 and replayed_ms > plain_ms:
+        return f"{told}: in the profiled steps the device was slower, as if its clock had fallen"
+    return told
+
+
+def deviations(figures: ReplayFigures) -> dict[str, float]:
+    """By how much each replayed time differs, as a share of the step."""
+    pairs = {
+        "step": (figures.measured_ms, figures.replayed_ms),
+        "wait": (figures.measured_wait_ms, figures.replayed_wait_ms),
+        "idle": (figures.measured_idle_ms, figures.replayed_idle_ms),
+        "plain": (figures.plain_step_ms, figures.replayed_plain_ms),
+    }
+    step = figures.measured_ms or np.nan
+    return {
+        name: abs(found - real) / step
+        for name, (real, found) in pairs.items()
+        if real is not None and found is not None
+    }

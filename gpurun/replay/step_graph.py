@@ -1,0 +1,251 @@
+"""The graph of the profiled steps: moments, and the least times between them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpurun.replay.call_roles import Role
+from gpurun.replay.call_waits import CallWaits, StreamOrder, Why, call_waits
+from gpurun.replay.device_order import DeviceOrder, device_order
+from gpurun.replay.host_sequences import NOBODY, HostSequences, host_sequences
+from gpurun.replay.step_events import NO_CALL, NotReplayable, StepEvents, step_events
+from gpurun.timeline.model import Timeline
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpurun.replay.step_events import Indices
+    from gpurun.timeline.time_intervals import Times
+
+MOST_WITHOUT_LAUNCH = 0.02
+"""Of a device's work, whose launch is not recorded; more of it has no cause in the graph."""
+
+
+class Edge(enum.IntEnum):
+    """Why one moment comes after another."""
+
+    START = 0
+    """What is there at the begin of the graph."""
+    PAUSE = 1
+    """The host's own work between two calls of a thread."""
+    HANDOVER = 2
+    """The same between calls of two threads, one of which waits for the other."""
+    CALL = 3
+    """A call's own time."""
+    WAIT = 4
+    """A call waits for the device."""
+    QUEUE = 5
+    """A launch waits for a place in the queue."""
+    STAGE = 6
+    """A call copies memory that is not pinned, while the device takes it."""
+    LAUNCH = 7
+    STREAM = 8
+    EVENT = 9
+    RUN = 10
+    """A kernel or a copy runs."""
+    BATCH = 11
+    """A batch is ready so long after the one before."""
+    ARRIVAL = 12
+    """The last rank arrives at a collective so long after the end of the one before."""
+
+
+@dataclass(frozen=True)
+class Edges:
+    """`target` comes at least `lag_ns` after `source`."""
+
+    source: Indices
+    target: Indices
+    lag_ns: Times
+    kind: NDArray[np.int8]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def where(self, keep: NDArray[np.bool_] | Indices) -> Edges:
+        """Those that are kept, in this order."""
+        return Edges(self.source[keep], self.target[keep], self.lag_ns[keep], self.kind[keep])
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """Moments: 0 is the begin, then begin and end of each call, then of each work.
+
+    `edges` are in an order in which a replay can take them: all that lead to a moment before those
+    that leave it. `recorded_ns`: the moments as recorded. `step_work`: of each step's end on the
+    host, the last work of each stream that was launched before, and `step_calls` the last call.
+    `counted`: calls whose waits belong to the steps that are compared. `inferred`: waits and events
+    whose streams are not recorded. `unexplained`: work that began later than the graph says.
+    """
+
+    events: StepEvents
+    waits: CallWaits
+    edges: Edges
+    recorded_ns: Times
+    step_work: Sequence[Indices]
+    step_calls: Indices
+    counted: Indices
+    inferred: int
+    unexplained: int
+
+    def call_of(self, moments: Indices) -> Indices:
+        """The call of each moment; meaningless for those of the device's work."""
+        return (moments - 1) // 2
+
+    def work_of(self, moments: Indices) -> Indices:
+        """The work of each moment; meaningless for those of calls."""
+        return (moments - 1) // 2 - len(self.events.calls)
+
+    def of_kind(self, *kinds: Edge) -> NDArray[np.bool_]:
+        """For each edge whether it is of one of these kinds."""
+        return np.isin(self.edges.kind, kinds)
+
+    def with_lags(self, lag_ns: Times) -> StepGraph:
+        """The graph with other times between its moments."""
+        return replace(self, edges=replace(self.edges, lag_ns=np.asarray(lag_ns, dtype=np.int64)))
+
+    def without(self, edges: NDArray[np.bool_]) -> StepGraph:
+        """The graph without some of its edges."""
+        return replace(self, edges=self.edges.where(~edges))
+
+    def joined(self, more: Edges) -> StepGraph:
+        """The graph with more edges."""
+        edges = joined_edges([self.edges, more])
+        return replace(self, edges=edges.where(replay_order(edges, len(self.recorded_ns))))
+
+
+def step_graph(timeline: Timeline) -> StepGraph:
+    """The graph of a timeline's last steps; `NotReplayable` if it lacks a part."""
+    events = step_events(timeline)
+    told = {each.correlation: each for each in timeline.awaited or ()}
+    _refuse_opaque(events)
+    waits = call_waits(events, told)
+    order = device_order(events, waits, told)
+    edges = _joined(events, host_sequences(events.calls), waits, order)
+    moments = 1 + 2 * (len(events.calls) + len(events.work))
+    calls, ends = events.calls, events.step_ends
+    streams = StreamOrder(calls, events.work)
+    return StepGraph(
+        events=events,
+        waits=waits,
+        edges=edges.where(replay_order(edges, moments)),
+        recorded_ns=np.concatenate(
+            [[_begin(events)], _woven(calls.begin, calls.end), _woven(*_work_times(events))]
+        ),
+        step_work=[_last_work(streams, int(end)) for end in ends],
+        step_calls=np.maximum(np.searchsorted(calls.begin, ends) - 1, 0),
+        counted=np.flatnonzero((calls.begin > ends[0]) & (calls.begin <= ends[-1])),
+        inferred=waits.inferred + order.inferred,
+        unexplained=order.unexplained,
+    )
+
+
+def _refuse_opaque(events: StepEvents) -> None:
+    """A recording that does not show what ran why has no graph."""
+    calls, work = events.calls, events.work
+    graphs = np.flatnonzero(calls.role == Role.GRAPH)
+    if len(graphs) and not np.isin(graphs, work.call).all():
+        raise NotReplayable("CUDA graphs are opaque in the recording: their kernels are not traced")
+    if work.without_launch > MOST_WITHOUT_LAUNCH * len(work):
+        raise NotReplayable("the launches of the device's work were not recorded")
+    early = (work.call != NO_CALL) & (work.begin < calls.begin[work.call])
+    if early.any():
+        raise NotReplayable("the clocks of host and device disagree: work begins before its launch")
+
+
+def _begin(events: StepEvents) -> int:
+    return int(min(events.calls.begin[0], events.work.begin[0]))
+
+
+def _work_times(events: StepEvents) -> tuple[Times, Times]:
+    return events.work.begin, events.work.end
+
+
+def _woven(begins: Times, ends: Times) -> Times:
+    return np.column_stack([begins, ends]).ravel()
+
+
+def _last_work(streams: StreamOrder, moment: int) -> Indices:
+    found = (streams.last_before(n, moment) for n in range(len(streams.members)))
+    return np.array([each for each in found if each is not None], dtype=np.intp)
+
+
+def _joined(events: StepEvents, host: HostSequences, waits: CallWaits, order: DeviceOrder) -> Edges:
+    calls, work, begin = events.calls, events.work, _begin(events)
+    call, job = 1 + 2 * np.arange(len(calls)), 1 + 2 * (len(calls) + np.arange(len(work)))
+    alone = (host.before == NOBODY) & (host.awaited == NOBODY)
+    known, behind = work.call != NO_CALL, order.before != NO_CALL
+    awaits, follows = host.awaited != NOBODY, host.before != NOBODY
+    launcher = call[work.call] + np.where(waits.own_work[work.call], 0, 1)
+    gaps = np.full(len(work), order.gap_ns)
+    parts = [
+        edges_of(Edge.START, np.zeros(len(call), int), call, calls.begin - begin, alone),
+        edges_of(Edge.START, np.zeros(len(job), int), job, work.begin - begin, ~known & ~behind),
+        edges_of(
+            Edge.PAUSE, call[host.before] + 1, call, np.where(awaits, 0, host.pause_ns), follows
+        ),
+        edges_of(Edge.HANDOVER, call[host.awaited] + 1, call, host.pause_ns, awaits),
+        edges_of(Edge.CALL, call, call + 1, waits.cost_ns),
+        edges_of(
+            np.array([Edge.WAIT, Edge.QUEUE, Edge.STAGE])[waits.why],
+            job[waits.work] + np.where(waits.why == Why.STAGED, 0, 1),
+            call[waits.calls] + 1,
+            waits.post_ns,
+        ),
+        edges_of(Edge.LAUNCH, launcher, job, order.launch_ns, known),
+        edges_of(Edge.STREAM, job[order.before] + 1, job, gaps, behind),
+        edges_of(Edge.EVENT, job[order.after] + 1, job[order.then], gaps[order.then]),
+        edges_of(Edge.RUN, job, job + 1, work.end - work.begin),
+    ]
+    return joined_edges(parts)
+
+
+def joined_edges(parts: Sequence[Edges]) -> Edges:
+    """All edges of several sets."""
+    return Edges(
+        np.concatenate([part.source for part in parts]),
+        np.concatenate([part.target for part in parts]),
+        np.concatenate([part.lag_ns for part in parts]),
+        np.concatenate([part.kind for part in parts]),
+    )
+
+
+def edges_of(
+    kind: Edge | NDArray[np.int_],
+    source: Indices,
+    target: Indices,
+    lag_ns: Times,
+    keep: NDArray[np.bool_] | None = None,
+) -> Edges:
+    """Edges of one kind, or of a kind each; those that are kept."""
+    kinds = np.broadcast_to(np.asarray(kind, dtype=np.int8), source.shape)
+    found = Edges(source, target, lag_ns, kinds)
+    return found if keep is None else found.where(keep)
+
+
+def replay_order(edges: Edges, moments: int) -> Indices:
+    """The places of the edges in an order in which each moment is known before it is used.
+
+    `NotReplayable` where moments wait for each other.
+    """
+    by_source = np.argsort(edges.source, kind="stable")
+    targets = edges.target[by_source].tolist()
+    starts = np.searchsorted(edges.source[by_source], np.arange(moments + 1)).tolist()
+    missing = np.bincount(edges.target, minlength=moments)
+    ready = np.flatnonzero(missing == 0).tolist()
+    waiting, place, known = missing.tolist(), [0] * moments, 0
+    while ready:
+        moment = ready.pop()
+        place[moment] = known
+        known += 1
+        for target in targets[starts[moment] : starts[moment + 1]]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                ready.append(target)
+    if known < moments:
+        raise NotReplayable("recorded times contradict each other")
+    return np.argsort(np.array(place)[edges.source], kind="stable")

@@ -1,0 +1,84 @@
+"""Steps of an H100 and an H200, replayed as they are, and repaired: the twin tells the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpurun.profilers.recorded_profiles import recorded_profiles
+from gpurun.records.profile_figures import ReplayFigures, WhatIf
+from gpurun.replay.replay_check import CLOSE, StepTimes, deviations, replayed_timeline
+from gpurun.timeline import from_nsys
+from tests.conftest import REPOSITORY
+from tests.recordings import unpacked
+
+DATA = REPOSITORY / "tests" / "data"
+MATCHED = (
+    "elementwise_chain", "emptied_cache", "float32_products", "launch_blocking", "low_occupancy",
+    "low_occupancy-clean", "pageable_copies", "pageable_copies-clean", "read_in_forward-clean",
+    "small_batch", "synchronize_each_step", "synchronize_each_step-clean", "tiny_kernels",
+    "tiny_kernels-clean",
+)  # fmt: skip
+REFUSED = {
+    "elementwise_chain-clean": "the device was slower",
+    "emptied_cache-clean": "the device was slower",
+    "float32_products-clean": "the device was slower",
+    "read_in_forward": "14.60 ms unprofiled",
+}
+"""Steps outside of these windows were 6 to 8 % faster: all lie before, when the GPU was cool."""
+
+
+def replayed(name: str, folder: Path) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
+    profile = recorded_profiles(unpacked(name, folder, DATA / "h100_profiles"))[0]
+    pace = profile.pace
+    times = None if pace is None else StepTimes(pace.profiled_ms, pace.plain_ms)
+    return replayed_timeline(profile.timeline, times)
+
+
+@pytest.mark.parametrize("name", MATCHED)
+def test_recorded_steps_are_matched(tmp_path: Path, name: str) -> None:
+    figures, changes = replayed(name, tmp_path)
+    assert figures.mismatch is None
+    assert max(deviations(figures).values()) <= CLOSE
+    assert all(each.gain is not None for each in changes)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_plain_step_that_is_not_matched_claims_no_gain(tmp_path: Path, name: str) -> None:
+    """The profiled steps themselves are matched; the steps outside were others."""
+    figures, changes = replayed(name, tmp_path)
+    assert REFUSED[name] in (figures.mismatch or "")
+    off = deviations(figures)
+    assert max(off["step"], off["wait"], off["idle"]) <= 0.01
+    assert off["plain"] > CLOSE
+    assert {each.gain for each in changes} == {None}
+
+
+@pytest.mark.parametrize("year", ["2023", "2025"])
+def test_reports_of_nsight_systems_are_matched(year: str) -> None:
+    timeline = from_nsys.read(DATA / "profiles" / f"h200_nsys{year}_mlp.sqlite")[0]
+    figures, _ = replayed_timeline(timeline)
+    assert figures.mismatch is None
+    assert max(deviations(figures).values()) <= 0.01
+    assert figures.inferred_edges == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "off"),
+    [
+        ("synchronize_each_step", "waits of the host for the device gone", 0.02),
+        ("read_in_forward", "waits of the host for the device gone", 0.02),
+        ("emptied_cache", "allocator calls gone", 0.07),
+        ("pageable_copies", "batches copied from pinned memory, a step ahead", 0.08),
+    ],
+)
+def test_the_replayed_repair_is_the_step_of_the_repaired_twin(
+    tmp_path: Path, name: str, change: str, off: float
+) -> None:
+    """Of the last two the twin's kernels are slower: a GPU that never waits is hotter."""
+    _, changes = replayed(name, tmp_path)
+    repaired = next(each.step_ms for each in changes if each.change == change)
+    twin, _ = replayed(f"{name}-clean", tmp_path)
+    assert twin.measured_ms is not None
+    assert repaired == pytest.approx(twin.measured_ms, rel=off)
