@@ -14,6 +14,7 @@ STAGES: Mapping[str, tuple[str, ...]] = {
     MEMORY: ("checkpointing", "activation_offload"),
     DATA: (
         "loader_workers",
+        "cpu_threads",
         "loader_prefetch",
         "loader_persistent",
         "loader_pin_memory",
@@ -26,7 +27,6 @@ STAGES: Mapping[str, tuple[str, ...]] = {
         "needless_recompute",
         "host_allocator",
         "allocator",
-        "cpu_threads",
         "cpu_affinity",
     ),
     "precision": ("tf32", "autocast"),

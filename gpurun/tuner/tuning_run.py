@@ -311,7 +311,11 @@ class TuningRun:
         if self._objective is Objective.THROUGHPUT and self._time.room(numerics=False):
             self._keep_reference(state)
         self._time.search_begins()
-        pressing = [knob.name for knob in knobs if answered_by(knob, seen) is not None]
+
+        def pressing(trial: Trial) -> list[str]:
+            left = self._diagnoses.of(trial.record)
+            return [knob.name for knob in knobs if answered_by(knob, left) is not None]
+
         search.run(by_findings(knobs, seen), state, pressing)
         self.findings.untried = tuple(trials.untried)
         if trials.untried and not self._time.tried:

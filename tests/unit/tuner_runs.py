@@ -40,6 +40,9 @@ class StandIn:
         self.training_loaders: tuple[str, ...] = ()
         self.prestart_modules: tuple[str, ...] = ()
 
+    def folder_of(self, record: TrialRecord) -> Path:
+        return Path("no such run")
+
     def end_reference(self) -> None:
         pass
 

@@ -134,7 +134,7 @@ def searched(
     state = SearchState({}, base, known or facts(), judge)
     phases = phases or Phases(time.monotonic() + 1e6)
     launches = SearchTrials(launch, notes.append, PROBE, phases, trials)
-    StageSearch(launches, frozenset(allowed)).run(knobs, state, pressing)
+    StageSearch(launches, frozenset(allowed)).run(knobs, state, lambda trial: pressing)
     return Searched(state, asked, notes, launches.untried)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.arguments.options import Objective
+from gpurun.formatting.knob_text import knobs_text
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.knobs.stages import stage_of
 from gpurun.records.facts import Facts
@@ -40,7 +41,7 @@ class Change:
     @property
     def text(self) -> str:
         """ "loader_workers 4, loader_prefetch 8"."""
-        return ", ".join(f"{name} {value}" for name, value in self.settings.items())
+        return knobs_text(self.settings)
 
 
 def change_of(knob: Knob, value: Any, facts: Facts) -> Change:

@@ -8,7 +8,7 @@ its speed alone rejoins once the ground has changed: bfloat16 can lose while the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,17 +62,20 @@ class StageSearch:
         """The best trial before anything was tried."""
         self._said: set[str] = set()
 
-    def run(self, knobs: Sequence[Knob], state: SearchState, pressing: Collection[str]) -> None:
-        """Keep what gains. `pressing`: names of the knobs that answer a finding."""
+    def run(
+        self,
+        knobs: Sequence[Knob],
+        state: SearchState,
+        pressing: Callable[[Trial], Collection[str]],
+    ) -> None:
+        """Keep what gains. `pressing(trial)`: names of the knobs that answer a finding of it."""
         self._trials.know(knobs)
         allowed = self._allowed_knobs(knobs, state)
         self._at_first = at_first = state.best
-        if state.facts.device == "cpu":  # beside a GPU the likely changes shorten the step first
-            self._measure_workers(allowed, state)
         likely = likely_changes(allowed, state.facts)
         self._adopt(sorted(likely, key=lambda change: list(STAGES).index(change.stage)), state)
         self._rejoin(state)
-        self._refine(allowed, state, pressing)
+        self._refine(allowed, state, pressing(state.best))
         self._visit_data_again(allowed, state)
         if self._trials.untried:
             why = self._trials.end() or "they would take longer than the search may"
@@ -270,7 +273,7 @@ class StageSearch:
             if not self._trials.room([change]):
                 self._trials.lack([change])
                 break
-            self._note(f"{knob.name}: trying {value}")
+            self._note(f"trying {change.text}")
             trial = self._trials.launch([change], settings, state)
             reason, verdict = self._reason(change, trial, state)
             better = gains(trial, start)
@@ -285,7 +288,7 @@ class StageSearch:
                 queue = self._refined(change, ground, gain) or queue
         if best is not None and gains(best[1], start):
             self._keep([best[0]], best[1], state)
-            self._note(f"{knob.name}: kept {best[0].text}")
+            self._note(f"kept {best[0].text}")
         elif best is not None:
             self._remember_unsure([best[0]], best[1], state)
 
