@@ -125,6 +125,7 @@ class SearchTrials:
         flag = budget_flag(2 * self._phases.budget)
         reason = f"not tried to its end, {took}{'' if done else ' to start'}: `{flag}` has room"
         self.note(f"{', '.join(change.knob.name for change in changes)}: {reason}")
+        self.lack(changes)
         return replace(trial, record=replace(trial.record, reason=reason))
 
 
