@@ -311,7 +311,7 @@ class TuningRun:
         )
         search = StageSearch(trials, self._allowed)
         self._time.search_begins()
-        if self._objective is Objective.THROUGHPUT and self._time.room(numerics=False):
+        if self._objective is Objective.THROUGHPUT and self._time.room(compiled=False):
             self._keep_reference(state)
 
         def pressing(trial: Trial) -> list[str]:

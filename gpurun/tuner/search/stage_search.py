@@ -142,21 +142,21 @@ class StageSearch:
     ) -> tuple[list[Change], Trial | None]:
         """As many of these changes as there is room for, with their trial, which may be known."""
         known = self._trials.of({**state.settings, **settings_of(changes)})
-        group = list(changes) if known is not None else self._with_room(changes)
+        group = list(changes) if known is not None else self._with_room(changes, state)
         if known is not None or not group:
             return group, known
         self._note(f"together: {', '.join(change.text for change in group)}")
         settings = {**state.settings, **settings_of(group)}
         return group, self._trials.launch(group, settings, state)
 
-    def _with_room(self, changes: Sequence[Change]) -> list[Change]:
+    def _with_room(self, changes: Sequence[Change], state: SearchState) -> list[Change]:
         """Those for which there is room: without what is compiled there may be more."""
         group = list(changes)
-        if not self._trials.room(group):
+        if not self._trials.room(group, state):
             slow = [change for change in group if change.stage == COMPILE]
             self._trials.lack(slow)
             group = [change for change in group if change not in slow]
-        if self._trials.room(group):
+        if self._trials.room(group, state):
             return group
         self._trials.lack(group)
         return []
@@ -276,7 +276,7 @@ class StageSearch:
             settings = {**state.settings, **change.settings}
             if self._trials.of(settings) is not None:
                 continue
-            if not self._trials.room([change]):
+            if not self._trials.room([change], state):
                 self._trials.lack([change])
                 break
             self._note(f"trying {change.text}")
