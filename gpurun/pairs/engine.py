@@ -170,7 +170,7 @@ class PairEngine(Generic[Request, Side]):
         if live_only or (possible and self.late()):
             raise NotLive(in_turn)
         one, other = (self._alone(request, known=request is first) for request in order)
-        if possible:
+        if possible and one.failure is None and other.failure is None:
             self.in_turn = in_turn
         pair = Pair(one, other, in_turn=in_turn)
         return pair.turned if turned else pair

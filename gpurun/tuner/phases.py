@@ -32,7 +32,7 @@ class Phases:
         """Trials of the search that were not."""
         self.deadline = self._end = deadline
         self._compiled = 0.0
-        """Seconds of the last launch of what computes otherwise, and may be compiled for that."""
+        """Seconds of the last launch with `compile`."""
 
     @property
     def spent(self) -> float:
@@ -62,19 +62,19 @@ class Phases:
         """From here on all that is left may be used."""
         self._end = self.deadline
 
-    def launched(self, trial: Trial, *, numerics: bool) -> None:
+    def launched(self, trial: Trial, *, compiled: bool) -> None:
         """A trial of the search ended."""
         if trial.throughput is None:
             self.in_vain += 1
             return
         self.tried += 1
         self.longest = max(self.longest, trial.record.seconds)
-        if numerics:
+        if compiled:
             self._compiled = trial.record.seconds
 
-    def room(self, *, numerics: bool) -> bool:
-        """True if a launch fits into the phase; `numerics`: if it computes otherwise."""
-        expected = self._compiled or COMPILED_TIMES * self.usual if numerics else self.usual
+    def room(self, *, compiled: bool) -> bool:
+        """True if a launch fits into the phase; `compiled`: with `compile` in it."""
+        expected = self._compiled or COMPILED_TIMES * self.usual if compiled else self.usual
         return self.left_of_phase >= expected
 
     def limit(self, *, single: bool) -> float:

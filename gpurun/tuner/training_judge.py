@@ -62,9 +62,11 @@ class TrainingJudge:
         return verdict
 
     def loss_deviation(self, trial: Trial, effect: Effect) -> float | None:
-        """Of the loss in one trial, whatever the verdict."""
+        """Of the loss in one trial, whatever the verdict; nothing is launched for it."""
         shown = trial.evidence
-        return None if shown is None else self.judge([shown], effect).loss_deviation
+        if shown is None:
+            return None
+        return judge_training(self.baselines, [shown], effect).loss_deviation
 
     def _steps_of_curve(self, candidates: Sequence[Evidence], repeats: Sequence[Evidence]) -> int:
         plain = [one for one in (*self.baselines, *repeats) if not one.rounded]

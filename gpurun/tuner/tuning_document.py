@@ -130,7 +130,11 @@ def _ladder(
     out = Stages({}, findings.left_out, stage)
     rows += rows_not_kept(out, effect_of, lambda knob: findings.objections.get(knob, "not proven"))
     if findings.larger is not findings.chosen:
-        rows += batch_row(findings.larger, chosen, findings.objections.get(BATCH, ""))
+        unjudged = "" if findings.larger_guard is not None else "its proof was not complete"
+        why = findings.objections.get(BATCH, unjudged)
+        below = finalist if findings.verdict == "faster" else None
+        rate = None if baseline is None else baseline.samples_per_second
+        rows += batch_row(findings.larger, below, chosen, rate, why)
     rows += findings.dropped
     told = []
     for row in rows:
@@ -146,6 +150,8 @@ def _rates_of(
     """Both with the throughput that the proof's pairs compared: their ratio is the speedup."""
     if baseline is None or chosen is None or not proof.pairs:
         return baseline, chosen
+    if baseline.samples_per_second is None:
+        return baseline, chosen  # the pairs compare steps a second
     rate = geometric_mean([base for base, _ in proof.pairs])
     return (
         replace(baseline, samples_per_second=rate),
@@ -160,7 +166,7 @@ def _memory_of(findings: TuningFindings) -> str:
 
 
 def _unproven(findings: TuningFindings, objective: Objective) -> Unproven | None:
-    if findings.verdict != "inconclusive" or findings.unproven is None:
+    if findings.verdict not in ("inconclusive", "interrupted") or findings.unproven is None:
         return None
     return replace(findings.unproven, objective=objective.value)
 
@@ -258,6 +264,8 @@ def _figures(results: Sequence[RunResult]) -> dict[str, Any]:
 
 def _larger(findings: TuningFindings) -> LargerBatch | None:
     finalist, facts = findings.larger, findings.facts
+    if findings.larger_guard is None:
+        return None  # it was never judged
     if finalist is None or facts is None or finalist.failure is not None or not finalist.results:
         return None
     value = finalist.settings[BATCH]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -308,9 +310,9 @@ class TuningRun:
             self._launch_in_search, self._decide, self._rule, self._time, self._most_trials - 2
         )
         search = StageSearch(trials, self._allowed)
-        if self._objective is Objective.THROUGHPUT and self._time.room(numerics=False):
-            self._keep_reference(state)
         self._time.search_begins()
+        if self._objective is Objective.THROUGHPUT and self._time.room(compiled=False):
+            self._keep_reference(state)
 
         def pressing(trial: Trial) -> list[str]:
             left = self._diagnoses.of(trial.record)
@@ -371,7 +373,9 @@ class TuningRun:
         ground, chosen = untouched, self.findings.chosen
         if self.findings.verdict == "faster" and chosen is not None:
             ground = state
-            state.settings = dict(chosen.settings)
+            if chosen.settings != state.settings:
+                self._decide("batch size: not tried: the settings that it builds on were not kept")
+                return
         batch = self._larger_batch(ground, search)
         if batch is not None:
             selection.settle_larger(batch)
@@ -387,6 +391,8 @@ class TuningRun:
 
     def _launch(self, request: TrialRequest) -> Trial:
         limit = max(LEAST_TRIAL_SECONDS, self._time.left)
+        if math.isfinite(request.deadline):  # a pair that has begun may go on
+            limit = max(limit, request.deadline - time.monotonic())
         request = replace(request, limit_seconds=min(limit, request.limit_seconds))
         if request.patience_seconds is None:
             usual = self._time.usual or max((t.seconds for t in self._trials.trials), default=0.0)

@@ -214,7 +214,7 @@ def test_settings_that_lose_leave_if_the_rest_is_proven_to_be_no_slower(
     assert done.found.chosen.look().proven
     assert done.found.left_out == FUSED
     assert done.found.objections == {"fused_optimizer": "it loses in its rung"}
-    assert done.found.baseline is baseline, "the figures of the script as it is stay"
+    assert done.found.baseline is not baseline, "its figures are of the same pairs"
 
 
 def test_all_stay_if_the_rest_is_slower_or_there_is_no_time_to_prove_it(
@@ -227,4 +227,4 @@ def test_all_stay_if_the_rest_is_slower_or_there_is_no_time_to_prove_it(
     late.selection.prove = lambda finalists: Finalist("baseline", {})
     assert not late.selection.without(FUSED, "it loses in its rung")
     assert (late.chosen, late.found.left_out) == (BOTH, {})
-    assert late.found.decisions[-1] == "it was not: all stay"
+    assert late.found.decisions[-1] == "there was no time: all stay"

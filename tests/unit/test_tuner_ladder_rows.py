@@ -139,11 +139,11 @@ def test_what_is_left_out_in_the_end_is_a_row_a_stage_with_its_reasons() -> None
 def test_a_larger_batch_is_a_row_if_it_was_proven_with_how_to_apply_it() -> None:
     larger = Finalist("larger batch", {"data": 1, "batch_size": BATCH_64})
     below = Candidate({"data": 1}, 200.0, None, 5000, 32.0)
-    assert batch_row(larger, below, "") == []
+    assert batch_row(larger, None, below, 100.0, "") == []
     larger.pairs = [(100.0, 300.0), (100.0, 301.0)]
-    (row,) = batch_row(larger, below, "")
+    (row,) = batch_row(larger, None, below, 100.0, "")
     assert (row.stage, row.changes, row.kept) == ("batch", {"batch_size": BATCH_64}, False)
     assert row.reason == APPLY_TRAINING
     assert row.speedup == pytest.approx(3.0, rel=0.01)
-    (refused,) = batch_row(larger, below, "no faster in the proof")
+    (refused,) = batch_row(larger, None, below, 100.0, "no faster in the proof")
     assert (refused.speedup, refused.reason) == (None, "no faster in the proof")

@@ -42,34 +42,34 @@ def test_a_budget_that_is_spent_leaves_the_search_nothing() -> None:
     times = Phases(time.monotonic() - 10.0, budget=60.0)
     times.search_begins()
     assert times.left_of_phase <= 0.0
-    assert not times.room(numerics=False)
+    assert not times.room(compiled=False)
     assert times.spent == pytest.approx(70.0, abs=1.0)
 
 
 def test_a_plain_launch_is_begun_if_one_like_the_script_as_it_is_would_fit() -> None:
     times = phases(40.0, usual=15.0)
-    assert times.room(numerics=False)
+    assert times.room(compiled=False)
     spent(times, 6.0)
-    assert not times.room(numerics=False)
+    assert not times.room(compiled=False)
 
 
 def test_a_first_launch_that_may_compile_is_begun_if_two_plain_ones_would_fit() -> None:
-    assert phases(100.0, usual=24.0).room(numerics=True)
-    assert not phases(100.0, usual=26.0).room(numerics=True)
+    assert phases(100.0, usual=24.0).room(compiled=True)
+    assert not phases(100.0, usual=26.0).room(compiled=True)
 
 
 @pytest.mark.parametrize(("took", "room"), [(45.0, False), (12.0, True)])
 def test_a_later_one_by_what_the_last_of_its_kind_took(took: float, room: bool) -> None:
     times = phases(80.0, usual=15.0)
-    times.launched(trial(200.0, seconds=took), numerics=True)
-    assert times.room(numerics=True) is room
-    assert times.room(numerics=False)
+    times.launched(trial(200.0, seconds=took), compiled=True)
+    assert times.room(compiled=True) is room
+    assert times.room(compiled=False)
 
 
 def test_one_that_failed_says_nothing_of_how_long_others_take() -> None:
     times = phases(80.0, usual=15.0)
-    times.launched(failed(60.0), numerics=True)
-    assert times.room(numerics=True)
+    times.launched(failed(60.0), compiled=True)
+    assert times.room(compiled=True)
     assert (times.tried, times.in_vain, times.longest) == (0, 1, 15.0)
 
 
@@ -92,5 +92,5 @@ def test_a_budget_too_small_is_quoted_as_the_user_gave_it_with_one_that_is_not()
     times.baseline(trial(100.0, seconds=30.0))
     said = "the budget of 40 s left no time to try anything: a trial takes 30 s; try `--budget 2m`"
     assert times.too_small() == said
-    times.launched(failed(30.0), numerics=False)
+    times.launched(failed(30.0), compiled=False)
     assert "ended before a trial of other settings was measured, 1 failed;" in times.too_small()

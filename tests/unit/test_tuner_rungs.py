@@ -56,13 +56,14 @@ class Launches:
 
 def measured(by_stage: Stages, launches: Launches, top: Finalist | None = None) -> dict[str, float]:
     """The rungs with their speed over the script as it is."""
-    rungs = measure_rungs(
+    *_, rungs = measure_rungs(
         by_stage,
         top or finalist(5.1, 5.2, 5.15),
         launches,
         lambda purpose, settings: TrialRequest(purpose, settings, PROBE),
         launches.room,
         lambda trial, settings: 0.001,
+        trial(100.0),
     )
     return {rung.stage: math.exp(rung.log) for rung in rungs}
 
@@ -136,13 +137,14 @@ def test_without_turns_a_rung_is_compared_with_the_script_as_it_is_in_the_proof(
 def test_a_rung_is_as_sure_as_launches_are_alike_in_the_proof() -> None:
     def half(*gains: float, live: bool = True) -> float:
         launches = Launches(live=live)
-        first, _ = measure_rungs(
+        *_, (first, _) = measure_rungs(
             stages("data", "compile"),
             finalist(*gains),
             launches,
             lambda purpose, settings: TrialRequest(purpose, settings, PROBE),
             launches.room,
             lambda trial, settings: None,
+            trial(100.0),
         )
         return first.half
 
@@ -155,7 +157,7 @@ def rungs(*logs: float, half: float = 0.05) -> list[Rung]:
 
 
 def test_a_stage_loses_if_its_step_lies_wholly_below_one() -> None:
-    assert losing(rungs(0.7, 0.5, 0.9)) == ["transfer"]
-    assert losing(rungs(0.7, 0.65, 0.9)) == [], "it may as well gain"
-    assert losing(rungs(-0.2, 0.9)) == ["data"]
-    assert losing(rungs(0.9, 0.8, 0.7, half=math.inf)) == []
+    assert losing(rungs(0.7, 0.5, 0.9), ORDER) == ["transfer"]
+    assert losing(rungs(0.7, 0.65, 0.9), ORDER) == [], "it may as well gain"
+    assert losing(rungs(-0.2, 0.9), ORDER) == ["data"]
+    assert losing(rungs(0.9, 0.8, 0.7, half=math.inf), ORDER) == []

@@ -12,7 +12,7 @@ from gpurun.knobs.stages import AS_IT_IS, BATCH_STAGE, MEMORY
 from gpurun.measure.optional_figures import known, mean
 from gpurun.pairs.gain import Look
 from gpurun.records.tuning import Candidate, GuardVerdict, LadderRow
-from gpurun.tuner.ladder.rungs import Rung, Stages
+from gpurun.tuner.ladder.rungs import Rung, Stages, top_rung
 from gpurun.tuner.proof.decision import APPLY_TRAINING
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.search.changes import strongest_effect
@@ -168,28 +168,46 @@ def rows_not_kept(
     return found
 
 
-def batch_row(larger: Finalist | None, top: Candidate | None, objection: str) -> list[LadderRow]:
-    """The larger batch that may not be applied: a row, if it was proven.
+def batch_row(
+    larger: Finalist | None,
+    below: Finalist | None,
+    top: Candidate | None,
+    base_rate: float | None,
+    objection: str,
+) -> list[LadderRow]:
+    """The larger batch that may not be applied: a row, with its gain if that was proven.
 
-    `top`: what it is tried on top of. `objection`: what speaks against it, "" for its effect alone.
+    `below`, `top`: what it is tried on top of; `base_rate`: samples/s of the script as it is.
+    `objection`: what speaks against it, "" for its effect alone.
     """
     if larger is None or not larger.pairs or top is None:
         return []
-    seen, below = larger.look(), top.samples_per_second
-    rate = mean(one.samples_per_second for one in larger.results)
-    gain = None if objection else seen.speedup
+    seen = larger.look()
+    objection = objection or ("" if seen.proven else "not proven: the budget ended first")
+    gain, step = (None, None) if objection else (seen.speedup, _step_over(larger, below))
     return [
         LadderRow(
             stage=BATCH_STAGE,
             changes={k: v for k, v in larger.settings.items() if top.knobs.get(k) != v},
             effect=Effect.TRAINING.value,
             kept=False,
-            samples_per_second=rate,
+            samples_per_second=base_rate * gain if base_rate and gain else None,
             speedup=gain,
             speedup_confidence_interval=seen.interval if gain else None,
-            step_speedup=rate / below if gain and rate and below else None,
+            step_speedup=None if step is None else math.exp(step.log),
+            step_speedup_confidence_interval=None
+            if step is None
+            else _interval(step.log, step.half),
             peak_memory_bytes=max(known(r.peak_memory_bytes for r in larger.results), default=None),
             gpu_utilization_percent=mean(r.gpu_utilization_percent for r in larger.results),
             reason=objection or APPLY_TRAINING,
         )
     ]
+
+
+def _step_over(larger: Finalist, below: Finalist | None) -> Rung | None:
+    """The gain of one finalist over another one, each by its pairs with the script as it is."""
+    if below is None or not below.pairs:
+        return None
+    one, other = top_rung("", larger), top_rung("", below)
+    return Rung("", one.log - other.log, math.hypot(one.half, other.half))

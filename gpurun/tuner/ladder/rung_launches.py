@@ -42,7 +42,7 @@ class RungLaunches:
         if found.verdict != "faster" or self.objective is not Objective.THROUGHPUT:
             return
         self._measure(as_it_is, rule)
-        lost = losing(found.rungs)
+        lost = losing(found.rungs, self._stages().names)
         if lost and selection.without(self._stages().changes(lost), LOSES):
             self._measure(as_it_is, rule)
 
@@ -55,7 +55,7 @@ class RungLaunches:
             why = self.obstacle(as_it_is.settings, as_it_is.facts, others)
             self.reference.start(as_it_is.best, rule, self.phases.left, why)
         try:
-            found.rungs = measure_rungs(
+            for rungs in measure_rungs(
                 stages,
                 found.chosen,
                 self.reference.run,
@@ -64,7 +64,9 @@ class RungLaunches:
                 lambda trial, settings: as_it_is.judge.loss_deviation(
                     trial, strongest_effect(self.knob_of(name).effect for name in settings)
                 ),
-            )
+                as_it_is.best,
+            ):
+                found.rungs = rungs
         finally:
             self.reference.end()
 

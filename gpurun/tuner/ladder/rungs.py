@@ -15,7 +15,6 @@ from gpurun.knobs.stages import in_order
 from gpurun.pairs.estimate import assumed_sd
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.tuning import TrialPurpose, TrialRecord
-from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.student_t import t_quantile
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
@@ -74,13 +73,15 @@ def measure_rungs(
     request: Callable[[TrialPurpose, Settings], TrialRequest],
     room: Callable[[float], bool],
     deviation: Callable[[Trial, Settings], float | None],
-) -> list[Rung]:
-    """The rungs for which there is time, and the last one, in the order of the ladder.
+    as_it_is: Trial,
+) -> Iterator[list[Rung]]:
+    """The rungs so far, in the order of the ladder: the last one first, then one more each.
 
     `finalist`: with the pairs of the proof. `room(seconds)`: whether there is time for so much.
-    `deviation`: of the loss under these settings.
+    `deviation`: of the loss under these settings. `as_it_is`: a launch alone.
     """
     found = {stages.names[-1]: top_rung(stages.names[-1], finalist)}
+    yield list(found.values())
     took = 0.0
     for stage in _halving(stages.names[:-1]):
         if not room(took):
@@ -88,13 +89,13 @@ def measure_rungs(
         settings = stages.up_to(stage)
         trial = launch(request(TrialPurpose.RUNG, settings))
         took = trial.record.seconds
-        gain = _gain(trial, finalist)
+        gain = _gain(trial, finalist, as_it_is)
         if gain is None:
             continue
         log, half = gain
         busy = None if trial.result is None else trial.result.gpu_utilization_percent
         found[stage] = Rung(stage, log, half, trial.record, busy, deviation(trial, settings))
-    return [found[stage] for stage in stages.names if stage in found]
+        yield [found[name] for name in stages.names if name in found]
 
 
 def _halving(stages: Sequence[str]) -> Iterator[str]:
@@ -115,25 +116,29 @@ def top_rung(stage: str, finalist: Finalist) -> Rung:
     return Rung(stage, log, known.half_width((1 - LEVEL) / 2))
 
 
-def _gain(trial: Trial, finalist: Finalist) -> tuple[float, float] | None:
-    """By turns with the reference, else by the score of the script as it is in the proof.
+def _gain(trial: Trial, finalist: Finalist, as_it_is: Trial) -> tuple[float, float] | None:
+    """By turns with the reference, else by the scores of launches alone; None if it failed.
 
     Launches differ as far as the pairs of the proof showed, and no less than is assumed of all.
     """
     known = finalist.estimate()
     least = assumed_sd(Metric.THROUGHPUT, live=trial.gain is not None)
-    gain = trial.gain or (trial.score or 0.0) / geometric_mean([b for b, _ in finalist.pairs])
-    if not gain:
+    if not trial.score or not as_it_is.score:
         return None
+    gain = trial.gain or trial.score / as_it_is.score
     deviation = math.hypot(max(known.pair_sd, least), trial.record.gain_error or 0.0)
     return math.log(gain), t_quantile(known.freedom, (1 + LEVEL) / 2) * deviation
 
 
-def losing(rungs: Sequence[Rung]) -> list[str]:
-    """The stages whose step lies wholly below ×1."""
-    before, found = Rung("", 0.0, 0.0), []
-    for rung in rungs:
-        if rung.log - before.log + math.hypot(rung.half, before.half) < 0:
-            found.append(rung.stage)
+def losing(rungs: Sequence[Rung], stages: Sequence[str]) -> list[str]:
+    """The stages whose step was measured alone and lies wholly below ×1."""
+    known = {rung.stage: rung for rung in rungs}
+    before: Rung | None = Rung("", 0.0, 0.0)
+    found = []
+    for stage in stages:
+        rung = known.get(stage)
+        if rung is not None and before is not None:
+            if rung.log - before.log + math.hypot(rung.half, before.half) < 0:
+                found.append(stage)
         before = rung
     return found

@@ -49,7 +49,12 @@ class FinalSelection:
         finalists = [finalist for finalist in (chosen, larger) if finalist is not None]
         if Effect.TRAINING in self.allowed:
             finalists.reverse()  # where time is short the first has it: what was consented to
-        baseline = self.prove(finalists)
+        try:
+            baseline = self.prove(finalists)
+        except KeyboardInterrupt:
+            if chosen is not None and chosen.pairs and chosen.may_gain:
+                found.unproven = self._unproven(chosen, state)
+            raise
         objections: dict[str, str] = {}
         judged = None if chosen is None else self._judged(baseline, chosen)
         if judged is not None and not judged.accepted:
@@ -101,16 +106,20 @@ class FinalSelection:
         assert old is not None
         self.note(f"proven once more without {', '.join(settings)}: {why}")
         rest = {k: v for k, v in old.settings.items() if k not in settings}
-        finalist = Finalist("chosen", rest)
+        finalist, proven = Finalist("chosen", {**found.base, **rest}), False
         try:
             judged = self._judged(self.prove([finalist]), finalist)
             better = (finalist.look().speedup or 0.0) >= (old.look().speedup or 0.0) / LEAST_GAIN
+            proven = judged.proven and better
         finally:
-            found.baseline = baseline
-        if not (judged.proven and better):
-            self.note("it was not: all stay")
+            if not proven:
+                found.baseline = baseline
+        if not proven:
+            self.note("it was not: all stay" if finalist.pairs else "there was no time: all stay")
             return False
-        found.chosen, found.guard = finalist, judged.guard
+        if found.larger is old:
+            found.larger, found.larger_guard = finalist, judged.guard
+        found.chosen, found.guard, found.rungs = finalist, judged.guard, []
         found.left_out |= settings
         found.objections |= dict.fromkeys(settings, why)
         return True

@@ -147,8 +147,9 @@ class ProofLaunches:
         return self.obstacle(base, facts, [settings])
 
     def _peaks(self, settings: Settings) -> MemoryPeaks:
-        """The largest peaks that trials with these settings had; 0 if there was none."""
-        trials = [t for t in self.trials.trials if t.knobs == dict(settings)]
+        """The largest peaks that trials with these settings had, if none had with more; or 0."""
+        wider = [t for t in self.trials.trials if t.knobs.items() >= settings.items()]
+        trials = [t for t in wider if t.knobs == dict(settings)] or wider
         return MemoryPeaks(
             max((t.peak_host_bytes or 0 for t in trials), default=0),
             max((t.peak_reserved_bytes or 0 for t in trials), default=0),

@@ -8,10 +8,11 @@ from typing import Any
 
 from gpurun.formatting.number_text import duration
 from gpurun.knobs.api import Effect, Knob
+from gpurun.knobs.stages import COMPILE, stage_of
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import GuardVerdict, TrialPurpose
 from gpurun.tuner.phases import Phases
-from gpurun.tuner.search.changes import Change, strongest_effect
+from gpurun.tuner.search.changes import Change, settings_of, strongest_effect
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.trial_length import budget_flag, patience, with_read_ahead
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
@@ -57,13 +58,14 @@ class SearchTrials:
         """Reason why no further trial is launched; None if one may be."""
         if self.left <= 0:
             return "the trials are used up"
-        if not self._phases.room(numerics=False):
+        if not self._phases.room(compiled=False):
             return "the rest of the budget is kept for the proof"
         return None
 
-    def room(self, changes: Sequence[Change]) -> bool:
-        """True if there is room for a trial of these changes."""
-        return self.end() is None and self._phases.room(numerics=_is_numerics(changes))
+    def room(self, changes: Sequence[Change], state: SearchState) -> bool:
+        """True if there is room for a trial of these changes on top of what was kept."""
+        compiled = self._is_compiled({**state.settings, **settings_of(changes)})
+        return self.end() is None and self._phases.room(compiled=compiled)
 
     def lack(self, changes: Sequence[Change]) -> None:
         """Note that there was no room for them."""
@@ -75,12 +77,13 @@ class SearchTrials:
         self, changes: Sequence[Change], settings: Mapping[str, Any], state: SearchState
     ) -> Trial:
         """One trial of these settings. What computes otherwise may be compiled in silence."""
+        self.know(change.knob for change in changes)
         for change in changes:
             for name, value in change.settings.items():
                 self._tried.setdefault(name, []).append(value)
         self.untried = [name for name in self.untried if name not in settings]
         self.left -= 1
-        numerics = _is_numerics(changes) or self._effect(settings) is not Effect.PIPELINE
+        numerics = self._effect(settings) is not Effect.PIPELINE
         limit = self._phases.limit(single=len(changes) == 1)
         silent = patience(self._phases.budget, state.best.record.seconds)
         trial = self._launch(
@@ -92,7 +95,7 @@ class SearchTrials:
                 limit_seconds=limit,
             )
         )
-        self._phases.launched(trial, numerics=numerics)
+        self._phases.launched(trial, compiled=self._is_compiled(settings))
         found = self._named(trial, changes) if trial.late else trial
         self._launched.append((dict(settings), found))
         return found
@@ -115,6 +118,10 @@ class SearchTrials:
         self.know(change.knob for change in changes)
         return state.objection(trial, self._effect(trial.record.knobs))
 
+    def _is_compiled(self, settings: Mapping[str, Any]) -> bool:
+        knobs = [self._knobs[name] for name in settings if name in self._knobs]
+        return any(stage_of(knob) == COMPILE for knob in knobs)
+
     def _effect(self, settings: Mapping[str, Any]) -> Effect:
         return strongest_effect(self._knobs[n].effect for n in settings if n in self._knobs)
 
@@ -125,8 +132,5 @@ class SearchTrials:
         flag = budget_flag(2 * self._phases.budget)
         reason = f"not tried to its end, {took}{'' if done else ' to start'}: `{flag}` has room"
         self.note(f"{', '.join(change.knob.name for change in changes)}: {reason}")
+        self.lack(changes)
         return replace(trial, record=replace(trial.record, reason=reason))
-
-
-def _is_numerics(changes: Sequence[Change]) -> bool:
-    return any(change.knob.effect is not Effect.PIPELINE for change in changes)

@@ -55,7 +55,7 @@ class StageSearch:
         self._trials, self._note, self._allowed = trials, trials.note, allowed
         self._slow: list[tuple[Change, Trial]] = []
         """Changes that were dropped for their speed alone, with the best trial of that moment."""
-        self._unsure: tuple[float, list[Change], Trial] | None = None
+        self._unsure: tuple[float, list[Change], Trial, frozenset[str]] | None = None
         self._companions: set[str] = set()
         """Names of the knobs that are set for the sake of another."""
         self._at_first: Trial | None = None
@@ -81,9 +81,9 @@ class StageSearch:
             why = self._trials.end() or "they would take longer than the search may"
             self._note(f"not tried: {why}: {', '.join(self._trials.untried)}")
         if self._unsure is not None and state.best is at_first:
-            gain, changes, trial = self._unsure
+            gain, changes, trial, idle = self._unsure
             self._note(f"the best gain is uncertain (×{gain:.2f}): the proof measures it")
-            self._keep(changes, trial, state)
+            self._keep(changes, trial, state, idle)
 
     def _allowed_knobs(self, knobs: Sequence[Knob], state: SearchState) -> list[Knob]:
         """Those whose changes may be made and can be judged; the reason is noted of the rest."""
@@ -122,16 +122,16 @@ class StageSearch:
             return
         if not (group := _without_idle(group, trial, state)):
             return
+        idle = frozenset(change.knob.name for change in changes if change not in group)
         reason, verdict = self._trials.objection(group, trial, state)
         if reason is None and gains(trial, state.best):
             self._note(f"together: kept: {compared(trial, state.best)}")
-            idle = {change.knob.name for change in changes if change not in group}
             self._keep(group, trial, state, idle)
             return
         self._note(f"not together: {reason or no_gain(trial, state.best)}")
         parts = _parts(group, to_single=reason is not None or loses(trial, state.best))
         if reason is None:
-            self._remember_unsure(group, trial, state)
+            self._remember_unsure(group, trial, state, idle)
         if not parts:
             self._drop(group, trial, reason, verdict, state)
         for part in parts:
@@ -142,21 +142,21 @@ class StageSearch:
     ) -> tuple[list[Change], Trial | None]:
         """As many of these changes as there is room for, with their trial, which may be known."""
         known = self._trials.of({**state.settings, **settings_of(changes)})
-        group = list(changes) if known is not None else self._with_room(changes)
+        group = list(changes) if known is not None else self._with_room(changes, state)
         if known is not None or not group:
             return group, known
         self._note(f"together: {', '.join(change.text for change in group)}")
         settings = {**state.settings, **settings_of(group)}
         return group, self._trials.launch(group, settings, state)
 
-    def _with_room(self, changes: Sequence[Change]) -> list[Change]:
+    def _with_room(self, changes: Sequence[Change], state: SearchState) -> list[Change]:
         """Those for which there is room: without what is compiled there may be more."""
         group = list(changes)
-        if not self._trials.room(group):
+        if not self._trials.room(group, state):
             slow = [change for change in group if change.stage == COMPILE]
             self._trials.lack(slow)
             group = [change for change in group if change not in slow]
-        if self._trials.room(group):
+        if self._trials.room(group, state):
             return group
         self._trials.lack(group)
         return []
@@ -196,17 +196,23 @@ class StageSearch:
         return again
 
     def _rejoin(self, state: SearchState) -> None:
-        """Try what was dropped for its speed once more where something was kept since."""
+        """Try what was dropped for its speed once more where something else was kept since."""
         while again := [change for change, ground in self._slow if ground is not state.best]:
             self._slow = [one for one in self._slow if one[1] is state.best]
-            self._adopt(again, state)
+            self._adopt([c for c in again if c.knob.name not in state.settings], state)
 
-    def _remember_unsure(self, group: Sequence[Change], trial: Trial, state: SearchState) -> None:
+    def _remember_unsure(
+        self,
+        group: Sequence[Change],
+        trial: Trial,
+        state: SearchState,
+        idle: frozenset[str] = frozenset(),
+    ) -> None:
         """What may gain goes to the proof if nothing surer is found."""
         gain = gain_over(trial, state.best)
         best = self._unsure[0] if self._unsure is not None else 0.0
         if seems_to_gain(trial, state.best) and gain > best:
-            self._unsure = (gain, list(group), trial)
+            self._unsure = (gain, list(group), trial, idle)
 
     # -- one at a time -------------------------------------------------------------------------
 
@@ -270,7 +276,7 @@ class StageSearch:
             settings = {**state.settings, **change.settings}
             if self._trials.of(settings) is not None:
                 continue
-            if not self._trials.room([change]):
+            if not self._trials.room([change], state):
                 self._trials.lack([change])
                 break
             self._note(f"trying {change.text}")
