@@ -121,10 +121,9 @@ def _ladder(
         return stage_of(knob_of(name))
 
     rows = [] if baseline is None else first_rows(baseline)
-    finalist = findings.chosen
+    finalist, rate = findings.chosen, None if baseline is None else baseline.samples_per_second
     if findings.verdict == "faster" and finalist is not None and chosen is not None:
         stages = Stages(findings.base, finalist.settings, stage)
-        rate = None if baseline is None else baseline.samples_per_second
         look, guard = finalist.look(), findings.guard
         rows += kept_rows(stages, findings.rungs, chosen, look, rate, effect_of, guard)
     out = Stages({}, findings.left_out, stage)
@@ -133,7 +132,6 @@ def _ladder(
         unjudged = "" if findings.larger_guard is not None else "its proof was not complete"
         why = findings.objections.get(BATCH, unjudged)
         below = finalist if findings.verdict == "faster" else None
-        rate = None if baseline is None else baseline.samples_per_second
         rows += batch_row(findings.larger, below, chosen, rate, why)
     rows += findings.dropped
     told = []

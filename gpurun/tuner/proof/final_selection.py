@@ -71,8 +71,9 @@ class FinalSelection:
             if decision.shown.finalist.may_gain:  # else the next tuning searches anew
                 found.unproven = self._unproven(decision.shown.finalist, state)
         own = {k: v for k, v in state.settings.items() if k not in found.base}
-        found.left_out = {k: own[k] for k in reasons_left_out(own, decision, objections)}
-        found.objections = objections | reasons_left_out(own, decision, objections)
+        reasons = reasons_left_out(own, decision, objections)
+        found.left_out = {knob: own[knob] for knob in reasons}
+        found.objections = objections | reasons
 
     def _unproven(self, finalist: Finalist, state: SearchState) -> Unproven:
         return Unproven(

@@ -103,19 +103,15 @@ class SearchTrials:
     def measure(self, request: TrialRequest) -> Trial:
         """A trial that measures something else than a gain, no longer than the search lasts."""
         self.left -= 1
-        limit = max(self._phases.left_of_phase, 2 * self._phases.usual)
-        return self._launch(replace(request, limit_seconds=limit))
+        return self._launch(replace(request, limit_seconds=self._phases.limit(single=True)))
 
     @property
     def rule(self) -> StopRule:
         """The stop rule of a trial."""
         return self._rule
 
-    def objection(
-        self, changes: Sequence[Change], trial: Trial, state: SearchState
-    ) -> tuple[str | None, GuardVerdict | None]:
-        """Reason why changes and what was kept before cannot be kept, or None; the verdict."""
-        self.know(change.knob for change in changes)
+    def objection(self, trial: Trial, state: SearchState) -> tuple[str | None, GuardVerdict | None]:
+        """Reason why the settings of a trial cannot be kept, or None; the guard's verdict."""
         return state.objection(trial, self._effect(trial.record.knobs))
 
     def _is_compiled(self, settings: Mapping[str, Any]) -> bool:

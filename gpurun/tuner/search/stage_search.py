@@ -71,7 +71,7 @@ class StageSearch:
         """Keep what gains. `pressing(trial)`: names of the knobs that answer a finding of it."""
         self._trials.know(knobs)
         allowed = self._allowed_knobs(knobs, state)
-        self._at_first = at_first = state.best
+        self._at_first = state.best
         likely = likely_changes(allowed, state.facts)
         self._adopt(sorted(likely, key=lambda change: list(STAGES).index(change.stage)), state)
         self._rejoin(state)
@@ -80,7 +80,7 @@ class StageSearch:
         if self._trials.untried:
             why = self._trials.end() or "they would take longer than the search may"
             self._note(f"not tried: {why}: {', '.join(self._trials.untried)}")
-        if self._unsure is not None and state.best is at_first:
+        if self._unsure is not None and not self._gained(state):
             gain, changes, trial, idle = self._unsure
             self._note(f"the best gain is uncertain (×{gain:.2f}): the proof measures it")
             self._keep(changes, trial, state, idle)
@@ -115,15 +115,15 @@ class StageSearch:
         group, trial = self._tried(changes, state)
         if trial is None:
             return
-        culprit = _culprit(group, trial)
+        tried, culprit = group, _culprit(group, trial)
         if culprit is not None:
             state.drop(culprit, trial, trial.record.reason)
             self._adopt([change for change in group if change is not culprit], state)
             return
         if not (group := _without_idle(group, trial, state)):
             return
-        idle = frozenset(change.knob.name for change in changes if change not in group)
-        reason, verdict = self._trials.objection(group, trial, state)
+        idle = frozenset(change.knob.name for change in tried if change not in group)
+        reason, verdict = self._trials.objection(trial, state)
         if reason is None and gains(trial, state.best):
             self._note(f"together: kept: {compared(trial, state.best)}")
             self._keep(group, trial, state, idle)
@@ -227,8 +227,7 @@ class StageSearch:
                 self._say(f"{knob.name}: not tried: {values.reason}")
                 continue
             asked = knob.order == ASKED_FOR or knob.name in pressing
-            gained = state.best is not self._at_first
-            if gained and not asked and not self._trials.tried(knob.name):
+            if self._gained(state) and not asked and not self._trials.tried(knob.name):
                 unasked += [knob.name] if values else []
                 continue
             self.try_knob(knob, values, state)
@@ -241,14 +240,22 @@ class StageSearch:
         result = state.best.result
         step = None if result is None else result.step_time_ms
         wait = None if result is None or result.split is None else result.split.data_wait_ms
-        gained = state.best is not self._at_first
-        if not gained or step is None or wait is None or wait <= WAITS_STILL * step.mean:
+        if (
+            not self._gained(state)
+            or step is None
+            or wait is None
+            or wait <= WAITS_STILL * step.mean
+        ):
             return
         self._measure_workers(knobs, state)
         again = [knob for knob in knobs if stage_of(knob) == DATA]
         for knob in again:
             self._trials.forget(knob.name, state.settings.get(knob.name))
         self._refine(again, state, [knob.name for knob in again])
+
+    def _gained(self, state: SearchState) -> bool:
+        """True once something was kept."""
+        return state.best is not self._at_first
 
     def _open_values(self, knob: Knob, state: SearchState) -> list[Any] | Skip:
         """The values of a knob that are still to be tried, or why there are none."""
@@ -262,7 +269,6 @@ class StageSearch:
 
     def try_knob(self, knob: Knob, values: Sequence[Any], state: SearchState) -> None:
         """Try these values of one knob, and those by which it refines the best; keep what gains."""
-        self._trials.know([knob])
         start, ground = state.best, state.facts
         best: tuple[Change, Trial] | None = None
         queue = list(values)
@@ -302,10 +308,8 @@ class StageSearch:
         self, change: Change, trial: Trial, state: SearchState
     ) -> tuple[str | None, GuardVerdict | None]:
         """Reason why a change is not kept, whatever its speed."""
-        idle = None
-        if trial.throughput is not None:
-            idle = not_applied(change.knob, trial, state.facts.argv)
-        return (idle, None) if idle else self._trials.objection([change], trial, state)
+        idle = _idle(change, trial, state)
+        return (idle, None) if idle else self._trials.objection(trial, state)
 
     def _refined(self, change: Change, facts: Facts, gain: float) -> list[Any]:
         name = change.knob.name
@@ -332,27 +336,30 @@ def _parts(group: Sequence[Change], *, to_single: bool) -> list[list[Change]]:
     stages = in_order(change.stage for change in group)
     if len(stages) > 1:
         early = stages[: len(stages) // 2]
-        halves = [c for c in group if c.stage in early], [c for c in group if c.stage not in early]
-    elif to_single and len(group) > 1:
+        return [[c for c in group if (c.stage in early) is first] for first in (True, False)]
+    if to_single and len(group) > 1:
         middle = len(group) // 2
-        halves = list(group[:middle]), list(group[middle:])
-    else:
-        return []
-    return list(halves)
+        return [list(group[:middle]), list(group[middle:])]
+    return []
 
 
 def _without_idle(group: Sequence[Change], trial: Trial, state: SearchState) -> list[Change]:
     """Those that did something in a trial; the others are dropped."""
     found = []
     for change in group:
-        reason = None
-        if trial.throughput is not None:
-            reason = not_applied(change.knob, trial, state.facts.argv)
+        reason = _idle(change, trial, state)
         if reason is None:
             found.append(change)
         else:
             state.drop(change, trial, reason)
     return found
+
+
+def _idle(change: Change, trial: Trial, state: SearchState) -> str | None:
+    """Reason why a change did nothing in a trial that was measured, or None."""
+    if trial.throughput is None:
+        return None
+    return not_applied(change.knob, trial, state.facts.argv)
 
 
 def _culprit(group: Sequence[Change], trial: Trial) -> Change | None:
