@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -36,3 +37,9 @@ def sides(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Sides]:
     """Two scripts that can be launched as the sides of a live pair."""
     with ExitStack() as stack:
         yield Sides(tmp_path, clean_environment, stack)
+
+
+@pytest.fixture
+def settings_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The git of the tests has no settings of who runs them."""
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)

@@ -21,7 +21,7 @@ from gpurun.rundir import find_home
 from tests.conftest import REPOSITORY
 from tests.integration.isolation_launcher import tree
 from tests.integration.launched import wait_for
-from tests.integration.worktree_sides import assert_nothing_left, both, places
+from tests.integration.worktree_sides import assert_nothing_left, both, places, two_commits
 from tests.repositories import commit, git, new_repository
 
 HOLD = """
@@ -42,18 +42,12 @@ while True:
 """A process that holds a worktree for a while, once or again and again."""
 
 
-@pytest.fixture(autouse=True)
-def _settings_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+pytestmark = pytest.mark.usefixtures("settings_of_nobody")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A repository of two commits, whose script says which it is."""
-    folder = new_repository(tmp_path / "project")
-    commit(folder, {"scripts/train.py": "old", "data/small.txt": "old"})
-    commit(folder, {"scripts/train.py": "new"})
-    return folder
+    return two_commits(tmp_path)
 
 
 def start(folder: Path, seconds: float, times: str) -> subprocess.Popen[str]:

@@ -17,22 +17,15 @@ from gpurun.errors import ExitCode, GpurunError
 from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, wait_for
 from tests.integration.side_launches import benchmark
-from tests.integration.worktree_sides import assert_nothing_left, both
+from tests.integration.worktree_sides import assert_nothing_left, both, two_commits
 from tests.repositories import commit, git, new_repository
 
-
-@pytest.fixture(autouse=True)
-def _settings_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+pytestmark = pytest.mark.usefixtures("settings_of_nobody")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A repository of two commits, whose script says which it is."""
-    folder = new_repository(tmp_path / "project")
-    commit(folder, {"scripts/train.py": "old", "data/small.txt": "old"})
-    commit(folder, {"scripts/train.py": "new"})
-    return folder
+    return two_commits(tmp_path)
 
 
 def test_needed_files_come_along_and_committed_ones_stay_as_committed(folder: Path) -> None:

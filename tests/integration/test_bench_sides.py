@@ -13,22 +13,15 @@ from gpurun.bench.trees.worktrees import WORKTREES
 from gpurun.errors import GpurunError
 from gpurun.rundir import find_home
 from tests.integration.side_launches import benchmark
-from tests.integration.worktree_sides import assert_nothing_left, both, places
+from tests.integration.worktree_sides import assert_nothing_left, both, places, two_commits
 from tests.repositories import commit, git, new_repository, state
 
-
-@pytest.fixture(autouse=True)
-def _settings_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+pytestmark = pytest.mark.usefixtures("settings_of_nobody")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A repository of two commits, whose script says which it is."""
-    folder = new_repository(tmp_path / "project")
-    commit(folder, {"scripts/train.py": "old", "data/small.txt": "old"})
-    commit(folder, {"scripts/train.py": "new"})
-    return folder
+    return two_commits(tmp_path)
 
 
 def test_each_side_has_its_commit_at_the_same_relative_place(folder: Path) -> None:

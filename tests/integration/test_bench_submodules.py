@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from gpurun.errors import GpurunError
-from tests.integration.worktree_sides import assert_nothing_left, both
+from tests.integration.worktree_sides import assert_nothing_left, both, two_commits
 from tests.repositories import commit, git, new_repository, state
 
-
-@pytest.fixture(autouse=True)
-def _settings_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+pytestmark = pytest.mark.usefixtures("settings_of_nobody")
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A repository of two commits, whose script says which it is."""
-    folder = new_repository(tmp_path / "project")
-    commit(folder, {"scripts/train.py": "old", "data/small.txt": "old"})
-    commit(folder, {"scripts/train.py": "new"})
-    return folder
+    return two_commits(tmp_path)
 
 
 def test_submodules_that_git_would_fill_by_itself_are_filled(folder: Path) -> None:

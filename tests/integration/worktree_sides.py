@@ -12,7 +12,15 @@ from gpurun.bench.trees.prepared_sides import Sides, compared_sides
 from gpurun.bench.trees.worktrees import WORKTREES
 from gpurun.rundir import find_home
 from tests.integration.side_launches import benchmark
-from tests.repositories import git
+from tests.repositories import commit, git, new_repository
+
+
+def two_commits(tmp_path: Path) -> Path:
+    """A repository of two commits, whose script says which it is."""
+    folder = new_repository(tmp_path / "project")
+    commit(folder, {"scripts/train.py": "old", "data/small.txt": "old"})
+    commit(folder, {"scripts/train.py": "new"})
+    return folder
 
 
 @contextmanager
