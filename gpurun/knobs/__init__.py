@@ -64,6 +64,11 @@ def find(name: str, paths: Sequence[str] = (), tuned: Sequence[TunedArgument] = 
     raise GpurunError(f"there is no knob {name!r}", todo)
 
 
+def is_users(knob: Knob) -> bool:
+    """True of a knob of the user's own files."""
+    return type(knob).__module__.startswith(f"{USER_PACKAGE}.")
+
+
 def _own_knobs() -> Iterator[Knob]:
     for module in _knob_files(__path__, f"{__name__}."):
         knob = _knob_of(importlib.import_module(module))

@@ -44,17 +44,22 @@ class LiveLaunches:
     # -- beside the reference ------------------------------------------------------------------
 
     def start_reference(self, request: LaunchRequest) -> str:
-        """Launch what later launches take turns with; why that cannot be, "" once it waits."""
+        """Launch what later launches take turns with; why that cannot be, "" if it can.
+
+        Beside a GPU it warms up while the first of them starts; else it waits, frozen, before that:
+        both would compute on the same cores.
+        """
         deadline = time.monotonic() + request.limit_seconds
         self.end_reference()
         if in_turn := self.in_turn_reason(ranks=bool(request.ranks)):
             return in_turn
         try:
-            reference = Reference(self._side(request))
+            reference = Reference(self._side(request), deadline)
         except GpurunError as error:
             return error.what
         self._reference = self._launcher.waiting = reference
-        reference.await_ready(deadline)
+        if not reference.sampler.sees_gpus:
+            reference.await_ready()
         if reference.lost:
             self.end_reference()
         return reference.lost

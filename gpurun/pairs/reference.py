@@ -30,11 +30,14 @@ NAME = "the reference"
 class Reference:
     """Launches `side` at once. `lost`: why it takes no further turn, "" while it does.
 
-    `close` ends it. An error of the launch ends it too.
+    `await_ready` stands before the first turn. `close` ends it. An error of the launch ends it too.
     """
 
-    def __init__(self, side: PairSide) -> None:
+    def __init__(self, side: PairSide, deadline: float) -> None:
+        """`deadline`: it must have warmed up by then (monotonic clock)."""
         self.lost = ""
+        self._deadline = deadline
+        self._ready = False
         self.settled = False
         """True once it has used up what its loaders had ready when it warmed up."""
         self._stack = ExitStack()
@@ -58,12 +61,14 @@ class Reference:
         """True if its process is over."""
         return self._sandbox.poll() is not None
 
-    def await_ready(self, deadline: float) -> None:
-        """Wait until it has warmed up, and freeze it; `lost` says why it never did, or did not by
-        `deadline` (monotonic clock)."""
+    def await_ready(self) -> None:
+        """Wait until it has warmed up, and freeze it; `lost` says why it never did."""
+        if self._ready or self.lost:
+            return
         try:
-            self.side.await_ready(deadline)
+            self.side.await_ready(self._deadline)
             self.side.freeze()
+            self._ready = True
         except PairFailed as failed:
             self.lost = str(failed)
 
@@ -119,9 +124,12 @@ class BesideReference:
         side, partner = self._side, self._reference.side
         try:
             side.await_ready()
+            self._reference.await_ready()
             side.freeze()
             nanoseconds = int(STRETCH_SECONDS * 1e9)
             side.take(nanoseconds, partner)
+            if self._reference.lost:
+                return []
             if not self._reference.settled:
                 partner.take(nanoseconds, side)
                 self._reference.settled = True

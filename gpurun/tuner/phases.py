@@ -49,9 +49,9 @@ class Phases:
         """Seconds left of the present phase."""
         return self._end - time.monotonic()
 
-    def baseline(self, trial: Trial, aside: float = 0.0) -> None:
-        """The script as it is was launched; `aside`: seconds that only this launch took."""
-        self.usual = max(trial.record.seconds - aside, 0.0)
+    def baseline(self, trial: Trial) -> None:
+        """The script as it is was launched, for as long as later trials are."""
+        self.usual = trial.record.seconds
         self.longest = max(self.longest, trial.record.seconds)
 
     def search_begins(self) -> None:
@@ -71,6 +71,11 @@ class Phases:
         self.longest = max(self.longest, trial.record.seconds)
         if compiled:
             self._compiled = trial.record.seconds
+
+    @property
+    def room_for_long(self) -> bool:
+        """True if the longest launch so far fits into the phase once more."""
+        return self.left_of_phase >= self.longest
 
     def room(self, *, compiled: bool) -> bool:
         """True if a launch fits into the phase; `compiled`: with `compile` in it."""

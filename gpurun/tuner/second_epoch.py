@@ -24,7 +24,7 @@ LONG_EPOCH_SECONDS = 300.0
 
 
 class TrialPlan:
-    """`rule`: of the next trial. `aside`: the seconds that later ones do not take.
+    """`rule`: of the next trial. `longer`: it goes on into the second epoch.
 
     `budget_needed`: seconds of a budget under which a trial would see the second epoch; None if one
     does, or if it cannot be much faster.
@@ -38,7 +38,7 @@ class TrialPlan:
         usual = plan_trials(facts.result, steps_per_epoch, budget, objective)
         usual = with_read_ahead(usual, {"loader_workers": workers}, facts.loaders)
         self.rule = self._usual = usual
-        self.aside = 0.0
+        self.longer = False
         self.budget_needed: float | None = None
         only_one = facts.planned_steps is not None and facts.planned_steps <= (steps_per_epoch or 0)
         known = None if only_one else steps_per_epoch
@@ -46,7 +46,7 @@ class TrialPlan:
         if self._later is None or not _waits_for_data(facts.result):
             return
         if seconds <= FIRST_EPOCH_SHARE * budget:
-            self.rule, self.aside = self._later, seconds
+            self.rule, self.longer = self._later, True
         elif seconds <= LONG_EPOCH_SECONDS:
             self.budget_needed = seconds / FIRST_EPOCH_SHARE
 
@@ -60,9 +60,9 @@ class TrialPlan:
         """Plan the later trials by the script as it is; a line where its epochs differ."""
         pace = result.epoch_pace
         if pace is None:
-            self.rule = self._usual
+            self.rule, self.longer = self._usual, False
             return []
-        self.rule, self.aside = self._later or self._usual, 0.0
+        self.rule, self.longer = self._later or self._usual, True
         first, later = milliseconds(pace.first_ms), milliseconds(pace.later_ms)
         return [f"a step takes {first} in the first epoch and {later} in later ones"]
 

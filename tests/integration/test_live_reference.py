@@ -132,6 +132,23 @@ def test_a_launch_without_turns_takes_the_reference_for_no_stranger_on_its_gpu(
     assert {sample.foreign_processes for sample in read_samples(request.run_dir).device} == {0}
 
 
+@pytest.mark.parametrize(("seconds", "limit", "lost"), [(0.004, 60.0, False), (60.0, 1.0, True)])
+def test_beside_a_gpu_it_warms_up_while_the_first_launch_starts(
+    launches: Launches, monkeypatch: pytest.MonkeyPatch, seconds: float, limit: float, lost: bool
+) -> None:
+    gpu = StandIn()
+    gpu.pids = []
+    monkeypatch.setitem(sys.modules, "pynvml", gpu)  # type: ignore[arg-type]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    request = replace(launches.request(seconds), limit_seconds=limit)
+    assert launches.live.start_reference(request) == ""
+    outcome, ratio = launches.beside(0.004)
+    assert (outcome.status, outcome.failure) == ("stopped", None)
+    assert outcome.result.measured_steps > 0, "it has figures of its own in any case"
+    assert (ratio is None) is lost
+    assert launches.live.has_reference is not lost
+
+
 def test_a_reference_that_ends_costs_a_launch_its_ratio_and_nothing_else(
     launches: Launches,
 ) -> None:

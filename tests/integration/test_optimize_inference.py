@@ -33,7 +33,7 @@ def test_a_knob_that_returns_zeros_is_never_kept_however_fast(tmp_path: Path) ->
     knob = (REPOSITORY / "tests" / "data" / "knobs_outputs" / "returned.py").read_text()
     (tmp_path / "quick.py").write_text(knob.replace("Effect.NUMERICS", "Effect.PIPELINE"))
     (tmp_path / "gpurun.toml").write_text('knobs = ["quick.py"]\n')
-    words = ("--tune-only", "--allow", "pipeline", "--budget", "150s", "--max-trials", "4")
+    words = ("--tune-only", "--allow", "pipeline", "--budget", "150s", "--max-trials", "8")
     done = launch(tmp_path, "--optimize", *words, "infer.py")
     told = done.stderr.decode()
     report = report_of(tmp_path)

@@ -51,6 +51,8 @@ class TestLoaderWorkers:
         assert proposed("loader_workers", gpu_facts(result=result(190, 200))) == [20]
         large = gpu_facts(machine=replace(H200, cores=192.0))
         assert proposed("loader_workers", large) == [32]
+        half_tuned = gpu_facts(result=result(30, 100), **loader(workers=2))
+        assert proposed("loader_workers", half_tuned) == [14]
 
     def test_the_number_is_bounded_and_divided_among_ranks(self) -> None:
         endless = result(1000, 1001)

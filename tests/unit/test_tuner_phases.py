@@ -81,12 +81,6 @@ def test_a_set_that_starts_too_slowly_leaves_room_for_a_part_of_it() -> None:
     assert times.limit(single=False) == 40.0, "what was begun gets twice what a plain one takes"
 
 
-def test_what_only_the_first_launch_took_is_no_part_of_a_usual_one() -> None:
-    times = Phases(time.monotonic() + 300.0)
-    times.baseline(trial(100.0, seconds=50.0), aside=30.0)
-    assert (times.usual, times.longest) == (20.0, 50.0)
-
-
 def test_a_budget_too_small_is_quoted_as_the_user_gave_it_with_one_that_is_not() -> None:
     times = Phases(time.monotonic() + 38.6, budget=40.0)
     times.baseline(trial(100.0, seconds=30.0))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpurun.knobs import USER_PACKAGE
 from gpurun.knobs.api import Effect
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import KnobOutcome
@@ -49,6 +50,13 @@ def test_what_answers_a_finding_or_was_asked_for_is_tried_on_top() -> None:
     found = searched(knobs, product(data=2.0, pressing=1.2, asked=1.1), pressing=["pressing"])
     assert found.names[1:] == [{"data", "pressing"}, {"data", "pressing", "asked"}]
     assert set(found.settings) == {"data", "pressing", "asked"}
+
+
+def test_a_knob_of_the_users_own_is_tried_whatever_else_gained() -> None:
+    own = doubtful("own")
+    own.__class__ = type("Own", (type(own),), {"__module__": f"{USER_PACKAGE}.own"})
+    found = searched([data(), own], product(data=2.0, own=1.2))
+    assert found.names == [{"data"}, {"data", "own"}]
 
 
 def test_a_set_that_loses_is_split_by_stages_each_on_top_of_what_was_kept() -> None:

@@ -29,7 +29,7 @@ def test_the_script_as_it_is_is_measured_in_its_second_epoch_where_that_is_soon(
     soon = plan(waiting())
     assert begin(soon) == 100
     assert soon.rule.min_steps - begin(soon) == plan(waiting(share=0.1)).rule.min_steps - 12
-    assert 0 < soon.aside < 15
+    assert soon.longer
     assert soon.budget_needed is None
 
 
@@ -40,7 +40,8 @@ def test_later_trials_measure_what_epochs_have_in_common_or_else_later_epochs() 
     (line,) = differing.settle(result(epoch_pace=EpochPace(166.0, 0.15)))
     assert line == "a step takes 166 ms in the first epoch and 0.150 ms in later ones"
     assert begin(differing) == 100
-    assert differing.aside == 0, "the others take this time, too"
+    assert not alike.longer
+    assert differing.longer, "the others take this time, too"
 
 
 def test_an_epoch_that_takes_much_of_the_budget_is_not_waited_for_but_named() -> None:
@@ -58,4 +59,4 @@ def test_nobody_waits_for_a_second_epoch_that_is_none_or_tells_nothing() -> None
     ended = plan(facts(result=result(90.0, 100.0, status="completed", steps=24)))
     for planned in (hours, computing, streaming, single, ended):
         assert begin(planned) == 12
-        assert (planned.aside, planned.budget_needed) == (0.0, None)
+        assert (planned.longer, planned.budget_needed) == (False, None)

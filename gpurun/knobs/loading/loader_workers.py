@@ -88,7 +88,10 @@ class LoaderWorkers(Knob):
             return values or Skip(f"{value} are enough")
         if not present:
             return [_first_guess(facts, wait)]
-        value = present // 2 if crowd else min(2 * present, _most(facts))
+        more = 2 * present
+        if facts.device != "cpu":  # other changes may shorten the step further
+            more = max(more, _first_guess(facts, wait))
+        value = present // 2 if crowd else min(more, _most(facts))
         return [value, *crowd] if value != present else Skip(f"{present} is the most")
 
     def companions(self, facts: Facts, value: int) -> dict[str, Any]:

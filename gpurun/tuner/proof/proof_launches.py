@@ -89,9 +89,16 @@ class ProofLaunches:
         return baseline
 
     def _room(self, finalists: Sequence[Finalist]) -> bool:
-        """True if a pair of each fits, by what the last ones took; a first one is begun anyway."""
+        """True if a pair of each fits, by what the last ones took; a first one is begun anyway.
+
+        What is not proven yet may take the part of the budget that a pair may take more.
+        """
+        if self.phases.left <= 0:
+            return False
         needed = sum(self._pair_seconds.get(finalist.name, 0.0) for finalist in finalists)
-        return self.phases.left > needed
+        more = len(finalists) == 1 and not finalists[0].look().proven
+        late = LATE_SHARE * self.phases.budget if more else 0.0
+        return self.phases.left + late > needed
 
     def _round(self, baseline: Finalist, finalist: Finalist, number: int) -> bool:
         """Take a pair of one finalist; False if the time is up."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpurun.knobs import is_users
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.knobs.stages import COMPILE, DATA, STAGES, in_order, stage_of
 from gpurun.records.facts import Facts
@@ -101,7 +102,7 @@ class StageSearch:
     def _measure_workers(self, knobs: Sequence[Knob], state: SearchState) -> None:
         """Have the numbers of loader workers measured once, if one of the knobs sets it."""
         knob = next((knob for knob in knobs if knob.name == "loader_workers"), None)
-        if knob is None or state.facts.worker_rates is not None or self._trials.end() is not None:
+        if knob is None or state.facts.worker_rates is not None or not self._trials.room_for_long:
             return
         found = worker_rates_of(knob, state.facts, self._trials.rule, self._trials.measure)
         if not isinstance(found, Skip):
@@ -226,7 +227,7 @@ class StageSearch:
             if isinstance(values, Skip):
                 self._say(f"{knob.name}: not tried: {values.reason}")
                 continue
-            asked = knob.order == ASKED_FOR or knob.name in pressing
+            asked = knob.order == ASKED_FOR or is_users(knob) or knob.name in pressing
             if self._gained(state) and not asked and not self._trials.tried(knob.name):
                 unasked += [knob.name] if values else []
                 continue
