@@ -21,7 +21,7 @@ from gpurun.pairs.turn_taking import TurnLimits, take_turns
 from gpurun.records.messages.turns import Turn
 from gpurun.records.spec import GO
 
-STRETCH_SECONDS = 2.0
+STRETCH_SECONDS = 1.0
 """Each side first has the machine for so long without a break: GPU activity, power and memory
 cannot be told from turns of some milliseconds."""
 STRETCH_SECONDS_WITHOUT_GPU = 0.5

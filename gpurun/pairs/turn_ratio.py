@@ -24,7 +24,7 @@ MOST_BLOCKS = 16
 LEAST_ROUNDS = 6
 """Where steps are quick there are many more."""
 LEAST_LONG_ROUNDS = 4
-LONG_SECONDS = 0.5
+LONG_SECONDS = 0.3
 """Four are enough where a turn takes so long: six rounds take a minute where a step takes a
 second."""
 LEAST_EPOCHS = 2

@@ -32,6 +32,10 @@ FED_NS = 300_000_000
 while it is frozen: that may shorten each turn by one sample's time."""
 MOST_NS = 500_000_000
 """Longer turns see other disturbances than their neighbours."""
+FEW_STEPS = 2
+"""Counted steps of a turn at least where one takes so long as `SLOW_NS`: a GPU step of 195 ms varied
+by 0.1 %, and rounds of five of them took most of a pair."""
+SLOW_NS = 100_000_000
 RECENT = 8
 """The usual hand-over is the median of so many."""
 LONGER = 1.5
@@ -128,10 +132,16 @@ def turn_nanoseconds(rounds: Sequence[Round], handovers: Sequence[int]) -> int:
     uncounted steps.
     """
     recent = sorted(handovers[-RECENT:])
-    steps = LEAST_STEPS * max(pace(rounds, 0), pace(rounds, 1))
+    paces = (pace(rounds, 0), pace(rounds, 1))
+    steps = max(least_steps(one) * one for one in paces)
     least = FED_NS if rounds[-1].fed else LEAST_NS
     wanted = max(least, steps, recent[len(recent) // 2] / HANDOVER_SHARE)
     return int(min(wanted, max(MOST_NS, steps)))
+
+
+def least_steps(step: float) -> int:
+    """Counted steps of a turn at least; `step`: what one takes (ns)."""
+    return FEW_STEPS if step >= SLOW_NS else LEAST_STEPS
 
 
 def _length(
@@ -145,8 +155,8 @@ def _length(
     are at most twice as many as in the last turn.
     """
     if not rounds:
-        return nanoseconds, LEAST_STEPS
-    wanted = max(LEAST_STEPS, nanoseconds / pace(rounds, number))
+        return nanoseconds, FEW_STEPS
+    wanted = max(least_steps(pace(rounds, number)), nanoseconds / pace(rounds, number))
     steps = min(wanted, 2 * rounds[-1].turns[number].steps)
     return 0, round(steps * draws.uniform(1, LONGER))
 
