@@ -396,11 +396,14 @@ def test_the_scripts_first_file_has_the_number_three(tmp_path: Path, gpurun: Gpu
     assert gpurun(script(tmp_path, text=text)).stdout == plain.stdout
 
 
-def test_coverage_of_the_script_counts_no_file_of_ours(tmp_path: Path, gpurun: Gpurun) -> None:
+def test_coverage_of_the_script_counts_no_file_of_ours(
+    tmp_path: Path, gpurun: Gpurun, clean_environment: dict[str, str]
+) -> None:
     pytest.importorskip("coverage")
+    clean_environment.pop("COVERAGE_PROCESS_CONFIG", None)  # that of these tests measures ours
     measured = "import coverage, sys\ndata = coverage.CoverageData(sys.argv[1])\ndata.read()\n"
     name = script(tmp_path, text="import torch\ntorch.nn.Linear(1, 1)\n")
-    data = str(tmp_path / "data")  # these tests may be measured themselves
+    data = str(tmp_path / "data")
     run = ("-m", "coverage", "run", f"--data-file={data}", name)
     assert gpurun(*run).returncode == 0
     files = subprocess.run(

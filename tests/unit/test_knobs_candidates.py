@@ -498,6 +498,8 @@ class TestNumericsKnobs:
         assert proposed("compile", facts(roots=blocks)) == ["regional", "default"]
         whole = ["reduce-overhead", "default", "max-autotune"]
         assert proposed("compile", gpu_facts(roots=blocks)) == [whole[0], "regional", *whole[1:]]
+        compiled = gpu_facts(roots=blocks, current={"compile": whole[0]})
+        assert proposed("compile", compiled) == whole, "the whole model starts in time"
 
     def test_graphs_that_keep_the_gpu_busy_are_held_against_none(
         self, monkeypatch: pytest.MonkeyPatch
