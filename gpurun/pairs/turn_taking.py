@@ -33,8 +33,8 @@ while it is frozen: that may shorten each turn by one sample's time."""
 MOST_NS = 500_000_000
 """Longer turns see other disturbances than their neighbours."""
 FEW_STEPS = 2
-"""Counted steps of a turn at least where one takes so long as `SLOW_NS`: a GPU step of 195 ms varied
-by 0.1 %, and rounds of five of them took most of a pair."""
+"""Counted steps of a turn at least where one takes `SLOW_NS`: a GPU step of 195 ms varied by 0.1 %,
+and rounds of five of them took most of a pair."""
 SLOW_NS = 100_000_000
 RECENT = 8
 """The usual hand-over is the median of so many."""
