@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import gpurun
@@ -104,7 +104,7 @@ class TuningOutcome:
 
     @property
     def nothing_proven(self) -> SavedSettings | None:
-        """A record that nothing was proven, and where the next tuning continues."""
+        """A record that nothing was proven."""
         report = self.report
         if report.verdict not in ("no_gain", "inconclusive"):
             return None
@@ -116,7 +116,6 @@ class TuningOutcome:
             command=report.command,
             tuned_arguments=self.tuned_arguments,
             verdict=report.verdict,
-            unproven=report.unproven,
         )
 
 
@@ -217,9 +216,8 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     invocation = saved_settings.tuned_command(options)  # the configuration may be edited meanwhile
     view = tuning_view(options.quiet)
     series = TrialSeries(measured, folder, mode, os.environ, view.trial_progress)
-    before = saved_settings.unfinished_proof(folder.parent.parent, options, fingerprint)
     thresholds = Thresholds(load_config(Path.cwd()).diagnose)
-    tuning = TuningRun(options, series, view, started + budget, before, thresholds, budget)
+    tuning = TuningRun(options, series, view, started + budget, thresholds, budget)
     try:
         view.started(" ".join(options.typed.shown), mode.value, budget)
         if imperfection:
@@ -238,8 +236,6 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
         invocation=invocation,
         seconds=time.monotonic() - started,
     )
-    if report.unproven is not None:
-        report = replace(report, unproven=replace(report.unproven, budget_seconds=budget))
     if failure is None:
         view.finished(report)
         view.close()
@@ -364,7 +360,7 @@ def _write(tuned: TuningOutcome, options: Options) -> list[str]:
     if settings is not None:
         jobs.append(("the settings", lambda: settings_file.save(place, settings)))
     if in_vain is not None:
-        jobs.append(("the settings", lambda: saved_settings.save_unproven(place, in_vain)))
+        jobs.append(("the settings", lambda: saved_settings.save_in_vain(place, in_vain)))
     if options.save_settings is not None and settings is not None:
         saved = Path(options.save_settings)
         text = json_text(to_json(settings))

@@ -48,8 +48,6 @@ class Proof:
     pairs: tuple[tuple[float, float], ...]
     live: bool = False
     """True if both sides of each pair ran beside each other and took turns of some steps."""
-    earlier_pairs: int = 0
-    """So many of the pairs, the first ones, were measured by an earlier tuning of this command."""
     errors: tuple[float, ...] = ()
     """The standard error of ln(candidate / baseline) within each live pair, by its turns."""
 
@@ -259,25 +257,6 @@ class WaitingLine:
 
 
 @record
-class Unproven:
-    """A finalist whose proof the budget cut off; the next tuning of the command goes on with it.
-
-    `pairs`, `errors`: of its live pairs, as in `Proof`. `launch_seconds`: of one of its
-    trials. `rounded`: whether a trial that only rounds showed that its differences may be rounding.
-    `budget_seconds`: of the tuning that found it.
-    """
-
-    knobs: dict[str, Any]
-    pairs: tuple[tuple[float, float], ...]
-    ladder: tuple[LadderRow, ...]
-    launch_seconds: float
-    rounded: bool
-    objective: str = "throughput"
-    budget_seconds: float = 0.0
-    errors: tuple[float, ...] = ()
-
-
-@record
 class Ceilings:
     """The speed of each side of the training alone, with the script's own settings.
 
@@ -346,8 +325,8 @@ class TuningReport:
     """Whose peak `peak_memory_bytes` is: "GPU", or "main process" of a script on the CPU."""
     ceilings: Ceilings | None = None
     """None where a tuning ended before they were thought of."""
-    unproven: Unproven | None = None
-    """Under the verdict "inconclusive": the finalist, if there is one."""
+    gains_so_far: tuple[float, ...] = ()
+    """Under the verdict "inconclusive": of the finalist's pairs."""
     findings: tuple[Finding, ...] = ()
     """What held the script back as it is, the most severe first."""
     proof_seconds: float | None = None
@@ -379,8 +358,6 @@ class SavedSettings:
     """Arguments of the script that `settings` may name."""
     verdict: str = "faster"
     """In the cache also "no_gain" and "inconclusive": tuned, nothing proven, no settings."""
-    unproven: Unproven | None = None
-    """The state from which the next tuning of the command continues."""
     baseline_samples_per_second: float | None = None
     """Figures of the script as it is, in the proof: a run under these settings is compared with
     them."""

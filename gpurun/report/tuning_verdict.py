@@ -27,7 +27,6 @@ from gpurun.records.tuning import (
     LargerBatch,
     Proof,
     TuningReport,
-    Unproven,
     WaitingLine,
 )
 from gpurun.stats.intervals import says_nothing
@@ -142,8 +141,7 @@ def _pairs(proof: Proof | None) -> list[str]:
     if proof is None or not proof.pairs:
         return []
     shown = count(len(proof.pairs), "live pair" if proof.live else "pair")
-    earlier = proof.earlier_pairs
-    return [shown, *([f"{earlier} of them by an earlier tuning"] if earlier else [])]
+    return [shown]
 
 
 def _bracket(parts: list[str]) -> str:
@@ -215,23 +213,23 @@ def _best(report: TuningReport) -> str:
 def _not_proven(report: TuningReport) -> str:
     """Changes that were left unproven, why, and what to do."""
     why = one_line(report.reason or "the budget ended first")
-    so_far = _so_far(report, report.unproven)
-    if report.unproven is None:
+    so_far = _so_far(report)
+    if report.reason or not so_far:
         return f"Not proven: {why}{so_far}"
-    return f"Not proven yet: {why}{so_far}; the same command continues from there"
+    return f"Not proven yet: {why}{so_far}; a larger `--budget` has room for more pairs"
 
 
-def _so_far(report: TuningReport, open_end: Unproven | None) -> str:
+def _so_far(report: TuningReport) -> str:
     """An interval if it says anything, else the gains of the pairs."""
     bounds, proof = report.speedup_confidence_interval, report.proof
     if bounds is not None and not says_nothing(bounds) and report.speedup is not None:
         parts = [f"so far {times(report.speedup)}", f"95 % interval {interval(bounds)}"]
         return _bracket([*parts, *_pairs(proof)])
-    pairs = proof.pairs if proof is not None else open_end.pairs if open_end is not None else ()
-    if not pairs or report.objective != "throughput":
+    gains = report.gains_so_far
+    if not gains or report.objective != "throughput":
         return ""
-    seen = [times(candidate / baseline) for baseline, candidate in pairs]
-    return _bracket([f"so far {' and '.join(seen)} in {count(len(pairs), 'pair')}"])
+    seen = " and ".join(map(times, gains))
+    return _bracket([f"so far {seen} in {count(len(gains), 'pair')}"])
 
 
 def _failure(report: TuningReport) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gpurun.arguments import settings_file
 from gpurun.arguments.gpurun_toml import load_config
@@ -17,8 +15,7 @@ from gpurun.launch.launch_command import typed_words
 from gpurun.measure.command_fingerprint import command_fingerprint, rank_words
 from gpurun.measure.fingerprint import differences
 from gpurun.records.script_arguments import masked
-from gpurun.records.tuning import APPLICABLE, SavedSettings, Unproven
-from gpurun.trials.applied_settings import applied_settings
+from gpurun.records.tuning import APPLICABLE, SavedSettings
 
 
 def settings_path(home: Path, options: Options) -> Path:
@@ -44,34 +41,14 @@ def tuned_command(options: Options) -> tuple[str, ...]:
     return masked((*words, *typed_words(rank_words(options), options.typed)))
 
 
-def save_unproven(path: Path, saved: SavedSettings) -> None:
-    """Keep that nothing was proven, and what to go on with; proven settings are not given up."""
+def save_in_vain(path: Path, saved: SavedSettings) -> None:
+    """Keep that nothing was proven; proven settings are not given up."""
     try:
         known = settings_file.read(path)
     except ValueError:
         known = None
     if known is None or known.verdict not in APPLICABLE or known.fingerprint != saved.fingerprint:
         settings_file.save(path, saved)
-
-
-def unfinished_proof(home: Path, options: Options, now: dict[str, Any]) -> Unproven | None:
-    """A finalist whose proof an earlier tuning of the same command did not finish.
-
-    None where anything differs: `now` is today's fingerprint. The same effects must be allowed.
-    """
-    try:
-        saved = settings_file.read(settings_path(home, options))
-    except ValueError:
-        return None
-    found = saved.unproven
-    if found is None or differences(now, saved.fingerprint) or options.aim.value != found.objective:
-        return None
-    known = replace(saved, settings=found.knobs)
-    try:
-        applied_settings(known, "", options.target.args, options.knob_paths, options.allowed)
-    except GpurunError:
-        return None
-    return found
 
 
 def load_tuned(home: Path, options: Options) -> SavedSettings:
@@ -97,9 +74,9 @@ def load_tuned(home: Path, options: Options) -> SavedSettings:
     if saved.verdict == "no_gain":
         raise GpurunError("tuned, nothing proven: no settings were faster", "drop --tuned")
     if saved.verdict not in APPLICABLE:
-        goes_on = ": it continues from there" if saved.unproven is not None else ""
         raise GpurunError(
-            "tuned, nothing proven: the budget ended first", f"run gpurun --optimize again{goes_on}"
+            "tuned, nothing proven: the budget ended first",
+            "run gpurun --optimize with a larger --budget",
         )
     return saved
 

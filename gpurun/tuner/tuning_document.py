@@ -23,7 +23,6 @@ from gpurun.records.tuning import (
     Proof,
     TrialRecord,
     TuningReport,
-    Unproven,
     WaitingLine,
 )
 from gpurun.stats.descriptive import geometric_mean
@@ -96,7 +95,7 @@ def tuning_document(
         objective=objective.value,
         memory_of=_memory_of(findings),
         ceilings=findings.ceilings,
-        unproven=_unproven(findings, objective),
+        gains_so_far=_gains_so_far(findings),
         findings=findings.seen,
         findings_left=findings.left,
         untried=findings.untried,
@@ -163,10 +162,10 @@ def _memory_of(findings: TuningFindings) -> str:
     return "main process" if findings.facts.device == "cpu" else "GPU"
 
 
-def _unproven(findings: TuningFindings, objective: Objective) -> Unproven | None:
-    if findings.verdict not in ("inconclusive", "interrupted") or findings.unproven is None:
-        return None
-    return replace(findings.unproven, objective=objective.value)
+def _gains_so_far(findings: TuningFindings) -> tuple[float, ...]:
+    if findings.chosen is None or findings.verdict not in ("inconclusive", "interrupted"):
+        return ()
+    return tuple(candidate / baseline for baseline, candidate in findings.chosen.pairs)
 
 
 def _verdict(findings: TuningFindings, objective: Objective) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpurun.records.facts import Facts
 from gpurun.records.finding import Finding
-from gpurun.records.tuning import Ceilings, GuardVerdict, LadderRow, Rejection, Unproven
+from gpurun.records.tuning import Ceilings, GuardVerdict, LadderRow, Rejection
 from gpurun.tuner.ladder.rungs import Rung
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.tuning_trial import Trial
@@ -53,7 +53,6 @@ class TuningFindings:
     """Knobs that the end of the time kept from being tried."""
     proof_seconds: float | None = None
     """From the beginning until a gain was first significant."""
-    unproven: Unproven | None = None
     ceilings: Ceilings | None = None
     second_epoch_budget: float | None = None
     """As in `TuningReport`."""

@@ -14,14 +14,13 @@ from gpurun.arguments.options import Objective, Options
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.formatting.ceilings_text import ceilings_sentence
 from gpurun.formatting.finding_sentence import finding_sentence
-from gpurun.formatting.number_text import count
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import TrialPurpose, TrialRecord, Unproven
+from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import knob_calls
 from gpurun.tuner.ceiling_trial import ceilings_of
@@ -57,8 +56,6 @@ AMPLE = 4
 """With room for so many launches a disturbed first one is repeated."""
 LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
-MUCH_LARGER = 1.5
-"""With this many times the budget of an earlier tuning, a tuning also searches further."""
 LEAST_TRIAL_SECONDS = 30.0
 """A launch of the proof may run this long whatever is left of the budget."""
 
@@ -72,15 +69,10 @@ class TuningRun:
         trials: TrialSeries,
         view: TuningView,
         deadline: float,
-        before: Unproven | None = None,
         thresholds: Thresholds | None = None,
         budget: float | None = None,
     ) -> None:
-        """`before`: a finalist whose proof an earlier tuning of the command did not finish.
-
-        `budget`: of the whole tuning, in seconds; None: all that is left until `deadline`.
-        """
-        self._before = before
+        """`budget`: of the whole tuning, in seconds; None: all that is left until `deadline`."""
         self._diagnoses = TrialDiagnoses(trials, thresholds or Thresholds())
         self.options = options
         self.findings = TuningFindings()
@@ -127,20 +119,14 @@ class TuningRun:
 
     def _settle(self, state: SearchState) -> None:
         """Search from the script as it is, and prove what was found."""
-        before = None if self.findings.base else self._before
-        if before is not None and self._time.budget <= MUCH_LARGER * before.budget_seconds:
-            self._go_on(state, before)
-            return
         untouched = state.branch()
         search = self._search(state)
         training = Effect.TRAINING in self._allowed
         larger = self._larger_batch(state, search) if training else None
         self._reference.end()
         self._time.search_ends()
-        if before is not None and before.knobs != state.settings:
-            before = None  # its pairs are of other settings
         selection = self._selection(state.judge)
-        selection.settle(state, larger, before)
+        selection.settle(state, larger)
         self._rungs.measure(untouched, self._rule, selection)
         if not training:
             self._batch_with_the_rest(untouched, state, search, selection)
@@ -339,22 +325,6 @@ class TuningRun:
         trial = state.branch()
         search.try_knob(find(BATCH, self.options.knob_paths), proposals, trial)
         return trial if BATCH in trial.settings else None
-
-    def _go_on(self, state: SearchState, before: Unproven) -> None:
-        """Take up a proof that an earlier tuning did not finish, without a search."""
-        pairs = f": {count(len(before.pairs), 'pair')} measured" if before.pairs else ""
-        self._decide(f"continues the proof of an earlier tuning{pairs}")
-        self._time.longest = before.launch_seconds
-        if before.rounded:
-            state.judge.learn_rounding()
-        record = state.best.record
-        best = replace(record, knobs=before.knobs, seconds=before.launch_seconds)
-        state.dropped += before.ladder
-        finalist = state.branch()
-        finalist.move(dict(before.knobs), replace(state.best, record=best, result=None))
-        untouched, selection = state.branch(), self._selection(state.judge)
-        selection.settle(finalist, None, before)
-        self._rungs.measure(untouched, self._rule, selection)
 
     def _batch_with_the_rest(
         self,

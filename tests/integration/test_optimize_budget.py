@@ -92,7 +92,7 @@ def test_a_trial_that_takes_too_much_of_the_budget_is_given_up_by_name(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_proof_that_was_cut_off_is_gone_on_with_and_the_run_is_held_against_it(
+def test_a_proof_that_was_cut_off_claims_nothing_and_a_later_run_is_held_against_its_own(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
@@ -105,7 +105,7 @@ def test_a_proof_that_was_cut_off_is_gone_on_with_and_the_run_is_held_against_it
     assert first.returncode == 3, first.stderr.decode()
     assert any(
         line.startswith("gpurun: Not proven yet: the budget ended first (so far ")
-        and line.endswith("the same command continues from there")
+        and line.endswith("; a larger `--budget` has room for more pairs")
         for line in lines(first)
     ), first.stderr.decode()
     refused = launch(tmp_path, "--tuned", "train.py")
@@ -113,6 +113,4 @@ def test_a_proof_that_was_cut_off_is_gone_on_with_and_the_run_is_held_against_it
     again = launch(tmp_path, "--optimize", "train.py")
     report = report_of(tmp_path)
     assert report["verdict"] == "faster", again.stderr.decode()
-    assert report["proof"]["earlier_pairs"] == 1
-    assert report["trials"][2]["purpose"].startswith("pair "), "without a search"
     assert any("promised " in line and "running " in line for line in lines(again))

@@ -17,7 +17,6 @@ from gpurun.records.tuning import (
     OtherLoad,
     Rejection,
     TuningReport,
-    Unproven,
     WaitingLine,
 )
 from gpurun.report.tuning_verdict import verdict_sentence
@@ -123,7 +122,7 @@ def test_nothing_is_said_of_changes_that_the_budget_left_untried() -> None:
     assert "ended before a, b, c and 2 more were tried" in verdict_sentence(more)
 
 
-OPEN_END = Unproven({"tf32": True}, ((100.0, 230.0), (100.0, 330.0)), (), 9.0, False)
+SO_FAR = (2.3, 3.3)
 
 
 def test_what_the_budget_left_unproven_is_one_sentence_with_what_to_do() -> None:
@@ -132,22 +131,20 @@ def test_what_the_budget_left_unproven_is_one_sentence_with_what_to_do() -> None
         speedup=1.04,
         speedup_confidence_interval=(0.98, 1.1),
         statistically_significant=False,
-        unproven=OPEN_END,
+        gains_so_far=SO_FAR,
     )
-    again = "; the same command continues from there"
+    again = "; a larger `--budget` has room for more pairs"
     assert verdict_sentence(open_end) == (
         "Not proven yet: the budget ended first "
         f"(so far 1.04×, 95 % interval 0.98–1.10, 3 pairs){again}"
     )
     nothing = {"speedup": None, "speedup_confidence_interval": None, "proof": None}
-    one = dataclasses.replace(OPEN_END, pairs=OPEN_END.pairs[:1])
-    assert verdict_sentence(dataclasses.replace(open_end, **nothing, unproven=one)) == (
+    one = dataclasses.replace(open_end, **nothing, gains_so_far=SO_FAR[:1])
+    assert verdict_sentence(one) == (
         f"Not proven yet: the budget ended first (so far 2.30× in 1 pair){again}"
     )
-    none = dataclasses.replace(OPEN_END, pairs=())
-    assert verdict_sentence(dataclasses.replace(open_end, **nothing, unproven=none)) == (
-        f"Not proven yet: the budget ended first{again}"
-    )
+    none = dataclasses.replace(one, gains_so_far=())
+    assert verdict_sentence(none) == "Not proven: the budget ended first"
     why = "the budget of 20 s left no time to try anything: try `--budget 2m`"
     untried = barren_report("inconclusive", reason=why)
     assert verdict_sentence(untried) == f"Not proven: {why}"
@@ -159,25 +156,19 @@ def test_an_interval_that_says_nothing_is_not_printed_anywhere() -> None:
     wide = (0.0001, 189951.0)
     proof = dataclasses.replace(
         PROOF, speedup=2.75, speedup_confidence_interval=wide, p_value=0.6, settled=False,
-        statistically_significant=False, pairs=OPEN_END.pairs,
+        statistically_significant=False, pairs=((100.0, 230.0), (100.0, 330.0)),
     )  # fmt: skip
     report = tuning_report(
         verdict="inconclusive", speedup=2.75, speedup_confidence_interval=wide, proof=proof,
-        statistically_significant=False, unproven=OPEN_END, larger_batch=None,
+        statistically_significant=False, gains_so_far=SO_FAR, larger_batch=None,
     )  # fmt: skip
     larger = dataclasses.replace(LARGER_BATCH, proof=proof)
     for told in (report, dataclasses.replace(report, larger_batch=larger)):
         assert "189" not in text(told)
         assert "0.00" not in text(told)
     assert "so far 2.30× and 3.30× in 2 pairs" in text(report)
-    best = dataclasses.replace(report, verdict="no_gain", unproven=None)
+    best = dataclasses.replace(report, verdict="no_gain", gains_so_far=())
     assert "189" not in text(best)
-
-
-def test_pairs_of_an_earlier_tuning_are_named() -> None:
-    proof = dataclasses.replace(PROOF, earlier_pairs=1, live=True)
-    told = verdict_sentence(tuning_report(proof=proof))
-    assert "3 live pairs, 1 of them by an earlier tuning)" in told
 
 
 @pytest.mark.parametrize("verdict", VERDICTS)
@@ -216,7 +207,7 @@ def test_the_proof_is_a_row_with_its_interval_and_what_it_rests_on() -> None:
     proven = row(tuning_report(), "proven")
     assert proven.split()[1:3] == ["×2.31", "2.25–2.37"]
     assert proven.endswith("3 pairs, p = 0.0004, same training")
-    unproven = tuning_report(verdict="inconclusive", unproven=OPEN_END, larger_batch=None)
+    unproven = tuning_report(verdict="inconclusive", gains_so_far=SO_FAR, larger_batch=None)
     assert not any("= all" in line or "proven  " in line for line in ladder_lines(unproven))
 
 

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-from gpurun.knobs.api import Effect
-from gpurun.records.tuning import GuardVerdict, Unproven
+from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import training_judge
 from gpurun.tuner.proof.final_selection import FinalSelection
-from gpurun.tuner.proof.finalist import Finalist, proof_of
+from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.proof.proof_launches import ProofLaunches
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from tests.unit.tuner_runs import BATCH_64, TRAINING, Rates, StandIn, steady, tuning_of
-from tests.unit.tuner_trials import judge_of
 
 SOUND = GuardVerdict(accepted=True, loss_deviation=0.0, noise=0.0, reasons=())
 BROKEN = GuardVerdict(accepted=False, loss_deviation=0.3, noise=0.0, reasons=("the loss is off",))
@@ -170,30 +168,6 @@ def test_what_was_consented_to_is_proven_first(
     proven(monkeypatch, rates, WORKERS, BATCH_64, allow=allow)
     assert asked[0][0] == first
     assert sorted(asked[0]) == ["a", "b"]
-
-
-def test_the_pairs_of_an_earlier_tuning_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_judge, "judge_training", lambda *_: SOUND)
-    earlier = Unproven({"a": 1}, ((100.0, 201.0), (100.0, 202.0)), (), 1.0, rounded=False)
-    _, state = tuning_of(StandIn(steady()))
-    state.settings = {"a": 1}
-    findings = TuningFindings()
-    asked: list[Finalist] = []
-
-    def prove_none(finalists: list[Finalist]) -> Finalist:
-        asked.extend(finalists)
-        return Finalist("baseline", {})
-
-    effects = frozenset(Effect)
-    end = FinalSelection(
-        findings, judge_of(), effects, lambda _: Effect.PIPELINE, prove_none, print
-    )
-    end.settle(state, None, earlier)
-    assert asked[0].done
-    assert findings.verdict == "faster"
-    shown = proof_of(asked[0])
-    assert shown is not None
-    assert (shown.earlier_pairs, shown.live) == (2, True)
 
 
 # -- a stage that loses in its rung ----------------------------------------------------------------

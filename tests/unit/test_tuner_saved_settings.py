@@ -14,7 +14,7 @@ from gpurun.arguments.main_flags import parse
 from gpurun.errors import GpurunError
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.fingerprint import module_file, modules_below
-from gpurun.records.tuning import SavedSettings, Unproven
+from gpurun.records.tuning import SavedSettings
 from gpurun.tuner import saved_settings
 
 
@@ -296,21 +296,17 @@ def test_a_tuning_of_arguments_is_found_by_the_words_that_asked_for_it(here: Pat
     assert other.what.endswith("it was with: --lr '@tune[pipeline]:1,2'")
 
 
-OPEN_END = Unproven({"loader_workers": 4}, ((100.0, 130.0),), (), 9.0, rounded=False)
-
-
-def in_vain(words: list[str], verdict: str, unproven: Unproven | None = None) -> SavedSettings:
-    found = replace(tuned(words), settings={}, speedup=None)
-    return replace(found, verdict=verdict, unproven=unproven)
+def in_vain(words: list[str], verdict: str) -> SavedSettings:
+    return replace(tuned(words), settings={}, speedup=None, verdict=verdict)
 
 
 def test_a_command_that_was_tuned_in_vain_is_not_said_to_be_untuned(here: Path) -> None:
     path = saved_settings.settings_path(here, parse(["train.py"]))
-    saved_settings.save_unproven(path, in_vain(["train.py"], "inconclusive", OPEN_END))
+    saved_settings.save_in_vain(path, in_vain(["train.py"], "inconclusive"))
     refused = refusal(here, ["train.py"])
     assert refused.what == "tuned, nothing proven: the budget ended first"
-    assert refused.todo == "run gpurun --optimize again: it continues from there"
-    saved_settings.save_unproven(path, in_vain(["train.py"], "no_gain"))
+    assert refused.todo == "run gpurun --optimize with a larger --budget"
+    saved_settings.save_in_vain(path, in_vain(["train.py"], "no_gain"))
     refused = refusal(here, ["train.py"])
     assert refused.what == "tuned, nothing proven: no settings were faster"
 
@@ -319,26 +315,8 @@ def test_proven_settings_outlive_a_later_tuning_in_vain_until_something_changes(
     here: Path,
 ) -> None:
     path = kept(here, ["train.py"])
-    saved_settings.save_unproven(path, in_vain(["train.py"], "inconclusive", OPEN_END))
+    saved_settings.save_in_vain(path, in_vain(["train.py"], "inconclusive"))
     assert saved_settings.load_tuned(here, parse(["train.py"])).settings == {"loader_workers": 4}
     (here / "train.py").write_text("print()")
-    saved_settings.save_unproven(path, in_vain(["train.py"], "inconclusive", OPEN_END))
+    saved_settings.save_in_vain(path, in_vain(["train.py"], "inconclusive"))
     assert "nothing proven" in refusal(here, ["train.py"]).what
-
-
-def test_an_unfinished_proof_is_taken_up_only_where_nothing_differs(here: Path) -> None:
-    path = saved_settings.settings_path(here, parse(["train.py"]))
-    saved_settings.save_unproven(path, in_vain(["train.py"], "inconclusive", OPEN_END))
-
-    def found(*words: str) -> Unproven | None:
-        options = parse([*words, "train.py"])
-        return saved_settings.unfinished_proof(here, options, command_fingerprint(options))
-
-    assert found("--optimize") == OPEN_END
-    assert found("--optimize", "--objective", "memory") is None
-    numerics = replace(OPEN_END, knobs={"autocast": "bf16"})
-    saved_settings.save_unproven(path, in_vain(["train.py"], "inconclusive", numerics))
-    assert found("--optimize") == numerics
-    assert found("--optimize", "--allow", "pipeline") is None
-    (here / "train.py").write_text("print()")
-    assert found("--optimize") is None

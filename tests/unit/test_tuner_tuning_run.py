@@ -13,10 +13,9 @@ from gpurun.arguments.main_flags import parse
 from gpurun.knobs import find
 from gpurun.knobs.api import Knob
 from gpurun.records.facts import BatchFlag
-from gpurun.records.tuning import PAIR_SIDES, GuardVerdict, TrialPurpose, Unproven
+from gpurun.records.tuning import GuardVerdict, TrialPurpose
 from gpurun.tuner import training_judge
 from gpurun.tuner import tuning_run as tuning_module
-from gpurun.tuner.proof import final_selection
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.search import stage_search
 from gpurun.tuner.search.search_trials import SearchTrials
@@ -167,44 +166,3 @@ def test_only_what_took_all_its_time_is_late(took: float, late: bool) -> None:
     stand_in.run = lambda request: replace(state.best, record=record)  # type: ignore[method-assign]
     request = TrialRequest(TrialPurpose.SCREEN, {"a": 1}, PROBE, limit_seconds=90.0)
     assert tuning._launch_in_search(request).late is late
-
-
-# -- a proof that an earlier tuning did not finish -------------------------------------------------
-
-
-@pytest.mark.usefixtures("sound")
-def test_a_proof_that_the_budget_cut_off_is_gone_on_with_and_not_searched_for_again() -> None:
-    def gone_on(before: Unproven, seconds: float) -> tuple[TuningRun, list[TrialPurpose]]:
-        stand_in = StandIn(steady(loader_workers=2.0), shows=True)
-        tuning, state = tuning_of(stand_in, seconds=seconds, before=before)
-        tuning._settle(state)
-        return tuning, [request.purpose for request in stand_in.requests[1:]]
-
-    first = Unproven({"loader_workers": 4}, (), (), 1.0, rounded=False, budget_seconds=1e6)
-    no_gain = replace(first, pairs=((100.0, 99.0),), errors=(0.01,))
-    tuning, _ = gone_on(no_gain, -1.0)
-    assert tuning.findings.unproven is None, "the next one searches anew"
-    tuning, _ = gone_on(first, -1.0)
-    cut_off = tuning.findings
-    assert cut_off.verdict == "inconclusive"
-    assert cut_off.unproven is not None
-    assert cut_off.unproven.knobs == {"loader_workers": 4}
-    tuning, asked = gone_on(replace(cut_off.unproven, budget_seconds=1e6), 1e6)
-    assert (tuning.findings.verdict, tuning.findings.unproven) == ("faster", None)
-    assert set(asked) == set(PAIR_SIDES), "without a search"
-
-
-def test_a_much_larger_budget_searches_again_and_counts_pairs_of_the_same_finalist(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[Unproven | None] = []
-    monkeypatch.setattr(TuningRun, "_search", lambda self, state: state.move({"a": 1}, state.best))
-    monkeypatch.setattr(TuningRun, "_batch_with_the_rest", lambda *_: None)
-    monkeypatch.setattr(
-        final_selection.FinalSelection, "settle", lambda *words: asked.append(words[-1])
-    )
-    same = Unproven({"a": 1}, ((100.0, 200.0),), (), 1.0, False, budget_seconds=60.0)
-    for before in (same, replace(same, knobs={"b": 1})):
-        tuning, state = tuning_of(StandIn(steady()), seconds=600.0, before=before)
-        tuning._settle(state)
-    assert asked == [same, None]

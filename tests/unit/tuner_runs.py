@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.arguments.options import Options, Target, TargetKind
-from gpurun.records.tuning import TrialPurpose, TrialRecord, Unproven
+from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_run import TuningRun
@@ -86,12 +86,11 @@ def tuning_of(
     seconds: float = 1e6,
     options: Options | None = None,
     allow: tuple[str, ...] = ("pipeline", "numerics"),
-    before: Unproven | None = None,
 ) -> tuple[TuningRun, SearchState]:
     """A tuning whose launches the stand-in makes, and its state after the script as it is."""
     options = options or Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True, allow=allow)
     series: Any = stand_in
-    tuning = TuningRun(options, series, TuningView(), time.monotonic() + seconds, before)
+    tuning = TuningRun(options, series, TuningView(), time.monotonic() + seconds)
     base = stand_in.run(TrialRequest(TrialPurpose.SCREEN, {}, PROBE))
     tuning._time.baseline(base)
     state = SearchState({}, base, facts(), judge_of(), dropped=tuning.findings.dropped)

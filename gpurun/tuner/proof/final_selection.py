@@ -8,7 +8,7 @@ from typing import Any
 
 from gpurun.knobs.api import Effect
 from gpurun.pairs.gain import LEAST_GAIN
-from gpurun.records.tuning import Rejection, Unproven
+from gpurun.records.tuning import Rejection
 from gpurun.tuner.proof.decision import BATCH, JudgedFinalist, decide, reasons_left_out
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.search.changes import strongest_effect
@@ -31,30 +31,16 @@ class FinalSelection:
     prove: Prove
     note: Callable[[str], None]
 
-    def settle(
-        self, state: SearchState, batch: SearchState | None, before: Unproven | None = None
-    ) -> None:
-        """Prove the finalists, judge them, and decide.
-
-        `before`: what an earlier tuning measured of the state's settings.
-        """
+    def settle(self, state: SearchState, batch: SearchState | None) -> None:
+        """Prove the finalists, judge them, and decide."""
         found = self.findings
         chosen = Finalist("chosen", state.settings) if state.settings != found.base else None
-        if chosen is not None and before is not None:
-            chosen.pairs += before.pairs
-            chosen.errors += before.errors or [0.0] * len(before.pairs)
-            chosen.earlier_pairs = len(before.pairs)
         larger = Finalist("larger batch", batch.settings) if batch is not None else None
         found.chosen, found.larger = chosen, larger
         finalists = [finalist for finalist in (chosen, larger) if finalist is not None]
         if Effect.TRAINING in self.allowed:
             finalists.reverse()  # where time is short the first has it: what was consented to
-        try:
-            baseline = self.prove(finalists)
-        except KeyboardInterrupt:
-            if chosen is not None and chosen.pairs and chosen.may_gain:
-                found.unproven = self._unproven(chosen, state)
-            raise
+        baseline = self.prove(finalists)
         objections: dict[str, str] = {}
         judged = None if chosen is None else self._judged(baseline, chosen)
         if judged is not None and not judged.accepted:
@@ -67,23 +53,10 @@ class FinalSelection:
         found.verdict = decision.verdict
         found.chosen = decision.shown.finalist if decision.shown is not None else None
         found.guard = decision.shown.guard if decision.shown is not None else None
-        if decision.verdict == "inconclusive" and decision.shown is not None:
-            if decision.shown.finalist.may_gain:  # else the next tuning searches anew
-                found.unproven = self._unproven(decision.shown.finalist, state)
         own = {k: v for k, v in state.settings.items() if k not in found.base}
         reasons = reasons_left_out(own, decision, objections)
         found.left_out = {knob: own[knob] for knob in reasons}
         found.objections = objections | reasons
-
-    def _unproven(self, finalist: Finalist, state: SearchState) -> Unproven:
-        return Unproven(
-            knobs=dict(finalist.settings),
-            pairs=tuple(finalist.pairs) if finalist.live else (),
-            errors=tuple(e for e in finalist.errors if e is not None) if finalist.live else (),
-            ladder=tuple(state.dropped),
-            launch_seconds=state.best.record.seconds,
-            rounded=any(shown.rounded for shown in self.judge.baselines),
-        )
 
     def settle_larger(self, batch: SearchState) -> None:
         """Prove a batch size that may not be applied, after all else was decided."""

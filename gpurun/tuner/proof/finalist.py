@@ -9,11 +9,10 @@ from typing import Any
 
 from gpurun.formatting.number_text import count
 from gpurun.pairs.estimate import Estimate, Reading, estimate, reading
-from gpurun.pairs.gain import LEAST_GAIN, Look, look
+from gpurun.pairs.gain import Look, look
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
-from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.intervals import says_nothing
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.tuning_trial import Trial
@@ -38,8 +37,7 @@ class Finalist:
     """One side of the proof: settings that the search found, or the script as it is.
 
     `failure` says why it is out. `errors`: the standard error of ln of the gain within each pair,
-    None where it was not live. `earlier_pairs`: so many of them, the first ones, an earlier tuning
-    measured. `metric`: that of the tuning's objective.
+    None where it was not live. `metric`: that of the tuning's objective.
     """
 
     name: str
@@ -50,7 +48,6 @@ class Finalist:
     pairs: list[tuple[float, float]] = field(default_factory=list)
     failure: str | None = None
     errors: list[float | None] = field(default_factory=list)
-    earlier_pairs: int = 0
     metric: Metric = Metric.THROUGHPUT
 
     @property
@@ -80,12 +77,6 @@ class Finalist:
     def settled(self) -> bool:
         """The test needs no further pair."""
         return self.look().settled
-
-    @property
-    def may_gain(self) -> bool:
-        """False if its pairs so far show no gain that is worth a change."""
-        gains = [theirs / ours for ours, theirs in self.pairs]
-        return not gains or geometric_mean(gains) >= LEAST_GAIN
 
     def launched(self, trial: Trial) -> bool:
         """Take in one launch; False where it has no score, and the finalist is out."""
@@ -133,6 +124,5 @@ def proof_of(finalist: Finalist) -> Proof | None:
         settled=seen.settled,
         pairs=tuple(finalist.pairs),
         live=finalist.live,
-        earlier_pairs=finalist.earlier_pairs,
         errors=tuple(e for e in finalist.errors if e is not None),
     )
