@@ -273,6 +273,22 @@ class Ceilings:
     reason: str
 
 
+@record
+class BatchTrial:
+    """One launch of a batch size. `memory_share`: what torch held of the device's memory at most.
+
+    `told`: "as it is", "fastest", "largest that fits" (a tenth of the memory stays free), or why it
+    was not measured.
+    """
+
+    batch_size: int
+    samples_per_second: float | None
+    step_time_ms: float | None
+    peak_memory_bytes: int | None
+    memory_share: float | None
+    told: tuple[str, ...]
+
+
 PROVEN = ("faster", "smaller", "saves_energy")
 """Verdicts of a proof that was won."""
 MEASURED = (*PROVEN, "no_gain", "inconclusive")
@@ -339,6 +355,8 @@ class TuningReport:
     """The step, counted from 1, from which on no loss of the script as it is is finite."""
     reason: str = ""
     """Why nothing is proven, where it is not the end of the budget in the proof."""
+    batches: tuple[BatchTrial, ...] = ()
+    """The batch sizes that were tried under the same other settings, the script's own first."""
     second_epoch_budget: float | None = None
     """Seconds. Under such a budget a trial sees the second epoch; None if one did, or if the script
     hardly waits for data."""

@@ -15,6 +15,7 @@ from gpurun.formatting.number_text import (
     factor,
     interval,
     joules,
+    milliseconds,
     number,
     percent,
 )
@@ -41,6 +42,14 @@ from gpurun.report.tuning_verdict import (
 )
 from gpurun.tuner.proof.decision import BATCH
 
+BATCH_COLUMNS = (
+    Column("batch", right=True),
+    Column("samples/s", right=True),
+    Column("step", right=True),
+    Column("memory", right=True),
+    Column("of the GPU", right=True),
+    Column(""),
+)
 COLUMNS = (
     Column("stage", width=18),
     Column("samples/s", right=True, dropped=3),
@@ -109,6 +118,22 @@ def ladder_grid(report: TuningReport) -> Grid:
     cells = tuple(_cells(report, name, row) for name, row in rows)
     styles = tuple("bold" if name == PROOF else "" if row.kept else "dim" for name, row in rows)
     return Grid(_columns(report), cells, styles).without_empty_columns()
+
+
+def batch_grid(report: TuningReport) -> Grid:
+    """What was seen of each batch size under the same other settings; empty if of one alone."""
+    rows = tuple(
+        (
+            str(one.batch_size),
+            _text(number, one.samples_per_second),
+            _text(milliseconds, one.step_time_ms),
+            _text(byte_size, one.peak_memory_bytes),
+            _text(percent, one.memory_share),
+            one_line("; ".join(one.told)),
+        )
+        for one in report.batches
+    )
+    return Grid(BATCH_COLUMNS, rows if len(rows) > 1 else ()).without_empty_columns()
 
 
 def _columns(report: TuningReport) -> tuple[Column, ...]:
@@ -247,6 +272,9 @@ def print_ladder(report: TuningReport, record: Path | None = None) -> None:
     if grid.rows:
         write_lines([[("", "")]])
         print_grid("", grid)
+    if (batches := batch_grid(report)).rows:
+        write_lines([[("", "")]])
+        print_grid("", batches)
     if others:
         write_lines([[(f"  {NOT_KEPT}", "bold")], *([(f"    {line}", "dim")] for line in others)])
     write_lines([[("", "")]] if report.ladder else [])

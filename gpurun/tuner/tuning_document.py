@@ -35,6 +35,7 @@ from gpurun.tuner.ladder.ladder_rows import (
 from gpurun.tuner.ladder.rungs import Stages
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.finalist import Finalist, proof_of
+from gpurun.tuner.search.batch_sizes import batch_table
 from gpurun.tuner.trial_diagnosis import answered_by
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
@@ -96,6 +97,7 @@ def tuning_document(
         memory_of=_memory_of(findings),
         ceilings=findings.ceilings,
         gains_so_far=_gains_so_far(findings),
+        batches=batch_table(trials, findings.facts),
         findings=findings.seen,
         findings_left=findings.left,
         untried=findings.untried,

@@ -31,7 +31,7 @@ from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.proof_launches import LATE_SHARE, ProofLaunches
 from gpurun.tuner.script_facts import gather_facts, steps_per_epoch
-from gpurun.tuner.search.batch_sizes import other_batches
+from gpurun.tuner.search.batch_sizes import largest_that_fits, other_batches
 from gpurun.tuner.search.changes import likely_changes, settings_of
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
@@ -322,8 +322,11 @@ class TuningRun:
         if isinstance(proposals, Skip):
             self._decide(f"batch size: not tried: {proposals.reason}")
             return None
-        trial = state.branch()
-        search.try_knob(find(BATCH, self.options.knob_paths), proposals, trial)
+        trial, knob = state.branch(), find(BATCH, self.options.knob_paths)
+        search.try_knob(knob, proposals, trial)
+        largest = largest_that_fits(self._trials.trials, state.facts)
+        if largest is not None:
+            search.try_knob(knob, [largest], trial)
         return trial if BATCH in trial.settings else None
 
     def _batch_with_the_rest(

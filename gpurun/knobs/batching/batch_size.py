@@ -100,6 +100,14 @@ def learning_rate_factor(value: dict[str, Any]) -> float:
     return rules[value["learning_rate"]]
 
 
+def most_for_data(facts: Facts) -> float:
+    """The largest batch with which an epoch keeps enough steps; infinite where that is not known.
+    """
+    lengths = [x.dataset_length for x in facts.loaders_of_training() if x.dataset_length]
+    steps = STEPS_AN_EPOCH * max(1, facts.result.ranks)
+    return min(lengths) / steps if lengths else math.inf
+
+
 def side_effects(facts: Facts, value: dict[str, Any]) -> tuple[str, ...]:
     """Other changes of the training under this value, in words for the report."""
     base, size, factor = value["from"], value["batch_size"], learning_rate_factor(value)
@@ -171,8 +179,7 @@ def _why_uses_are_unknown(loaders: Sequence[LoaderEvent]) -> str:
 
 def _fits(facts: Facts, base: int, size: int) -> bool:
     """True if a batch may fit the data set and the memory; an unknown figure forbids nothing."""
-    lengths = [x.dataset_length for x in facts.loaders_of_training() if x.dataset_length]
-    if lengths and size * STEPS_AN_EPOCH * max(1, facts.result.ranks) > min(lengths):
+    if size > most_for_data(facts):
         return False
     # weights, gradients and two moments stay as they are
     fixed = 4 * sum(root.parameter_bytes for root in facts.roots)

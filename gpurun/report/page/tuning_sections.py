@@ -26,6 +26,7 @@ from gpurun.report.ladder import (
     AS_IT_IS,
     NOT_KEPT,
     PROOF,
+    batch_grid,
     ladder_grid,
     ladder_rows,
     not_kept,
@@ -109,6 +110,8 @@ def _ladder(report: TuningReport) -> Section:
         blocks.append(
             Paragraph("A row is what one launch says, with all changes above it. The proof counts.")
         )
+    if (batches := batch_grid(report)).rows:
+        blocks += [Paragraph("Batch sizes, each in one launch:"), Table(batches)]
     if others := not_kept(report):
         blocks += [Paragraph(NOT_KEPT.capitalize()), Bullets(tuple(others))]
     return Section("Ladder", tuple(blocks))
