@@ -101,13 +101,12 @@ def test_a_smaller_batch_of_the_scripts_own_is_not_credited_as_the_larger_one(
     assert "and the script went on" in refused["reason"]
 
 
-@pytest.mark.slow  # quick twin: unit/test_probing_batch_size_uses.py
-def test_a_number_that_is_written_out_twice_is_not_tuned(tmp_path: Path) -> None:
+@pytest.mark.slow  # quick twin: unit/test_tuner_batch_sizes.py
+def test_a_number_that_is_written_out_twice_is_not_applied(tmp_path: Path) -> None:
     """Only the training would get larger batches, and the evaluation would fail."""
     script = FLAGGED.replace("args.batch_size", "8").replace('"--batch-size"', '"--steps"')
     hidden = "state = torch.zeros(8, 2)\n"
     (tmp_path / "train.py").write_text(script.replace("for epoch", hidden + "for epoch", 1))
     words = ("--dry-run", "--allow", "training", "train.py", "here")
     done = launch(tmp_path, "--optimize", *words)
-    assert "the number 8 also stands in train.py:" in done.stderr.decode()
-    assert "give the batch size a name" in done.stderr.decode()
+    assert "the script has its batch size elsewhere, too: train.py:" in done.stderr.decode()

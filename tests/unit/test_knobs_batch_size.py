@@ -41,31 +41,16 @@ def test_the_scripts_own_flag_comes_first() -> None:
     ]
 
 
-def test_without_a_flag_the_loader_is_edited_if_nothing_else_reads_the_number() -> None:
+def test_without_a_flag_the_loader_is_edited_and_where_else_the_number_stands_is_told() -> None:
     assert values(facts())[0]["via"] == "loader"
-    named = facts(batch_uses=(" h = zeros(bs)",), **loader(batch_size_argument="bs"))
-    assert "elsewhere: h = zeros(bs)" in reason(named)
-
-
-def test_a_number_that_may_be_the_batch_size_again_is_said_with_what_to_do() -> None:
-    why = reason(facts(batch_uses=(" h = zeros(32)",)))
-    assert "the number 32 also stands in h = zeros(32)" in why
-    assert "give the batch size a name" in why
-
-
-@pytest.mark.parametrize(
-    ("built", "told"),
-    [
-        ({"key": "data.py:12#0"}, "built outside of the script (data.py:12)"),
-        ({"in_script": True, "batch_size_argument": "bs"}, "where `bs` at train.py:8 comes from"),
-        ({"in_script": True, "batch_size_argument": None}, "train.py:8 names no batch size"),
-    ],
-)
-def test_why_the_loader_is_not_edited_is_said_as_it_is(built: dict[str, Any], told: str) -> None:
-    ground = facts(batch_uses=None, **loader(**built))
-    why = reason(replace(ground, training_loaders=(ground.loaders[0].key,)))
-    assert told in why
-    assert "may be used elsewhere" in why
+    assert not any("stays where" in told for told in side_effects(facts(), value(64, "loader")))
+    named = facts(batch_uses=(" h = zeros(32)",))
+    assert values(named)[0]["via"] == "loader"
+    also = "32 stays where the script has its batch size besides the loader"
+    assert side_effects(named, value(64, "loader"))[-1] == f"{also}: h = zeros(32)"
+    unknown = facts(batch_uses=None)
+    assert values(unknown)[0]["learning_rate"] == "keep", "the script may compute it"
+    assert side_effects(unknown, value(64, "loader"))[-1].startswith(f"{also}; where that is")
 
 
 @pytest.mark.parametrize(

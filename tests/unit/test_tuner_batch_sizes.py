@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from gpurun.arguments.options import Options, Target, TargetKind
+from gpurun.knobs.api import Skip
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import TrialRecord
 from gpurun.report.ladder import batch_grid
-from gpurun.tuner.search.batch_sizes import batch_table, largest_that_fits
+from gpurun.tuner.search.batch_sizes import batch_table, largest_that_fits, other_batches
 from tests.unit.knob_facts import GIB, H200, facts, gpu_facts, loader
 from tests.unit.report_records import trial, tuning_report
 
@@ -34,6 +36,21 @@ def ground(**changes: Any) -> Facts:
 
 
 TRIED = [trial(1, {}, 50.0), launch(32, 8.0), launch(128, 20.0, 300.0), launch(64, 12.0, 200.0)]
+
+
+def options(*allowed: str) -> Options:
+    return Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True, allow=allowed)
+
+
+def test_a_number_that_stands_elsewhere_too_is_tried_but_not_where_it_would_be_applied() -> None:
+    elsewhere, unknown = facts(batch_uses=("train.py:9: h = zeros(32)",)), facts(batch_uses=None)
+    for on in (elsewhere, unknown):
+        assert not isinstance(other_batches(on, options("numerics")), Skip)
+        assert isinstance(other_batches(on, options("training")), Skip)
+    refused = other_batches(elsewhere, options("training"))
+    assert isinstance(refused, Skip)
+    assert "elsewhere, too: train.py:9: h = zeros(32); with a flag" in refused.reason
+    assert not isinstance(other_batches(facts(), options("training")), Skip)
 
 
 def test_the_largest_that_fits_lies_on_the_line_of_the_two_largest_with_a_tenth_free() -> None:

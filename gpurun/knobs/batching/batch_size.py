@@ -9,10 +9,8 @@ from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.command_line import with_flag
-from gpurun.records.events import LoaderEvent
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
-from gpurun.records.messages.loader_keys import place
 
 GAIN = 1.03
 """Twice the batch must gain this much throughput to be doubled again."""
@@ -38,9 +36,10 @@ class BatchSize(Knob):
     batch that fits is rarely the fastest: it is doubled only while samples/s grow.
 
     Risks: it changes training (fewer, larger steps; schedules counted in steps run longer). A
-    loader with another batch size disagrees with the script's variables. So the script's own flag
-    comes first, and the loader is changed only if nothing else reads the number. A rate that the
-    script computes from its batch size, or loads from a checkpoint, is not scaled again.
+    loader with another batch size disagrees with what else the script does with the number: a shape
+    then fails in the trial, a divisor does not. So the script's own flag comes first, and the lines
+    are named beside the gain. A rate that the script may compute from its batch size, or loads from
+    a checkpoint, is not scaled again.
     """
 
     name: ClassVar[str] = "batch_size"
@@ -58,7 +57,7 @@ class BatchSize(Knob):
         sizes = [size * factor for factor in FIRST_FACTORS if _fits(facts, size, size * factor)]
         if not sizes:
             return Skip(f"batch {2 * size} would not fit the data set or the memory")
-        rule = _rule(facts, via)
+        rule = _rule(facts)
         return [{"batch_size": n, "from": size, "via": via, "learning_rate": rule} for n in sizes]
 
     def refine(self, facts: Facts, value: dict[str, Any], gain: float) -> dict[str, Any] | None:
@@ -101,8 +100,7 @@ def learning_rate_factor(value: dict[str, Any]) -> float:
 
 
 def most_for_data(facts: Facts) -> float:
-    """The largest batch with which an epoch keeps enough steps; infinite where that is not known.
-    """
+    """The largest batch with which an epoch keeps its least steps; infinite if that is unknown."""
     lengths = [x.dataset_length for x in facts.loaders_of_training() if x.dataset_length]
     steps = STEPS_AN_EPOCH * max(1, facts.result.ranks)
     return min(lengths) / steps if lengths else math.inf
@@ -126,9 +124,12 @@ def side_effects(facts: Facts, value: dict[str, Any]) -> tuple[str, ...]:
     if "scheduler_total_steps" in facts.traits:
         where = facts.traits["scheduler_total_steps"]
         effects.append(f"a schedule with a fixed number of steps ({where}) may not run to its end")
-    effects += [
-        f"the script also reads its batch size in: {x.strip()}" for x in facts.batch_uses or ()
-    ]
+    also = "the script also reads its batch size in"
+    if value["via"] == "loader":
+        also = f"{base} stays where the script has its batch size besides the loader"
+        if facts.batch_uses is None:
+            effects.append(f"{also}; where that is was not found")
+    effects += [f"{also}: {x.strip()}" for x in facts.batch_uses or ()]
     return tuple(effects)
 
 
@@ -143,38 +144,7 @@ def _present(facts: Facts) -> tuple[int, str] | Skip:
         return Skip("there is no flag and no plain DataLoader that sets the batch size")
     if any(x.subclass for x in loaders):
         return Skip("the loader is a subclass of DataLoader with rules of its own")
-    if facts.batch_uses is None:
-        return Skip(_why_uses_are_unknown(loaders))
-    if facts.batch_uses:
-        return Skip(_other_use(loaders, size, facts.batch_uses[0].strip()))
     return size, "loader"
-
-
-def _other_use(loaders: Sequence[LoaderEvent], size: int, use: str) -> str:
-    """Where the script has its batch size besides; a number written out may be another one."""
-    if any(x.batch_size_argument == str(size) for x in loaders):
-        return (
-            f"the number {size} also stands in {use}: it may be the batch size. "
-            "If it is not, give the batch size a name (batch_size = …)"
-        )
-    return f"the script reads its batch size elsewhere: {use}"
-
-
-def _why_uses_are_unknown(loaders: Sequence[LoaderEvent]) -> str:
-    """Reason why other uses of the batch size cannot be found."""
-    outside = [x for x in loaders if not x.in_script]
-    where = place((outside or loaders)[0].key)
-    if outside:
-        return (
-            f"the DataLoader is built outside of the script ({where}): "
-            "its batch size may be used elsewhere"
-        )
-    if loaders[0].batch_size_argument is None:
-        return f"the call at {where} names no batch size: it may be used elsewhere"
-    return (
-        f"where `{loaders[0].batch_size_argument}` at {where} comes from is not known: "
-        "it may be used elsewhere"
-    )
 
 
 def _fits(facts: Facts, base: int, size: int) -> bool:
@@ -193,11 +163,9 @@ def _fits(facts: Facts, base: int, size: int) -> bool:
     return fixed + max(0, peak - fixed) * size / base <= MEMORY_SHARE * memory
 
 
-def _rule(facts: Facts, via: str) -> str:
+def _rule(facts: Facts) -> str:
     """The learning rate's rule; none where the script has (or may have) one of its own."""
-    if via != "loader" and (
-        facts.batch_uses is None or any(LEARNING_RATE.search(x) for x in facts.batch_uses)
-    ):
+    if facts.batch_uses is None or any(LEARNING_RATE.search(x) for x in facts.batch_uses):
         return "keep"
     names = [optimizer.class_name for optimizer in facts.optimizers]
     if any(ADAPTIVE.search(name) for name in names):

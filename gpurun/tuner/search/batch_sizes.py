@@ -9,6 +9,7 @@ from gpurun.arguments.options import Objective, Options
 from gpurun.knobs import find
 from gpurun.knobs.api import Skip
 from gpurun.knobs.batching.batch_size import MEMORY_SHARE, most_for_data
+from gpurun.records.effects import Effect
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import BatchTrial, TrialPurpose, TrialRecord
 from gpurun.tuner import knob_calls
@@ -18,7 +19,10 @@ AS_IT_IS, FASTEST, LARGEST = "as it is", "fastest", "largest that fits"
 
 
 def other_batches(facts: Facts, options: Options) -> list[Any] | Skip:
-    """Batch sizes to try, likeliest first, or why none is tried."""
+    """Batch sizes to try, likeliest first, or why none is tried.
+
+    One that may not be all of the script's batch size is measured and shown, but never applied.
+    """
     if options.aim is not Objective.THROUGHPUT:
         return Skip("it is tuned for throughput alone")
     flag = facts.batch_flag
@@ -26,7 +30,16 @@ def other_batches(facts: Facts, options: Options) -> list[Any] | Skip:
     if flag is not None and flag.flag in names:
         # two changes of one flag would undo each other
         return Skip(f"{flag.flag} is tuned")
+    if flag is None and facts.batch_uses != () and Effect.TRAINING.value in options.allowed:
+        return Skip(f"{_elsewhere(facts)}; with a flag of its own for it gpurun can apply another")
     return knob_calls.candidates(find(BATCH, options.knob_paths), facts)
+
+
+def _elsewhere(facts: Facts) -> str:
+    """Where the loader alone would have another batch size: an evaluation may fail, much later."""
+    if not facts.batch_uses:
+        return "where else the script has its batch size was not found"
+    return f"the script has its batch size elsewhere, too: {facts.batch_uses[0].strip()}"
 
 
 def launches_of_batches(trials: Sequence[TrialRecord]) -> dict[int, TrialRecord]:
