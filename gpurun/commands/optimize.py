@@ -6,7 +6,8 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +24,11 @@ from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.one_line import one_line
 from gpurun.isolation.available_modes import require
+from gpurun.isolation.folder_removal import discard, hold
 from gpurun.isolation.folder_snapshot import files_open_for_writing, snapshot
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import all_knobs, find
+from gpurun.launch.compile_caches import KERNELS
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.nvml import tells_energy
 from gpurun.records.codec import to_json
@@ -42,6 +45,7 @@ from gpurun.rundir import (
     write_output,
 )
 from gpurun.trials.signal_guard import SignalGuard
+from gpurun.trials.trial_launcher import KEPT
 from gpurun.tuner import saved_settings
 from gpurun.tuner.knob_calls import companions_among
 from gpurun.tuner.trial_series import TrialSeries
@@ -125,17 +129,39 @@ def optimize(options: Options) -> int:
     with SignalGuard() as interruption:
         tuned = _tune(options, interruption)
         unwritten = _write(tuned, options)
-    if tuned.failure is not None:
-        raise tuned.failure
-    if not options.quiet:
-        print_ladder(tuned.report, tuned.folder)
-    if interruption.signal is not None:
-        return _ended("interrupted", interruption.exit_code, tuned)
-    _complain(tuned, unwritten, options)
-    if options.tune_only:
-        code = EXIT_CODES.get(tuned.report.verdict, ExitCode.BENCHMARK_FAILED)
-        return _ended(tuned.report.verdict, int(code), tuned)
-    return run_with(options, tuned.settings)
+    with _kept_kernels(tuned.folder):
+        if tuned.failure is not None:
+            raise tuned.failure
+        if not options.quiet:
+            print_ladder(tuned.report, tuned.folder)
+        if interruption.signal is not None:
+            return _ended("interrupted", interruption.exit_code, tuned)
+        _complain(tuned, unwritten, options)
+        if options.tune_only:
+            code = EXIT_CODES.get(tuned.report.verdict, ExitCode.BENCHMARK_FAILED)
+            return _ended(tuned.report.verdict, int(code), tuned)
+        return run_with(options, tuned.settings)
+
+
+@contextmanager
+def _kept_kernels(run: Path) -> Iterator[None]:
+    """What this process launches starts from the kernels kept in a run folder; removed at the end.
+
+    A folder that the user set stays.
+    """
+    kept = run / KEPT
+    if not kept.is_dir() or os.environ.get(KERNELS):
+        discard(kept)
+        yield
+        return
+    held = hold(run)
+    os.environ[KERNELS] = str(kept)
+    try:
+        yield
+    finally:
+        del os.environ[KERNELS]
+        discard(kept)
+        os.close(held)
 
 
 def _ended(verdict: str, code: int, tuned: TuningOutcome) -> int:
@@ -226,6 +252,8 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     finally:
         interruption.hold()
         view.close()
+        if not options.tune_only:
+            series.keep_kernels()
         series.close()
     report = tuning_document(
         tuning.findings,

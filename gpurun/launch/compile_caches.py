@@ -37,12 +37,17 @@ def shared_cache_environment(
     launched = {"PYTHONHASHSEED": "0", **environment}
     own = environment.get(KERNELS)
     if not own or (isolated and not _holds_files(own)):
-        launched[KERNELS] = str(cache / "inductor")
+        launched[KERNELS] = str(kernels_in(cache))
     ours = program == sys.executable and ELSEWHERE not in environment
     if ours and not _never_written() and not _has_bytecode():
         launched[ELSEWHERE] = str(cache / "bytecode")
         launched.pop(NO_BYTECODE, None)
     return launched
+
+
+def kernels_in(cache: Path) -> Path:
+    """The folder of torch's kernels in a shared cache."""
+    return cache / "inductor"
 
 
 def _holds_files(folder: str) -> bool:

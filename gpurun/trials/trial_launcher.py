@@ -18,7 +18,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -32,7 +32,7 @@ from gpurun.isolation.rank_layers.layer_command import layered_target
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
 from gpurun.launch.child_environment import child_environment
-from gpurun.launch.compile_caches import shared_cache_environment
+from gpurun.launch.compile_caches import kernels_in, shared_cache_environment
 from gpurun.launch.launch_command import agent_command_line, command_line
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.run_events import read_run
@@ -42,7 +42,7 @@ from gpurun.records.events import CONNECTED
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import RUN_SPEC, RunSpec
 from gpurun.rundir import other_runs, write_json
-from gpurun.trials.launch_request import LaunchRequest
+from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest
 from gpurun.trials.outcome import Outcome, conclude, connections
 from gpurun.trials.prestart import Prestarted, has_several_slots, prestart_slots, what_to_import
 from gpurun.trials.progress import Progress
@@ -61,6 +61,8 @@ OnSteps = Callable[[int, int], None]
 """Hears (steps so far, steps at least) while a launch runs."""
 SHARED = "shared"
 """Folder of what launches share: caches, and the files that a first launch wrote at its start."""
+KEPT = "kernels"
+"""Folder of what they compiled, while a run that follows starts from it."""
 
 
 class Waiting(Protocol):
@@ -112,8 +114,9 @@ class TrialLauncher:
         mark(folder / SHARED)
         self._held: int | None = hold(folder)
         for other in other_runs(folder):
-            if (other / SHARED).is_dir():
-                discard_abandoned(other, [other / SHARED])
+            left = [folder for folder in (other / SHARED, other / KEPT) if folder.is_dir()]
+            if left:
+                discard_abandoned(other, left)
             remove_drafts([other, *other.glob("*/*"), *other.glob("*/*/control")])
 
     def run(
@@ -159,6 +162,13 @@ class TrialLauncher:
         """Remove what launches of this name shared: none will follow."""
         self.drop_layer(shared)
         discard(self._shared(shared))
+
+    def keep_kernels(self) -> None:
+        """Leave what launches compiled for a run that follows, in the folder `KEPT`."""
+        made, kept = kernels_in(self._shared(ALL_LAUNCHES) / "cache"), self.folder / KEPT
+        with suppress(OSError):  # nothing was compiled
+            made.rename(kept)
+            mark(kept)
 
     def close(self) -> None:
         """End waiting processes, remove what only launches needed, and tell of connections."""

@@ -151,6 +151,10 @@ class TrialSeries:
         """Forget what the first trial left behind: a later one could not live with it."""
         self.launcher.drop_layer(ALL_LAUNCHES)
 
+    def keep_kernels(self) -> None:
+        """Leave what trials compiled for a run that follows; before `close`."""
+        self.launcher.keep_kernels()
+
     def close(self) -> None:
         """End waiting processes, and remove the files that only trials needed."""
         self._live.end_reference()
