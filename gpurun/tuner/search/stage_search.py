@@ -142,13 +142,17 @@ class StageSearch:
         self, changes: Sequence[Change], state: SearchState
     ) -> tuple[list[Change], Trial | None]:
         """As many of these changes as there is room for, with their trial, which may be known."""
-        known = self._trials.of({**state.settings, **settings_of(changes)})
-        group = list(changes) if known is not None else self._with_room(changes, state)
-        if known is not None or not group:
-            return group, known
-        self._note(f"together: {', '.join(change.text for change in group)}")
+        group = list(changes)
+        if self._trials.of({**state.settings, **settings_of(group)}) is None:
+            group = self._with_room(changes, state)
+        if not group:
+            return group, None
         settings = {**state.settings, **settings_of(group)}
-        return group, self._trials.launch(group, settings, state)
+        known = self._trials.of(settings)
+        if known is None:
+            self._note(f"together: {', '.join(change.text for change in group)}")
+            known = self._trials.launch(group, settings, state)
+        return group, known
 
     def _with_room(self, changes: Sequence[Change], state: SearchState) -> list[Change]:
         """Those for which there is room: without what is compiled there may be more."""
