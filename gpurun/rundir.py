@@ -164,8 +164,8 @@ def run_folder(cwd: Path, out: str | None) -> Path:
 
 
 def of_surroundings(error: Exception) -> GpurunError | None:
-    """The error as one of a full disk, of a folder that somebody removed, or of a locale without
-    the characters of a path; None if it is ours.
+    """The error as one of a full disk, of a folder that somebody removed, of temporary folders in
+    which nothing can be written, or of a locale without a path's characters; None if it is ours.
     """
     if isinstance(error, UnicodeEncodeError) and error.encoding != "utf-8":
         return GpurunError(
@@ -176,6 +176,8 @@ def of_surroundings(error: Exception) -> GpurunError | None:
         return None
     if error.errno in NO_ROOM:
         return no_records(error)
+    if "temporary directory" in (error.strerror or ""):  # `tempfile` has tried all that it knows
+        return GpurunError("no temporary folder can be written", "make room there, or set TMPDIR")
     try:
         gone = next((str(run) for run in MADE if not run.is_dir()), None)
         os.getcwd()

@@ -251,6 +251,9 @@ def test_a_disk_a_quota_and_a_limit_of_size_are_told_alike(number: int) -> None:
 
 
 def test_a_record_that_moves_while_it_is_read_is_told_and_other_files_are_not() -> None:
+    full = of_surroundings(FileNotFoundError(errno.ENOENT, "No usable temporary directory found"))
+    assert full is not None
+    assert full.todo == "make room there, or set TMPDIR"
     gone = of_surroundings(FileNotFoundError(errno.ENOENT, "", "/x/.gpurun/runs/a/report.html"))
     assert gone is not None
     assert gone.what == "/x/.gpurun/runs/a/report.html is gone: somebody removed it"
