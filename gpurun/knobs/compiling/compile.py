@@ -77,8 +77,10 @@ class Compile(Knob):
             return [*blocks, "default"]
         if self.name not in facts.current:
             return [ON_A_GPU[0], *blocks, *ON_A_GPU[1:]]
-        busy = (facts.result.gpu_utilization_percent or 0.0) >= BUSY_PERCENT
-        return sorted(ON_A_GPU, key=lambda mode: busy and mode in GRAPH_MODES)
+        percent = facts.result.gpu_utilization_percent
+        if percent is not None and percent < BUSY_PERCENT:
+            return ON_A_GPU[:1]  # it waits for the host: no other mode launches less
+        return sorted(ON_A_GPU, key=lambda mode: percent is not None and mode in GRAPH_MODES)
 
     def is_likely(self, facts: Facts) -> bool:
         """With CUDA graphs: few launches are what half precision and fused kernels wait for."""
