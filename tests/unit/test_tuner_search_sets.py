@@ -99,6 +99,13 @@ def test_changes_that_only_gain_together_are_found() -> None:
     assert set(found.settings) == {"precision", "compiled"}
 
 
+def test_a_set_that_fails_is_told_where_there_is_no_room_for_its_parts() -> None:
+    found = searched([data(), precision()], lambda settings: None, trials=1)
+    assert found.names == [{"data", "precision"}]
+    assert set(found.reasons) == {"data True", "precision True"}
+    assert all(why.startswith("together: ") for why in found.reasons.values())
+
+
 def test_what_lost_alone_rejoins_beside_what_is_compiled() -> None:
     """Half precision before graphs: the set failed for another reason, and it was dropped first."""
 

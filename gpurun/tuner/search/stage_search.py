@@ -133,10 +133,13 @@ class StageSearch:
         parts = _parts(group, to_single=reason is not None or loses(trial, state.best))
         if reason is None:
             self._remember_unsure(group, trial, state, idle)
-        if not parts:
-            self._drop(group, trial, reason, verdict, state)
         for part in parts:
             self._adopt([*self._rejoining(part, state), *part], state)
+        if not parts:
+            self._drop(group, trial, reason, verdict, state)
+        elif all(change.knob.name in self._trials.untried for change in group):
+            told = f"together: {reason or no_gain(trial, state.best)}"
+            self._drop(group, trial, told, verdict, state)
 
     def _tried(
         self, changes: Sequence[Change], state: SearchState
