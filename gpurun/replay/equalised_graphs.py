@@ -1,0 +1,306 @@
+"""Two step graphs made alike thing by thing: each has as much of it as the one that has less."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from gpurun.records.diagnosis import ThingKind
+from gpurun.replay.call_roles import Role
+from gpurun.replay.compared_names import Thing, thing_of
+from gpurun.replay.graph_changes import at_places, pauses_in, without_pauses
+from gpurun.replay.step_events import NO_CALL
+from gpurun.replay.step_graph import Edge, StepGraph
+from gpurun.timeline.time_intervals import Intervals
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Chosen = NDArray[np.bool_]
+
+STARTING = (Role.LAUNCH, Role.GRAPH, Role.COPY)
+"""Roles of calls that start work: the work's own entry says how many there are."""
+BATCHES = "batches of the loader's workers"
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Of a step: milliseconds, and how often."""
+
+    ms: float
+    calls: float
+
+
+@dataclass(frozen=True)
+class ReplayedSide:
+    """One profile's graph. `parts`: when the host is in each part of the step, by name.
+
+    `work`, `calls`: for each thing which of the graph's work or calls are of it.
+    """
+
+    graph: StepGraph
+    parts: Mapping[str, Intervals]
+    work: Mapping[Thing, Chosen]
+    calls: Mapping[Thing, Chosen]
+
+    @property
+    def steps(self) -> int:
+        """Steps whose events the graph holds."""
+        return len(self.graph.events.step_ends)
+
+    def with_graph(self, graph: StepGraph) -> ReplayedSide:
+        """The same with another graph of the same events."""
+        return replace(self, graph=graph)
+
+
+def replayed_side(graph: StepGraph, parts: Mapping[str, Intervals]) -> ReplayedSide:
+    """A side as it was recorded."""
+    names: dict[str, str] = {}
+    work = [thing_of(each, names) for each in graph.events.work.records]
+    calls = [(ThingKind.CALL, name) for name in graph.events.calls.name]
+    return ReplayedSide(graph, parts, _places(work), _places(calls))
+
+
+def _places(things: Sequence[Thing]) -> dict[Thing, Chosen]:
+    kinds = {thing: number for number, thing in enumerate(dict.fromkeys(things))}
+    numbers = np.fromiter((kinds[thing] for thing in things), np.intp, len(things))
+    return {thing: numbers == number for thing, number in kinds.items()}
+
+
+class GraphThing(Protocol):
+    """Something that both graphs may have more or less of."""
+
+    @property
+    def thing(self) -> Thing:
+        """Kind and name."""
+
+    def amount(self, side: ReplayedSide) -> Amount | None:
+        """What a side has of it now; None: nothing at all."""
+
+    def shown(self, side: ReplayedSide) -> Amount | None:
+        """The same as recorded."""
+
+    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
+        """The side with the lesser amount."""
+
+
+@dataclass(frozen=True)
+class DeviceWorkThing:
+    """All launches of a kernel, or all copies of a kind."""
+
+    thing: Thing
+
+    def amount(self, side: ReplayedSide) -> Amount | None:
+        """As recorded: nothing else changes it."""
+        chosen, work = side.work.get(self.thing), side.graph.events.work
+        if chosen is None:
+            return None
+        ran = float((work.end - work.begin)[chosen].sum())
+        return Amount(ran / side.steps / 1e6, float(chosen.sum()) / side.steps)
+
+    shown = amount
+
+    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
+        """Fewer launches, with what the host does for each, and shorter runs of those left."""
+        graph, work = side.graph, side.graph.events.work
+        chosen = side.work[self.thing]
+        gone = _dropped(chosen, least.calls / own.calls)
+        left_ms = float((work.end - work.begin)[chosen & ~gone].sum()) / side.steps / 1e6
+        shorter = least.ms / left_ms if left_ms > 0 else 0.0
+        target = graph.edges.target
+        at, lags = graph.work_of(target), graph.edges.lag_ns.astype(float)
+        lags[graph.of_kind(Edge.RUN) & at_places(chosen & ~gone, at)] *= shorter
+        lags[graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(gone, at)] = 0
+        caller = work.call[gone & (work.call != NO_CALL)]
+        idle = np.zeros(len(graph.events.calls), dtype=bool)
+        idle[caller] = graph.events.calls.role[caller] != Role.GRAPH
+        of_gone = at_places(idle, graph.call_of(target))
+        lags[graph.of_kind(Edge.CALL) & of_gone] = 0
+        pauses = graph.of_kind(Edge.PAUSE, Edge.HANDOVER) & of_gone
+        lags[pauses] = np.maximum(lags[pauses] - _usual_pause(graph), 0)
+        changed = graph.with_lags(np.rint(lags))
+        waits = graph.of_kind(Edge.WAIT, Edge.STAGE)
+        awaited = at_places(gone, graph.work_of(graph.edges.source)) & of_gone
+        return side.with_graph(changed.without(waits & awaited))
+
+
+@dataclass(frozen=True)
+class CallThing:
+    """All calls of one name: their own time, and the waits of those that only one side makes."""
+
+    thing: Thing
+
+    def amount(self, side: ReplayedSide) -> Amount | None:
+        """Their own time as the graph has it now, without waits."""
+        chosen = side.calls.get(self.thing)
+        if chosen is None:
+            return None
+        costs = side.graph.edges.lag_ns[self._costs(side, chosen)]
+        return Amount(float(costs.sum()) / side.steps / 1e6, float(chosen.sum()) / side.steps)
+
+    def shown(self, side: ReplayedSide) -> Amount | None:
+        """Their time with their waits."""
+        chosen, calls = side.calls.get(self.thing), side.graph.events.calls
+        if chosen is None:
+            return None
+        took = float((calls.end - calls.begin)[chosen].sum())
+        return Amount(took / side.steps / 1e6, float(chosen.sum()) / side.steps)
+
+    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
+        """Fewer calls and their waits; of calls that start work, only less of their own time."""
+        chosen, graph = side.calls[self.thing], side.graph
+        starts = np.isin(graph.events.calls.role, STARTING)
+        gone = _dropped(chosen & ~starts, least.calls / own.calls)
+        lags = graph.edges.lag_ns.astype(float)
+        lags[self._costs(side, gone)] = 0
+        left_ms = float(lags[self._costs(side, chosen)].sum()) / side.steps / 1e6
+        if left_ms > least.ms:
+            lags[self._costs(side, chosen)] *= least.ms / left_ms
+        changed = graph.with_lags(np.rint(lags))
+        of_gone = at_places(gone, graph.call_of(graph.edges.target))
+        return side.with_graph(changed.without(graph.of_kind(Edge.WAIT) & of_gone))
+
+    def _costs(self, side: ReplayedSide, chosen: Chosen) -> Chosen:
+        graph = side.graph
+        return graph.of_kind(Edge.CALL) & at_places(chosen, graph.call_of(graph.edges.target))
+
+
+@dataclass(frozen=True)
+class OwnWaitThing:
+    """Calls of one name that start work and wait for it, as launches do if they are made to."""
+
+    call: Thing
+
+    @property
+    def thing(self) -> Thing:
+        """Kind and name."""
+        return ThingKind.CALL, f"{self.call[1]}, waiting for its own work"
+
+    def amount(self, side: ReplayedSide) -> Amount | None:
+        """How long, and how many of them wait."""
+        waiting = self._waiting(side)
+        if not waiting.any():
+            return None
+        waited = float(side.graph.waits.waited_ns[waiting].sum())
+        return Amount(waited / side.steps / 1e6, float(waiting.sum()) / side.steps)
+
+    shown = amount
+
+    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
+        """Fewer of them wait."""
+        graph = side.graph
+        gone = _dropped(self._waiting(side), least.calls / own.calls)
+        of_gone = at_places(gone, graph.call_of(graph.edges.target))
+        return side.with_graph(graph.without(graph.of_kind(Edge.WAIT) & of_gone))
+
+    def _waiting(self, side: ReplayedSide) -> Chosen:
+        graph = side.graph
+        waiting = np.zeros(len(graph.events.calls), dtype=bool)
+        waiting[graph.call_of(graph.edges.target[graph.of_kind(Edge.WAIT)])] = True
+        chosen = side.calls.get(self.call)
+        return waiting & chosen if chosen is not None else np.zeros_like(waiting)
+
+
+@dataclass(frozen=True)
+class HostWorkThing:
+    """The host's own work between its calls, in one part of the step."""
+
+    thing: Thing
+
+    def amount(self, side: ReplayedSide) -> Amount | None:
+        """As the graph has it now."""
+        part = side.parts.get(self.thing[1])
+        if part is None:
+            return None
+        return Amount(float(pauses_in(side.graph, part).sum()) / side.steps / 1e6, 1.0)
+
+    shown = amount
+
+    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
+        """All of its pauses shorter."""
+        during = side.parts[self.thing[1]]
+        return side.with_graph(without_pauses(side.graph, during, 1 - least.ms / own.ms))
+
+
+@dataclass(frozen=True)
+class BatchThing:
+    """The time from one batch of a loader's workers to the next, where the script waits for it."""
+
+    thing: Thing = (ThingKind.HOST, BATCHES)
+
+    def amount(self, side: ReplayedSide) -> Amount | None:
+        """A step; None where the script never waits for its workers."""
+        lags = side.graph.edges.lag_ns[side.graph.of_kind(Edge.BATCH)]
+        if not len(lags):
+            return None
+        return Amount(float(lags.sum()) / side.steps / 1e6, len(lags) / side.steps)
+
+    shown = amount
+
+    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
+        """Batches come faster."""
+        graph, lags = side.graph, side.graph.edges.lag_ns
+        batches = graph.of_kind(Edge.BATCH)
+        faster = np.where(batches, np.rint(lags * (least.ms / own.ms)), lags)
+        return side.with_graph(graph.with_lags(faster))
+
+
+Pair = tuple[ReplayedSide, ReplayedSide]
+
+
+def equalised(pair: Pair, thing: GraphThing) -> Pair:
+    """Both sides with no more of a thing than the side that has less of it."""
+    before, after = (thing.amount(side) for side in pair)
+    least = Amount(0.0, 0.0)
+    if before is not None and after is not None:
+        least = Amount(min(before.ms, after.ms), min(before.calls, after.calls))
+    return _lessened(pair[0], thing, before, least), _lessened(pair[1], thing, after, least)
+
+
+def _lessened(
+    side: ReplayedSide, thing: GraphThing, own: Amount | None, least: Amount
+) -> ReplayedSide:
+    if own is None or own == least or (own.ms <= 0 and own.calls <= least.calls):
+        return side
+    return thing.reduced(side, own, least)
+
+
+def all_things(pair: Pair) -> tuple[list[GraphThing], list[GraphThing]]:
+    """What either side has: work and waits, then the host's own time, which these leave."""
+    works = dict.fromkeys(thing for side in pair for thing in side.work)
+    calls = dict.fromkeys(thing for side in pair for thing in side.calls)
+    parts = dict.fromkeys(name for side in pair for name in side.parts)
+    starts = {
+        (ThingKind.CALL, name)
+        for side in pair
+        for name, role in zip(
+            side.graph.events.calls.name, side.graph.events.calls.role, strict=True
+        )
+        if role in STARTING
+    }
+    first: list[GraphThing] = [DeviceWorkThing(thing) for thing in works]
+    first += [CallThing(thing) for thing in calls if thing not in starts]
+    first += [OwnWaitThing(thing) for thing in calls if thing in starts]
+    later: list[GraphThing] = [CallThing(thing) for thing in calls if thing in starts]
+    later += [HostWorkThing((ThingKind.HOST, name)) for name in parts]
+    return first, [*later, BatchThing()]
+
+
+def _dropped(chosen: Chosen, kept: float) -> Chosen:
+    """Of those chosen, all but so large a share, evenly among them."""
+    places = np.flatnonzero(chosen)
+    count = np.arange(len(places) + 1) * min(kept, 1.0) + 1e-9
+    dropped = np.zeros(len(chosen), dtype=bool)
+    dropped[places[np.diff(np.floor(count)) == 0]] = True
+    return dropped
+
+
+def _usual_pause(graph: StepGraph) -> float:
+    """The median of the host's pauses before launches, in nanoseconds, as recorded."""
+    launches = graph.events.calls.role == Role.LAUNCH
+    pauses = graph.of_kind(Edge.PAUSE) & at_places(launches, graph.call_of(graph.edges.target))
+    lags = graph.edges.lag_ns[pauses]
+    return float(np.median(lags)) if len(lags) else 0.0
