@@ -35,6 +35,26 @@ class Amount:
 
 
 @dataclass(frozen=True)
+class Grouped:
+    """Events by thing: the number of each thing, and that of each event."""
+
+    things: Mapping[Thing, int]
+    numbers: NDArray[np.intp]
+
+    def of(self, thing: Thing) -> Chosen | None:
+        """For each event whether it is of this thing; None if none is."""
+        number = self.things.get(thing)
+        return None if number is None else self.numbers == number
+
+
+def grouped(things: Sequence[Thing]) -> Grouped:
+    """Events whose things these are."""
+    kinds = {thing: number for number, thing in enumerate(dict.fromkeys(things))}
+    numbers = np.fromiter((kinds[thing] for thing in things), np.intp, len(things))
+    return Grouped(kinds, numbers)
+
+
+@dataclass(frozen=True)
 class ReplayedSide:
     """One profile's graph. `parts`: when the host is in each part of the step, by name.
 
@@ -43,8 +63,8 @@ class ReplayedSide:
 
     graph: StepGraph
     parts: Mapping[str, Intervals]
-    work: Mapping[Thing, Chosen]
-    calls: Mapping[Thing, Chosen]
+    work: Grouped
+    calls: Grouped
 
     @property
     def steps(self) -> int:
@@ -61,13 +81,7 @@ def replayed_side(graph: StepGraph, parts: Mapping[str, Intervals]) -> ReplayedS
     names: dict[str, str] = {}
     work = [thing_of(each, names) for each in graph.events.work.records]
     calls = [(ThingKind.CALL, name) for name in graph.events.calls.name]
-    return ReplayedSide(graph, parts, _places(work), _places(calls))
-
-
-def _places(things: Sequence[Thing]) -> dict[Thing, Chosen]:
-    kinds = {thing: number for number, thing in enumerate(dict.fromkeys(things))}
-    numbers = np.fromiter((kinds[thing] for thing in things), np.intp, len(things))
-    return {thing: numbers == number for thing, number in kinds.items()}
+    return ReplayedSide(graph, parts, grouped(work), grouped(calls))
 
 
 class GraphThing(Protocol):
@@ -95,7 +109,7 @@ class DeviceWorkThing:
 
     def amount(self, side: ReplayedSide) -> Amount | None:
         """As recorded: nothing else changes it."""
-        chosen, work = side.work.get(self.thing), side.graph.events.work
+        chosen, work = side.work.of(self.thing), side.graph.events.work
         if chosen is None:
             return None
         ran = float((work.end - work.begin)[chosen].sum())
@@ -106,10 +120,11 @@ class DeviceWorkThing:
     def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
         """Fewer launches, with what the host does for each, and shorter runs of those left."""
         graph, work = side.graph, side.graph.events.work
-        chosen = side.work[self.thing]
+        chosen = side.work.of(self.thing)
+        assert chosen is not None
         gone = _dropped(chosen, least.calls / own.calls)
         left_ms = float((work.end - work.begin)[chosen & ~gone].sum()) / side.steps / 1e6
-        shorter = least.ms / left_ms if left_ms > 0 else 0.0
+        shorter = _ratio(least.ms, left_ms)
         target = graph.edges.target
         at, lags = graph.work_of(target), graph.edges.lag_ns.astype(float)
         lags[graph.of_kind(Edge.RUN) & at_places(chosen & ~gone, at)] *= shorter
@@ -135,7 +150,7 @@ class CallThing:
 
     def amount(self, side: ReplayedSide) -> Amount | None:
         """Their own time as the graph has it now, without waits."""
-        chosen = side.calls.get(self.thing)
+        chosen = side.calls.of(self.thing)
         if chosen is None:
             return None
         costs = side.graph.edges.lag_ns[self._costs(side, chosen)]
@@ -143,7 +158,7 @@ class CallThing:
 
     def shown(self, side: ReplayedSide) -> Amount | None:
         """Their time with their waits."""
-        chosen, calls = side.calls.get(self.thing), side.graph.events.calls
+        chosen, calls = side.calls.of(self.thing), side.graph.events.calls
         if chosen is None:
             return None
         took = float((calls.end - calls.begin)[chosen].sum())
@@ -151,7 +166,8 @@ class CallThing:
 
     def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
         """Fewer calls and their waits; of calls that start work, only less of their own time."""
-        chosen, graph = side.calls[self.thing], side.graph
+        chosen, graph = side.calls.of(self.thing), side.graph
+        assert chosen is not None
         starts = np.isin(graph.events.calls.role, STARTING)
         gone = _dropped(chosen & ~starts, least.calls / own.calls)
         lags = graph.edges.lag_ns.astype(float)
@@ -200,7 +216,7 @@ class OwnWaitThing:
         graph = side.graph
         waiting = np.zeros(len(graph.events.calls), dtype=bool)
         waiting[graph.call_of(graph.edges.target[graph.of_kind(Edge.WAIT)])] = True
-        chosen = side.calls.get(self.call)
+        chosen = side.calls.of(self.call)
         return waiting & chosen if chosen is not None else np.zeros_like(waiting)
 
 
@@ -222,7 +238,7 @@ class HostWorkThing:
     def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
         """All of its pauses shorter."""
         during = side.parts[self.thing[1]]
-        return side.with_graph(without_pauses(side.graph, during, 1 - least.ms / own.ms))
+        return side.with_graph(without_pauses(side.graph, during, 1 - _ratio(least.ms, own.ms)))
 
 
 @dataclass(frozen=True)
@@ -244,7 +260,7 @@ class BatchThing:
         """Batches come faster."""
         graph, lags = side.graph, side.graph.edges.lag_ns
         batches = graph.of_kind(Edge.BATCH)
-        faster = np.where(batches, np.rint(lags * (least.ms / own.ms)), lags)
+        faster = np.where(batches, np.rint(lags * _ratio(least.ms, own.ms)), lags)
         return side.with_graph(graph.with_lags(faster))
 
 
@@ -270,8 +286,8 @@ def _lessened(
 
 def all_things(pair: Pair) -> tuple[list[GraphThing], list[GraphThing]]:
     """What either side has: work and waits, then the host's own time, which these leave."""
-    works = dict.fromkeys(thing for side in pair for thing in side.work)
-    calls = dict.fromkeys(thing for side in pair for thing in side.calls)
+    works = dict.fromkeys(thing for side in pair for thing in side.work.things)
+    calls = dict.fromkeys(thing for side in pair for thing in side.calls.things)
     parts = dict.fromkeys(name for side in pair for name in side.parts)
     starts = {
         (ThingKind.CALL, name)
@@ -287,6 +303,10 @@ def all_things(pair: Pair) -> tuple[list[GraphThing], list[GraphThing]]:
     later: list[GraphThing] = [CallThing(thing) for thing in calls if thing in starts]
     later += [HostWorkThing((ThingKind.HOST, name)) for name in parts]
     return first, [*later, BatchThing()]
+
+
+def _ratio(least: float, own: float) -> float:
+    return least / own if own > 0 else 1.0
 
 
 def _dropped(chosen: Chosen, kept: float) -> Chosen:
