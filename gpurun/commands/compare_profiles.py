@@ -18,7 +18,8 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.run_summary import read_records
 from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import ProfileComparison
-from gpurun.replay.compared_profiles import ProfiledSide, compared_profiles
+from gpurun.replay.compared_profiles import compared_profiles
+from gpurun.replay.profiled_side import ProfiledSide
 from gpurun.replay.replay_check import StepTimes
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.page.page_blocks import Section

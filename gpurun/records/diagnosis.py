@@ -71,7 +71,8 @@ class ThingKind(enum.Enum):
 
     `CALL`: of the CUDA runtime. `HOST`: the host's own work between calls, by the part of the step.
     `IDLE`: idle time of the device, by cause. `PART`: a part of the step on the host's clock.
-    `OTHERS`: all smaller changes together.
+    `FUNCTION`: of Python, in its own lines, by samples of the training's thread. `OTHERS`: all
+    smaller changes together.
     """
 
     KERNEL = "kernel"
@@ -80,6 +81,7 @@ class ThingKind(enum.Enum):
     HOST = "host"
     IDLE = "idle"
     OPERATOR = "operator"
+    FUNCTION = "function"
     PART = "part"
     OTHERS = "others"
 

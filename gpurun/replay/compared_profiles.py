@@ -21,38 +21,19 @@ from gpurun.records.diagnosis import (
     ProfileComparison,
 )
 from gpurun.records.finding import Finding
-from gpurun.records.profile_figures import ProfileFigures
-from gpurun.records.result import RunResult
 from gpurun.replay.compared_names import renamed
+from gpurun.replay.profiled_side import ProfiledSide
 from gpurun.replay.replay_check import StepTimes, checked_replay
 from gpurun.replay.replayed_changes import replayed_changes
 from gpurun.replay.replayed_steps import median_step_ms, step_ends
-from gpurun.replay.spent_time import device_changes, idle_changes, operator_changes, split_changes
+from gpurun.replay.spent_time import (
+    device_changes,
+    function_changes,
+    idle_changes,
+    operator_changes,
+    split_changes,
+)
 from gpurun.replay.step_graph import StepGraph
-from gpurun.timeline.model import Timeline
-
-
-@dataclass(frozen=True)
-class ProfiledSide:
-    """One of the profiles. `timeline` and `figures`: of one rank, of its steady steps.
-
-    `times`: where steps that were not profiled are known. `workers`: batches come from worker
-    processes. `findings`: the causes that the profile shows. `notes`: what could not be seen.
-    """
-
-    subject: str
-    timeline: Timeline | None = None
-    figures: ProfileFigures | None = None
-    times: StepTimes | None = None
-    workers: bool = False
-    result: RunResult | None = None
-    findings: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    @property
-    def step_ms(self) -> float | None:
-        """The mean profiled step; None where no steps are marked."""
-        return None if self.figures is None else self.figures.step_ms
 
 
 @dataclass(frozen=True)
@@ -72,8 +53,9 @@ def compared_profiles(before: ProfiledSide, after: ProfiledSide) -> ProfileCompa
     found = _by_timelines(before, after) or _by_split(before, after) or _by_operators(before, after)
     if found is None:
         return None
+    changes = (*found.changes, *function_changes(before, after))
     difference = found.steps_ms[1] - found.steps_ms[0]
-    explained = sum(change.explained_ms or 0.0 for change in found.changes)
+    explained = sum(change.explained_ms or 0.0 for change in changes)
     matched, other_names = renamed(_signatures(before), _signatures(after))
     return ProfileComparison(
         before=_record(before, found.steps_ms[0]),
@@ -83,7 +65,7 @@ def compared_profiles(before: ProfiledSide, after: ProfiledSide) -> ProfileCompa
         measured=found.measured,
         why_no_replay=found.why_no_replay,
         replay_error_ms=found.replay_error_ms,
-        changes=_ranked(found.changes, difference, found.replay_error_ms or 0.0),
+        changes=_ranked(changes, difference, found.replay_error_ms or 0.0),
         explained_ms=explained,
         not_explained_ms=difference - explained,
         kernels_matched=matched,

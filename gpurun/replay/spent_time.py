@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +18,7 @@ from gpurun.records.diagnosis import ProfileChange, ThingKind
 from gpurun.records.profile_figures import ProfileFigures
 from gpurun.records.result import StepSplit
 from gpurun.replay.compared_names import Thing, how_changed, thing_of
+from gpurun.replay.profiled_side import ProfiledSide
 from gpurun.timeline.device_work import (
     begins,
     busiest_device,
@@ -162,6 +164,34 @@ def operator_changes(
         one, other = (side.get(name) for side in sides)
         more = (other or (0.0, 0.0))[0] - (one or (0.0, 0.0))[0]
         yield _change(ThingKind.OPERATOR, name, one, other, more if explaining else None)
+
+
+def function_changes(before: ProfiledSide, after: ProfiledSide) -> Iterator[ProfileChange]:
+    """Python's functions, found again by file and name: lines move between commits.
+
+    One without a sample took no time that samples could see.
+    """
+    sides = [_functions(side) for side in (before, after)]
+    if not all(sides):
+        return
+    for key in dict.fromkeys([*sides[0], *sides[1]]):
+        (one, earlier), (other, later) = (side.get(key, (0.0, 0)) for side in sides)
+        name = f"{key[1]} ({key[0]}:{later or earlier})"
+        yield _change(ThingKind.FUNCTION, name, (one, None), (other, None), None)
+
+
+def _functions(side: ProfiledSide) -> Mapping[tuple[str, str], tuple[float, int]]:
+    """Milliseconds a step in each function's own lines, and the line with most of it."""
+    timeline, step = side.timeline, side.step_ms
+    seconds = None if timeline is None else timeline.host_sampled_seconds
+    if timeline is None or not seconds or step is None:
+        return {}
+    found: dict[tuple[str, str], tuple[float, int]] = {}
+    for each in sorted(timeline.host_functions or (), key=lambda each: each.self_seconds):
+        key = PurePath(each.file).name, each.function
+        spent = found.get(key, (0.0, 0))[0] + each.self_seconds / seconds * step
+        found[key] = spent, each.line
+    return {key: told for key, told in found.items() if told[0] > 0}
 
 
 def split_changes(before: StepSplit, after: StepSplit) -> Iterator[ProfileChange]:

@@ -16,8 +16,10 @@ from gpurun.records.diagnosis import (
     ProfileComparison,
     ThingKind,
 )
+from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.compared_names import kernel_name
-from gpurun.replay.compared_profiles import ProfiledSide, compared_profiles
+from gpurun.replay.compared_profiles import compared_profiles
+from gpurun.replay.profiled_side import ProfiledSide
 from gpurun.replay.replay_check import StepTimes
 from gpurun.replay.replayed_changes import SMALLER
 from gpurun.timeline import from_nsys
@@ -205,6 +207,21 @@ def test_a_recording_of_the_cpu_is_compared_by_its_operators() -> None:
     told = {each.name: each.explained_ms for each in found.changes}
     assert told == {"aten::mm": pytest.approx(0.1), "aten::cat": pytest.approx(-0.02)}
     assert found.not_explained_ms == pytest.approx(0)
+
+
+def test_functions_are_found_again_on_another_line_and_explain_nothing_by_themselves() -> None:
+    def sampled(line: int, seconds: float) -> ProfiledSide:
+        function = FunctionSamples("/a/train.py", line, "log", None, True, seconds, seconds, None)
+        return side(
+            replace(made(("conv", 100)), host_functions=(function,), host_sampled_seconds=1.0)
+        )
+
+    found = compared(sampled(10, 0.2), sampled(17, 0.5))
+    logging = change(found, ThingKind.FUNCTION, "log (train.py:17)")
+    step_ms = sampled(10, 0.2).step_ms or 0
+    assert logging.before_ms == pytest.approx(0.2 * step_ms)
+    assert logging.after_ms == pytest.approx(0.5 * step_ms)
+    assert logging.explained_ms is None
 
 
 def test_profiles_without_steps_are_not_compared() -> None:

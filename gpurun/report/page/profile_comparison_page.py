@@ -30,7 +30,7 @@ _OF_CAUSES = {
     ChangeKind.SLOWER: "Worse",
     ChangeKind.FASTER: "Better",
 }
-_TIMES = (ThingKind.HOST, ThingKind.IDLE, ThingKind.PART)
+_TIMES = (ThingKind.HOST, ThingKind.IDLE, ThingKind.PART, ThingKind.FUNCTION)
 _OF_TIME = {ChangeKind.SLOWER.value: "longer", ChangeKind.FASTER.value: "shorter"}
 """The words for a stretch of time, which does nothing faster or slower."""
 _GROUNDS = {
