@@ -42,8 +42,7 @@ def changed_section(before: Path, after: Path) -> Section:
 
 def compared(before: Path, after: Path) -> ProfileComparison:
     """Two run folders or recordings compared. `GpurunError` where they cannot be."""
-    with limited([before, after]):
-        return _compared(_side(before), _side(after))
+    return _compared(*_sides(before, after))
 
 
 def compare_and_report(before: Path, after: Path, options: DiagnoseOptions) -> bool:
@@ -54,13 +53,12 @@ def compare_and_report(before: Path, after: Path, options: DiagnoseOptions) -> b
     """
     if is_counters(before) or is_counters(after):
         return False
-    with limited([before, after]):
-        sides = _side(before), _side(after)
-        ranks = [None if side.timeline is None else side.timeline.rank for side in sides]
-        if not before.is_dir() and not after.is_dir() and None not in ranks:
-            if ranks[0] != ranks[1]:
-                return False
-        found = _compared(*sides)
+    sides = _sides(before, after)
+    ranks = [None if side.timeline is None else side.timeline.rank for side in sides]
+    recordings = not before.is_dir() and not after.is_dir()
+    if recordings and None not in ranks and ranks[0] != ranks[1]:
+        return False
+    found = _compared(*sides)
     page = comparison_page(found, options.all)
     if not options.quiet:
         print_page(page)
@@ -108,6 +106,11 @@ def _why_not(before: ProfiledSide, after: ProfiledSide) -> str:
             if not side.timeline.kernels and not side.timeline.operators:
                 return f"{side.subject} is empty: it holds neither kernels nor operators"
     return f"{before.subject} and {after.subject} measured nothing in common"
+
+
+def _sides(before: Path, after: Path) -> tuple[ProfiledSide, ProfiledSide]:
+    with limited([before, after]):
+        return _side(before), _side(after)
 
 
 def _side(path: Path) -> ProfiledSide:

@@ -119,27 +119,7 @@ class DeviceWorkThing:
 
     def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
         """Fewer launches, with what the host does for each, and shorter runs of those left."""
-        graph, work = side.graph, side.graph.events.work
-        chosen = side.work.of(self.thing)
-        assert chosen is not None
-        gone = _dropped(chosen, least.calls / own.calls)
-        left_ms = float((work.end - work.begin)[chosen & ~gone].sum()) / side.steps / 1e6
-        shorter = _ratio(least.ms, left_ms)
-        target = graph.edges.target
-        at, lags = graph.work_of(target), graph.edges.lag_ns.astype(float)
-        lags[graph.of_kind(Edge.RUN) & at_places(chosen & ~gone, at)] *= shorter
-        lags[graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(gone, at)] = 0
-        caller = work.call[gone & (work.call != NO_CALL)]
-        idle = np.zeros(len(graph.events.calls), dtype=bool)
-        idle[caller] = graph.events.calls.role[caller] != Role.GRAPH
-        of_gone = at_places(idle, graph.call_of(target))
-        lags[graph.of_kind(Edge.CALL) & of_gone] = 0
-        pauses = graph.of_kind(Edge.PAUSE, Edge.HANDOVER) & of_gone
-        lags[pauses] = np.maximum(lags[pauses] - _usual_pause(graph), 0)
-        changed = graph.with_lags(np.rint(lags))
-        waits = graph.of_kind(Edge.WAIT, Edge.STAGE)
-        awaited = at_places(gone, graph.work_of(graph.edges.source)) & of_gone
-        return side.with_graph(changed.without(waits & awaited))
+        return _with_less_work(side, [(self.thing, own, least)])
 
 
 @dataclass(frozen=True)
@@ -267,21 +247,73 @@ class BatchThing:
 Pair = tuple[ReplayedSide, ReplayedSide]
 
 
-def equalised(pair: Pair, thing: GraphThing) -> Pair:
-    """Both sides with no more of a thing than the side that has less of it."""
-    before, after = (thing.amount(side) for side in pair)
-    least = Amount(0.0, 0.0)
-    if before is not None and after is not None:
-        least = Amount(min(before.ms, after.ms), min(before.calls, after.calls))
-    return _lessened(pair[0], thing, before, least), _lessened(pair[1], thing, after, least)
+def equalised(pair: Pair, things: Sequence[GraphThing]) -> Pair:
+    """Both sides with no more of each thing than the side that has less of it.
+
+    All work is changed at once: there may be hundreds of kernels.
+    """
+    work = [(each, *_amounts(pair, each)) for each in things if isinstance(each, DeviceWorkThing)]
+    before, after = (
+        _with_less_work(
+            side,
+            [
+                (each.thing, amounts[place], least)
+                for each, *amounts, least in work
+                if _has_more(amounts[place], least)
+            ],
+        )
+        for place, side in enumerate(pair)
+    )
+    for thing in things:
+        if not isinstance(thing, DeviceWorkThing):
+            own, others, least = _amounts((before, after), thing)
+            before = thing.reduced(before, own, least) if _has_more(own, least) else before
+            after = thing.reduced(after, others, least) if _has_more(others, least) else after
+    return before, after
 
 
-def _lessened(
-    side: ReplayedSide, thing: GraphThing, own: Amount | None, least: Amount
+def _amounts(pair: Pair, thing: GraphThing) -> tuple[Amount, Amount, Amount]:
+    """Of both sides, and the least of both."""
+    before, after = (thing.amount(side) or Amount(0.0, 0.0) for side in pair)
+    return before, after, Amount(min(before.ms, after.ms), min(before.calls, after.calls))
+
+
+def _has_more(own: Amount, least: Amount) -> bool:
+    return own != least and (own.ms > 0 or own.calls > least.calls)
+
+
+def _with_less_work(
+    side: ReplayedSide, lesser: Sequence[tuple[Thing, Amount, Amount]]
 ) -> ReplayedSide:
-    if own is None or own == least or (own.ms <= 0 and own.calls <= least.calls):
+    """`lesser`: things of the side, each with its own amount and the one that is left."""
+    graph, work = side.graph, side.graph.events.work
+    if not lesser:
         return side
-    return thing.reduced(side, own, least)
+    gone, shorter = np.zeros(len(work), dtype=bool), np.ones(len(work))
+    for thing, own, least in lesser:
+        chosen = side.work.of(thing)
+        assert chosen is not None
+        dropped = _dropped(chosen, least.calls / own.calls)
+        left = chosen & ~dropped
+        left_ms = float((work.end - work.begin)[left].sum()) / side.steps / 1e6
+        shorter[left] = _ratio(least.ms, left_ms)
+        gone |= dropped
+    target = graph.edges.target
+    lags = graph.edges.lag_ns.astype(float)
+    runs = graph.of_kind(Edge.RUN)
+    lags[runs] *= shorter[graph.work_of(target[runs])]
+    lags[graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(gone, graph.work_of(target))] = 0
+    caller = work.call[gone & (work.call != NO_CALL)]
+    idle = np.zeros(len(graph.events.calls), dtype=bool)
+    idle[caller] = graph.events.calls.role[caller] != Role.GRAPH
+    of_gone = at_places(idle, graph.call_of(target))
+    lags[graph.of_kind(Edge.CALL) & of_gone] = 0
+    pauses = graph.of_kind(Edge.PAUSE, Edge.HANDOVER) & of_gone
+    lags[pauses] = np.maximum(lags[pauses] - _usual_pause(graph), 0)
+    changed = graph.with_lags(np.rint(lags))
+    waits = graph.of_kind(Edge.WAIT, Edge.STAGE)
+    awaited = at_places(gone, graph.work_of(graph.edges.source)) & of_gone
+    return side.with_graph(changed.without(waits & awaited))
 
 
 def all_things(pair: Pair) -> tuple[list[GraphThing], list[GraphThing]]:

@@ -19,11 +19,14 @@ from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.device_work import intervals
 from gpurun.timeline.model import MODEL_PHASES, Timeline
+from gpurun.timeline.runtime_calls import is_sync
 from gpurun.timeline.time_intervals import Intervals
 
 MOST_ALONE = 16
 """Changes that are taken out one by one, each at the cost of two to four replays; smaller ones are
 taken out together. A replay of the longest graph takes a second."""
+MOST_TOGETHER = 500
+"""Changes that are taken out at all: a file may name a kernel for each of its launches."""
 SMALLER = "smaller changes"
 BETWEEN = "between the parts of the step"
 WHOLE = "in the whole step"
@@ -38,9 +41,7 @@ class _Replayed:
 
     def without(self, things: Sequence[GraphThing]) -> _Replayed:
         """These taken out of both; a side that has no more of them is not replayed again."""
-        pair = self.pair
-        for thing in things:
-            pair = equalised(pair, thing)
+        pair = equalised(self.pair, things)
         one, other = (
             step if new.graph is old.graph else median_step_ms(new.graph)
             for new, old, step in zip(pair, self.pair, self.steps_ms, strict=True)
@@ -66,7 +67,8 @@ def replayed_changes(
     first, later = all_things(pair)
     sizes = {thing: _size(pair, thing) for thing in (*first, *later)}
     changed = [thing for thing in sizes if sizes[thing] > 0]
-    largest = sorted(changed, key=lambda thing: -sizes[thing])[:MOST_ALONE]
+    by_size = sorted(changed, key=lambda thing: (not _waits(thing), -sizes[thing]))
+    largest, smaller = by_size[:MOST_ALONE], by_size[MOST_ALONE:MOST_TOGETHER]
     whole = _Replayed(pair, (median_step_ms(before), median_step_ms(after)))
     alone = {
         thing: abs(whole.explained_ms(whole.without([thing])))
@@ -79,27 +81,29 @@ def replayed_changes(
         left = rest.without([thing])
         found.append(_change(pair, thing, rest.explained_ms(left)))
         rest = left
-    smaller = [thing for thing in changed if thing not in largest]
     if smaller:
         left = rest.without(smaller)
         found.append(
             ProfileChange(
-                ThingKind.OTHERS,
-                SMALLER,
-                ChangeKind.SEVERAL,
-                None,
-                None,
+                kind=ThingKind.OTHERS,
+                name=SMALLER,
+                change=ChangeKind.SEVERAL,
+                before_ms=None,
+                after_ms=None,
                 explained_ms=rest.explained_ms(left),
             )
         )
     return tuple(found)
 
 
+def _waits(thing: GraphThing) -> bool:
+    """It waits for the device: even a short wait lets the device run out of work."""
+    return thing.thing[0] is ThingKind.CALL and is_sync(thing.thing[1])
+
+
 def _size(pair: Pair, thing: GraphThing) -> float:
     """Milliseconds a step by which the sides differ in it; 0: they do not."""
     before, after = (thing.shown(side) or Amount(0.0, 0.0) for side in pair)
-    if before == after:
-        return 0.0
     return abs(after.ms - before.ms)
 
 
