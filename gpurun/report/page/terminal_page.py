@@ -19,7 +19,7 @@ from gpurun.report.terminal_table import print_grid
 
 def print_page(page: Page) -> None:
     """Write all of it to stderr."""
-    _write([[(page.title.removeprefix(PREFIX.strip(": ")).strip(), "bold")]])
+    write_lines([[(page.title, "bold")]])
     for part in page.parts:
         for section in part.sections:
             if section.title:
