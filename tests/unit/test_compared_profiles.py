@@ -19,6 +19,7 @@ from gpurun.records.diagnosis import (
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.compared_names import kernel_name
 from gpurun.replay.compared_profiles import compared_profiles
+from gpurun.replay.equalised_graphs import BATCHES
 from gpurun.replay.profiled_side import ProfiledSide
 from gpurun.replay.replay_check import StepTimes
 from gpurun.replay.replayed_changes import SMALLER
@@ -143,6 +144,33 @@ def test_the_parts_of_the_host_are_compared_where_both_mark_them() -> None:
     found = compared(marked(40), marked(100))
     assert found.changes[0].name == "between the parts of the step"
     assert found.changes[0].explained_share == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_a_slower_loader_explains_the_step_that_waits_for_it(workers: bool) -> None:
+    def waiting(step_us: float) -> ProfiledSide:
+        recording = Made()
+        for number in range(10):
+            at = step_us * number
+            recording.kernel((at, at + 10), (at + 12, at + 22))
+            recording.step(at, at + step_us - 5)
+        ends = [at.end_ns for at in recording.steps]
+        recording.ranges = [
+            Range(ns(step_us * n + 20), end, MAIN, "data") for n, end in enumerate(ends)
+        ]
+        return side(recording.timeline(), workers=workers)
+
+    found = compared(waiting(100), waiting(160))
+    assert found.changes[0].name == (BATCHES if workers else "data")
+    assert found.changes[0].explained_share == pytest.approx(1, abs=0.1)
+
+
+def test_more_launches_of_the_same_kernel_are_more_calls() -> None:
+    found = compared(side(made(("add", 30))), side(made(("add", 30), ("add", 30), ("add", 30))))
+    first = found.changes[0]
+    assert (first.name, first.change) == ("add", ChangeKind.MORE)
+    assert (first.before_calls, first.after_calls) == (1, 3)
+    assert first.explained_share == pytest.approx(1, abs=0.05)
 
 
 def test_a_part_that_only_one_side_marks_is_all_its_own() -> None:
@@ -290,6 +318,17 @@ def test_a_planted_fault_is_the_change_that_explains_most(
     assert (first.explained_share or 0) > least
     assert found.replay_error_ms is not None
     assert abs(found.not_explained_ms) < max(found.replay_error_ms, 0.1 * found.difference_ms)
+
+
+def test_launches_that_are_made_to_wait_explain_what_their_waits_cost(tmp_path: Path) -> None:
+    """`launch_blocking` is the clean script of `emptied_cache` under CUDA_LAUNCH_BLOCKING."""
+    found = compared(
+        recorded("emptied_cache-clean", tmp_path), recorded("launch_blocking", tmp_path)
+    )
+    waiting = [each for each in found.changes if each.name.endswith("waiting for its own work")]
+    assert found.changes[:2] == tuple(waiting)
+    assert {each.change for each in waiting} == {ChangeKind.ADDED}
+    assert sum(each.explained_share or 0 for each in waiting) == pytest.approx(1, abs=0.1)
 
 
 def test_without_its_calls_the_same_recording_is_compared_by_device_time(tmp_path: Path) -> None:
