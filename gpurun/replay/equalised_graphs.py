@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from gpurun.records.diagnosis import ThingKind
 from gpurun.replay.call_roles import Role
-from gpurun.replay.compared_names import Thing, thing_of
+from gpurun.replay.compared_names import Thing
 from gpurun.replay.graph_changes import at_places, pauses_in, without_pauses
-from gpurun.replay.step_events import NO_CALL
-from gpurun.replay.step_graph import Edge, StepGraph
-from gpurun.timeline.time_intervals import Intervals
+from gpurun.replay.replayed_side import (
+    Amount,
+    ReplayedSide,
+    dropped,
+    ratio,
+    with_less_work,
+)
+from gpurun.replay.step_graph import Edge
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,64 +29,6 @@ if TYPE_CHECKING:
 STARTING = (Role.LAUNCH, Role.GRAPH, Role.COPY)
 """Roles of calls that start work: the work's own entry says how many there are."""
 BATCHES = "batches of the loader's workers"
-
-
-@dataclass(frozen=True)
-class Amount:
-    """Of a step: milliseconds, and how often."""
-
-    ms: float
-    calls: float
-
-
-@dataclass(frozen=True)
-class Grouped:
-    """Events by thing: the number of each thing, and that of each event."""
-
-    things: Mapping[Thing, int]
-    numbers: NDArray[np.intp]
-
-    def of(self, thing: Thing) -> Chosen | None:
-        """For each event whether it is of this thing; None if none is."""
-        number = self.things.get(thing)
-        return None if number is None else self.numbers == number
-
-
-def grouped(things: Sequence[Thing]) -> Grouped:
-    """Events whose things these are."""
-    kinds = {thing: number for number, thing in enumerate(dict.fromkeys(things))}
-    numbers = np.fromiter((kinds[thing] for thing in things), np.intp, len(things))
-    return Grouped(kinds, numbers)
-
-
-@dataclass(frozen=True)
-class ReplayedSide:
-    """One profile's graph. `parts`: when the host is in each part of the step, by name.
-
-    `work`, `calls`: for each thing which of the graph's work or calls are of it.
-    """
-
-    graph: StepGraph
-    parts: Mapping[str, Intervals]
-    work: Grouped
-    calls: Grouped
-
-    @property
-    def steps(self) -> int:
-        """Steps whose events the graph holds."""
-        return len(self.graph.events.step_ends)
-
-    def with_graph(self, graph: StepGraph) -> ReplayedSide:
-        """The same with another graph of the same events."""
-        return replace(self, graph=graph)
-
-
-def replayed_side(graph: StepGraph, parts: Mapping[str, Intervals]) -> ReplayedSide:
-    """A side as it was recorded."""
-    names: dict[str, str] = {}
-    work = [thing_of(each, names) for each in graph.events.work.records]
-    calls = [(ThingKind.CALL, name) for name in graph.events.calls.name]
-    return ReplayedSide(graph, parts, grouped(work), grouped(calls))
 
 
 class GraphThing(Protocol):
@@ -119,7 +66,7 @@ class DeviceWorkThing:
 
     def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
         """Fewer launches, with what the host does for each, and shorter runs of those left."""
-        return _with_less_work(side, [(self.thing, own, least)])
+        return with_less_work(side, [(self.thing, own, least)])
 
 
 @dataclass(frozen=True)
@@ -149,7 +96,7 @@ class CallThing:
         chosen, graph = side.calls.of(self.thing), side.graph
         assert chosen is not None
         starts = np.isin(graph.events.calls.role, STARTING)
-        gone = _dropped(chosen & ~starts, least.calls / own.calls)
+        gone = dropped(chosen & ~starts, least.calls / own.calls)
         lags = graph.edges.lag_ns.astype(float)
         lags[self._costs(side, gone)] = 0
         left_ms = float(lags[self._costs(side, chosen)].sum()) / side.steps / 1e6
@@ -188,7 +135,7 @@ class OwnWaitThing:
     def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
         """Fewer of them wait."""
         graph = side.graph
-        gone = _dropped(self._waiting(side), least.calls / own.calls)
+        gone = dropped(self._waiting(side), least.calls / own.calls)
         of_gone = at_places(gone, graph.call_of(graph.edges.target))
         return side.with_graph(graph.without(graph.of_kind(Edge.WAIT) & of_gone))
 
@@ -218,7 +165,7 @@ class HostWorkThing:
     def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
         """All of its pauses shorter."""
         during = side.parts[self.thing[1]]
-        return side.with_graph(without_pauses(side.graph, during, 1 - _ratio(least.ms, own.ms)))
+        return side.with_graph(without_pauses(side.graph, during, 1 - ratio(least.ms, own.ms)))
 
 
 @dataclass(frozen=True)
@@ -240,7 +187,7 @@ class BatchThing:
         """Batches come faster."""
         graph, lags = side.graph, side.graph.edges.lag_ns
         batches = graph.of_kind(Edge.BATCH)
-        faster = np.where(batches, np.rint(lags * _ratio(least.ms, own.ms)), lags)
+        faster = np.where(batches, np.rint(lags * ratio(least.ms, own.ms)), lags)
         return side.with_graph(graph.with_lags(faster))
 
 
@@ -254,7 +201,7 @@ def equalised(pair: Pair, things: Sequence[GraphThing]) -> Pair:
     """
     work = [(each, *_amounts(pair, each)) for each in things if isinstance(each, DeviceWorkThing)]
     before, after = (
-        _with_less_work(
+        with_less_work(
             side,
             [
                 (each.thing, amounts[place], least)
@@ -282,40 +229,6 @@ def _has_more(own: Amount, least: Amount) -> bool:
     return own != least and (own.ms > 0 or own.calls > least.calls)
 
 
-def _with_less_work(
-    side: ReplayedSide, lesser: Sequence[tuple[Thing, Amount, Amount]]
-) -> ReplayedSide:
-    """`lesser`: things of the side, each with its own amount and the one that is left."""
-    graph, work = side.graph, side.graph.events.work
-    if not lesser:
-        return side
-    gone, shorter = np.zeros(len(work), dtype=bool), np.ones(len(work))
-    for thing, own, least in lesser:
-        chosen = side.work.of(thing)
-        assert chosen is not None
-        dropped = _dropped(chosen, least.calls / own.calls)
-        left = chosen & ~dropped
-        left_ms = float((work.end - work.begin)[left].sum()) / side.steps / 1e6
-        shorter[left] = _ratio(least.ms, left_ms)
-        gone |= dropped
-    target = graph.edges.target
-    lags = graph.edges.lag_ns.astype(float)
-    runs = graph.of_kind(Edge.RUN)
-    lags[runs] *= shorter[graph.work_of(target[runs])]
-    lags[graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(gone, graph.work_of(target))] = 0
-    caller = work.call[gone & (work.call != NO_CALL)]
-    idle = np.zeros(len(graph.events.calls), dtype=bool)
-    idle[caller] = graph.events.calls.role[caller] != Role.GRAPH
-    of_gone = at_places(idle, graph.call_of(target))
-    lags[graph.of_kind(Edge.CALL) & of_gone] = 0
-    pauses = graph.of_kind(Edge.PAUSE, Edge.HANDOVER) & of_gone
-    lags[pauses] = np.maximum(lags[pauses] - _usual_pause(graph), 0)
-    changed = graph.with_lags(np.rint(lags))
-    waits = graph.of_kind(Edge.WAIT, Edge.STAGE)
-    awaited = at_places(gone, graph.work_of(graph.edges.source)) & of_gone
-    return side.with_graph(changed.without(waits & awaited))
-
-
 def all_things(pair: Pair) -> tuple[list[GraphThing], list[GraphThing]]:
     """What either side has: work and waits, then the host's own time, which these leave."""
     works = dict.fromkeys(thing for side in pair for thing in side.work.things)
@@ -335,24 +248,3 @@ def all_things(pair: Pair) -> tuple[list[GraphThing], list[GraphThing]]:
     later: list[GraphThing] = [CallThing(thing) for thing in calls if thing in starts]
     later += [HostWorkThing((ThingKind.HOST, name)) for name in parts]
     return first, [*later, BatchThing()]
-
-
-def _ratio(least: float, own: float) -> float:
-    return least / own if own > 0 else 1.0
-
-
-def _dropped(chosen: Chosen, kept: float) -> Chosen:
-    """Of those chosen, all but so large a share, evenly among them."""
-    places = np.flatnonzero(chosen)
-    count = np.arange(len(places) + 1) * min(kept, 1.0) + 1e-9
-    dropped = np.zeros(len(chosen), dtype=bool)
-    dropped[places[np.diff(np.floor(count)) == 0]] = True
-    return dropped
-
-
-def _usual_pause(graph: StepGraph) -> float:
-    """The median of the host's pauses before launches, in nanoseconds, as recorded."""
-    launches = graph.events.calls.role == Role.LAUNCH
-    pauses = graph.of_kind(Edge.PAUSE) & at_places(launches, graph.call_of(graph.edges.target))
-    lags = graph.edges.lag_ns[pauses]
-    return float(np.median(lags)) if len(lags) else 0.0

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from gpurun.records.diagnosis import ChangeKind, ProfileChange, ThingKind
 from gpurun.replay.compared_names import how_changed
 from gpurun.replay.equalised_graphs import (
-    Amount,
     GraphThing,
     Pair,
     all_things,
     equalised,
-    replayed_side,
 )
+from gpurun.replay.replayed_side import Amount, replayed_side
 from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.device_work import intervals
