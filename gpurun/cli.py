@@ -28,6 +28,7 @@ usage: gpurun [flags] script.py [script's arguments]     run it, and record the 
        gpurun bench --compare main [script.py ...]       is this commit slower? (bench --help)
        gpurun profile [flags] script.py ...              why it is not faster (profile --help)
        gpurun diagnose FOLDER|TRACE                      why a recorded run is not faster
+       gpurun diagnose BEFORE AFTER                      what made its step slower
        gpurun report [RUN...]                            a page about a run, or runs side by side
        gpurun monitor                                    GPUs and trainings under gpurun, live
        gpurun blame script.py ...                which stored setting makes it go wrong

@@ -34,7 +34,12 @@ from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.bench.selftest import SELFTEST_SCHEMA, Selftest
 from gpurun.records.blame_report import BLAME_SCHEMA, BlameReport
 from gpurun.records.codec import to_json
-from gpurun.records.diagnosis import DIAGNOSIS_SCHEMA, DiagnosisReport
+from gpurun.records.diagnosis import (
+    DIAGNOSIS_SCHEMA,
+    PROFILE_COMPARISON_SCHEMA,
+    DiagnosisReport,
+    ProfileComparison,
+)
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
 from gpurun.records.monitor import MONITOR_SCHEMA, MonitorReport
 from gpurun.records.result import RESULT_SCHEMA, RunResult
@@ -52,6 +57,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     SETTINGS_SCHEMA: SavedSettings,
     DOCTOR_SCHEMA: DoctorReport,
     DIAGNOSIS_SCHEMA: DiagnosisReport,
+    PROFILE_COMPARISON_SCHEMA: ProfileComparison,
     MONITOR_SCHEMA: MonitorReport,
     BLAME_SCHEMA: BlameReport,
     BENCHMARK_SCHEMA: BenchmarkRecord,

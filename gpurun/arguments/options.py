@@ -165,7 +165,8 @@ class DoctorOptions:
 
 @record
 class DiagnoseOptions:
-    """The flags of `gpurun diagnose`. `paths`: a run folder, or recordings of one training."""
+    """The flags of `gpurun diagnose`. `paths`: a run folder, recordings of one training, or
+    two of these that are compared."""
 
     paths: tuple[str, ...] = ()
     json: str | None = None

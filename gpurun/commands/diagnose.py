@@ -12,6 +12,7 @@ from gpurun.arguments.subcommand_flags import parse_diagnose
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, emit_text
 from gpurun.diagnoses.diagnosis_report import diagnosis_report
+from gpurun.diagnoses.evidence import Evidence
 from gpurun.diagnoses.run_evidence import RESULT_FILE, evidence_of_run, evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
@@ -31,6 +32,7 @@ from gpurun.timeline.recordings import KINDS, read_recordings
 
 HELP = """\
 usage: gpurun diagnose [flags] FOLDER | RECORDING...     why is it not faster?
+       gpurun diagnose [flags] BEFORE AFTER              what made its step slower, or faster?
 
 FOLDER is the folder of a run below .gpurun/runs, or its name: of a plain run, of
 `gpurun profile`, of --optimize (its launch with the settings that were kept) or of --scale
@@ -39,7 +41,11 @@ torch.profiler (.json, .json.gz), a report of Nsight Systems (.nsys-rep, or its 
 or of Nsight Compute (.ncu-rep, or its raw or details page as .csv).
 Several recordings must be of one training: one for each rank, or timeline and kernels.
 
-  --all            show all findings (default: the five most severe)
+BEFORE and AFTER are two such folders or recordings, which are compared: the kernels, copies, calls
+and causes that were added, lost or became slower, each with what it explains of the difference in
+step time. Two recordings that name different ranks are of one training.
+
+  --all            show all findings (default: the five most severe), or all changes
   --json FILE      write figures and findings as JSON (- for stdout)
   --markdown FILE  write the report as Markdown
   --quiet          print nothing but errors and the closing verdict line
@@ -54,6 +60,11 @@ def diagnose(argv: list[str]) -> int:
     check_outputs(json=options.json, markdown=options.markdown)
     home = existing_home(Path.cwd(), load_config(Path.cwd()).run.out)
     paths = [named_run(home, path) or Path(path) for path in options.paths]
+    if len(paths) == 2:
+        from gpurun.commands.compare_profiles import compare_and_report
+
+        if compare_and_report(paths[0], paths[1], options):
+            return int(ExitCode.OK)
     report = examine(paths)
     write_report(report, options, needed=True)
     print_verdict(
@@ -86,13 +97,18 @@ def _examined(paths: list[Path]) -> DiagnosisReport:
         return diagnosis_report(evidence, subject, timelines=timelines)
     if len(paths) > 1:
         raise GpurunError(f"{folder} is a folder beside other paths", "name one folder alone")
-    if any(folder.glob("events-*.jsonl")) or (folder / RESULT_FILE).exists():
-        return diagnose_run(folder, read_records(folder))
-    from gpurun.commands.launch_within import launch_within
-
-    launch, notes = launch_within(folder, diagnose_run)
+    launch, notes = launch_of(folder)
     report = diagnose_run(launch, read_records(launch))
     return replace(report, notes=(*notes, *report.notes))
+
+
+def launch_of(folder: Path) -> tuple[Path, tuple[str, ...]]:
+    """The launch that a run folder stands for, and notes that say which, if there are several."""
+    if any(folder.glob("events-*.jsonl")) or (folder / RESULT_FILE).exists():
+        return folder, ()
+    from gpurun.commands.launch_within import launch_within
+
+    return launch_within(folder, diagnose_run)
 
 
 def diagnose_run(folder: Path, records: RunRecords) -> DiagnosisReport:
@@ -100,25 +116,36 @@ def diagnose_run(folder: Path, records: RunRecords) -> DiagnosisReport:
 
     `records`: those of the folder. `GpurunError` if no process recorded anything.
     """
-    thresholds = Thresholds(load_config(Path.cwd()).diagnose)
-    profiles = recorded_profiles(folder, records.run)
-    timelines = [profile.timeline for profile in profiles]
+    evidence, profiles = evidence_of_launch(folder, records)
     overheads = [p.overhead_percent for p in profiles if p.overhead_percent is not None]
     failures = dict.fromkeys(failure for profile in profiles for failure in profile.failures)
-    slower = max(0.0, max(overheads, default=0.0)) / 100
-    evidence = evidence_of_run(folder, thresholds, timelines, records)
     return diagnosis_report(
-        replace(evidence, profiling_share=slower / (1 + slower)),
+        evidence,
         str(folder),
         overhead_percent=max(overheads, default=None),
         failed_sources=tuple(failures),
         notes=(*_window_notes(folder, profiles), *records.notes),
-        timelines=timelines,
-        step_times=_step_times(profiles, evidence.rank),
+        timelines=[profile.timeline for profile in profiles],
+        step_times=step_times(profiles, evidence.rank),
     )
 
 
-def _step_times(profiles: Sequence[RecordedProfile], rank: int | None) -> StepTimes | None:
+def evidence_of_launch(
+    folder: Path, records: RunRecords
+) -> tuple[Evidence, tuple[RecordedProfile, ...]]:
+    """The evidence of a run, and the recordings of each rank if it was profiled.
+
+    `records`: those of the folder. `GpurunError` if no process recorded anything.
+    """
+    thresholds = Thresholds(load_config(Path.cwd()).diagnose)
+    profiles = recorded_profiles(folder, records.run)
+    timelines = [profile.timeline for profile in profiles]
+    evidence = evidence_of_run(folder, thresholds, timelines, records)
+    slower = max([0.0, *(profile.overhead_percent or 0.0 for profile in profiles)]) / 100
+    return replace(evidence, profiling_share=slower / (1 + slower)), profiles
+
+
+def step_times(profiles: Sequence[RecordedProfile], rank: int | None) -> StepTimes | None:
     """The median steps of a rank, inside and outside of its window."""
     pace = next((profile.pace for profile in profiles if profile.rank == rank), None)
     return None if pace is None else StepTimes(pace.profiled_ms, pace.plain_ms)

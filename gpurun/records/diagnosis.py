@@ -1,13 +1,16 @@
-"""The document of `gpurun profile --json` and `gpurun diagnose --json`: figures and findings."""
+"""The documents of `gpurun profile` and `gpurun diagnose`: one profile, or two compared."""
 
 from __future__ import annotations
 
-from gpurun.records.finding import Finding
+import enum
+
+from gpurun.records.finding import Finding, FindingType
 from gpurun.records.profile_figures import ProfileFigures, ReplayFigures, WhatIf
 from gpurun.records.record import record
 from gpurun.records.result import RunResult
 
 DIAGNOSIS_SCHEMA = "gpurun/diagnosis@1"
+PROFILE_COMPARISON_SCHEMA = "gpurun/profile_comparison@1"
 
 
 @record
@@ -46,3 +49,137 @@ class DiagnosisReport:
     replay: ReplayFigures | None = None
     what_if: tuple[WhatIf, ...] = ()
     schema: str = DIAGNOSIS_SCHEMA
+
+
+class ComparisonBasis(enum.Enum):
+    """The ground on which changes explain the difference in step time.
+
+    `REPLAY`: both profiles' graphs match their steps, and each change was taken out of them.
+    `DEVICE_TIME`: the time in which the device was busy with each thing, or idle for each cause.
+    `STEP_SPLIT`: the parts of the mean step on the host's clock. `OPERATORS`: own time of torch's
+    operators on the host.
+    """
+
+    REPLAY = "replay"
+    DEVICE_TIME = "device_time"
+    STEP_SPLIT = "step_split"
+    OPERATORS = "operators"
+
+
+class ThingKind(enum.Enum):
+    """The kinds of things that change between two profiles.
+
+    `CALL`: of the CUDA runtime. `HOST`: the host's own work between calls, by the part of the step.
+    `IDLE`: idle time of the device, by cause. `PART`: a part of the step on the host's clock.
+    `FUNCTION`: of Python, in its own lines, by samples of the training's thread. `OTHERS`: all
+    smaller changes together.
+    """
+
+    KERNEL = "kernel"
+    COPY = "copy"
+    CALL = "call"
+    HOST = "host"
+    IDLE = "idle"
+    OPERATOR = "operator"
+    FUNCTION = "function"
+    PART = "part"
+    OTHERS = "others"
+
+
+class ChangeKind(enum.Enum):
+    """How a thing changed. `MORE` and `FEWER`: calls a step, rather than the time of each."""
+
+    ADDED = "added"
+    LOST = "lost"
+    MORE = "more calls"
+    FEWER = "fewer calls"
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"
+    SEVERAL = "several"
+
+
+@record
+class ProfileChange:
+    """One thing in both profiles. Times are milliseconds a step, calls are those of a step.
+
+    The time of kernels, copies and idle causes is the device's, that of all others the host's; a
+    call's includes its waits. `explained_ms`: of the difference in step time, positive where the
+    step became longer; None where other changes hold it already. `explained_share`: the same as a
+    fraction of the difference; None too where the steps do not differ measurably.
+    """
+
+    kind: ThingKind
+    name: str
+    change: ChangeKind
+    before_ms: float | None
+    after_ms: float | None
+    before_calls: float | None = None
+    after_calls: float | None = None
+    explained_ms: float | None = None
+    explained_share: float | None = None
+
+
+@record
+class KernelMatch:
+    """Kernels taken for the same one although their signatures differ, by their short name."""
+
+    name: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+@record
+class CauseChange:
+    """A finding that one profile lacks, or whose level differs. `change`: of its severity."""
+
+    type: FindingType
+    change: ChangeKind
+    before: Finding | None
+    after: Finding | None
+
+
+@record
+class ComparedProfile:
+    """One of the two profiles.
+
+    `step_ms`: the step that is compared. `steps`: profiled ones, None without a timeline. `rank`:
+    the one that was looked at. `idle_share`: of the profiled time, in which the device idled.
+    """
+
+    subject: str
+    step_ms: float
+    steps: int | None
+    rank: int | None
+    samples_per_step: float | None
+    idle_share: float | None
+
+
+@record
+class ProfileComparison:
+    """Two profiles compared, the earlier one first.
+
+    `difference_ms`: by how much the step became longer; negative: shorter. `changes`: those that
+    explain most of it first, then those that explain none by themselves; the `explained_ms` of all
+    and `not_explained_ms` add up to the difference. `measured`: the steps that are compared, in
+    words. `why_no_replay`: None if the basis is the replay. `replay_error_ms`: by how much both
+    replayed steps together are off, None without a replay. `kernels_matched`: kinds of kernels that
+    both have; `renamed_kernels`: those among them whose signatures differ. `causes`: findings that
+    came, went or changed their level.
+    """
+
+    before: ComparedProfile
+    after: ComparedProfile
+    difference_ms: float
+    basis: ComparisonBasis
+    measured: str
+    why_no_replay: str | None
+    replay_error_ms: float | None
+    changes: tuple[ProfileChange, ...]
+    explained_ms: float
+    not_explained_ms: float
+    kernels_matched: int | None = None
+    renamed_kernels: tuple[KernelMatch, ...] = ()
+    causes: tuple[CauseChange, ...] = ()
+    notes: tuple[str, ...] = ()
+    schema: str = PROFILE_COMPARISON_SCHEMA

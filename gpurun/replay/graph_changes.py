@@ -119,10 +119,12 @@ def without_work(graph: StepGraph, of: Callable[[Kernel | Copy], bool]) -> StepG
     gone = work.where(of)
     calls = np.zeros(len(graph.events.calls), dtype=bool)
     calls[work.call[gone & (work.call != NO_CALL)]] = True
-    on_host = graph.of_kind(Edge.CALL, Edge.PAUSE, Edge.HANDOVER) & _at(
+    on_host = graph.of_kind(Edge.CALL, Edge.PAUSE, Edge.HANDOVER) & at_places(
         calls, graph.call_of(graph.edges.target)
     )
-    on_device = graph.of_kind(Edge.RUN, Edge.STREAM) & _at(gone, graph.work_of(graph.edges.target))
+    on_device = graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(
+        gone, graph.work_of(graph.edges.target)
+    )
     return _scaled(graph, on_host | on_device, 0.0)
 
 
@@ -139,10 +141,10 @@ def with_copies_ahead(graph: StepGraph) -> StepGraph:
     places = np.flatnonzero(copies)
     edges, job = graph.edges, 1 + 2 * (calls + np.arange(len(work)))
     staged = graph.of_kind(Edge.STAGE)
-    own = _at(copies, graph.work_of(edges.target)) & graph.of_kind(Edge.STREAM)
-    own_after = _at(copies, graph.work_of(edges.source)) & graph.of_kind(Edge.STREAM)
+    own = at_places(copies, graph.work_of(edges.target)) & graph.of_kind(Edge.STREAM)
+    own_after = at_places(copies, graph.work_of(edges.source)) & graph.of_kind(Edge.STREAM)
     lags = edges.lag_ns.copy()
-    runs = np.flatnonzero(graph.of_kind(Edge.RUN) & _at(copies, graph.work_of(edges.target)))
+    runs = np.flatnonzero(graph.of_kind(Edge.RUN) & at_places(copies, graph.work_of(edges.target)))
     lags[runs] = np.minimum(lags[runs], _pinned_ns(graph)[graph.work_of(edges.target[runs])])
     cheap = graph.of_kind(Edge.CALL) & np.isin(
         graph.call_of(edges.target), graph.events.work.call[places]
@@ -201,14 +203,14 @@ def _scaled(graph: StepGraph, edges: NDArray[np.bool_], factor: float) -> StepGr
 
 def _target_calls(graph: StepGraph, roles: Sequence[Role]) -> NDArray[np.bool_]:
     chosen = np.isin(graph.events.calls.role, roles)
-    return _at(chosen, graph.call_of(graph.edges.target))
+    return at_places(chosen, graph.call_of(graph.edges.target))
 
 
 def _target_work(graph: StepGraph, of: Callable[[Kernel | Copy], bool]) -> NDArray[np.bool_]:
-    return _at(graph.events.work.where(of), graph.work_of(graph.edges.target))
+    return at_places(graph.events.work.where(of), graph.work_of(graph.edges.target))
 
 
-def _at(chosen: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.bool_]:
+def at_places(chosen: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.bool_]:
     """Whether each place is one of those chosen; places outside are none."""
     inside = (places >= 0) & (places < len(chosen))
     return inside & chosen[np.where(inside, places, 0)]

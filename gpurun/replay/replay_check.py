@@ -53,26 +53,37 @@ def replayed_timeline(
     *,
     workers: bool = False,
 ) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
-    """The replay of a rank's steps as they are and with changes.
+    """The replay of a rank's steps as they are and with changes; arguments as `checked_replay`."""
+    figures, plain = checked_replay(timeline, times, others, workers=workers)
+    changes = () if plain is None else what_ifs(plain, steady(timeline))
+    if figures.mismatch is not None:
+        changes = tuple(WhatIf(each.change, each.step_ms, None) for each in changes)
+    return figures, changes
+
+
+def checked_replay(
+    timeline: Timeline,
+    times: StepTimes | None = None,
+    others: Sequence[Timeline] = (),
+    *,
+    workers: bool = False,
+) -> tuple[ReplayFigures, StepGraph | None]:
+    """The graph of a rank's steps without the cost of recording, and how well it matches them.
 
     `times`: where steps that were not profiled are known. `others`: the timelines of other ranks.
-    `workers`: batches come from worker processes.
+    `workers`: batches come from worker processes. None where the steps have no graph.
     """
     timeline = steady(timeline)
     plain_ms = None if times is None else times.plain_ms
     try:
         graph = with_other_ranks(step_graph(timeline), others)
     except NotReplayable as reason:
-        return ReplayFigures(plain_step_ms=plain_ms, mismatch=str(reason)), ()
+        return ReplayFigures(plain_step_ms=plain_ms, mismatch=str(reason)), None
     waits = data_ranges(timeline) if workers else None
     if waits:
         graph = with_loader_apart(graph, intervals(waits))
     cost, plain = _without_recording(graph, times)
-    figures = _figures(graph, plain, cost, plain_ms)
-    changes = what_ifs(plain, timeline)
-    if figures.mismatch is not None:
-        changes = tuple(WhatIf(each.change, each.step_ms, None) for each in changes)
-    return figures, changes
+    return _figures(graph, plain, cost, plain_ms), plain
 
 
 def _without_recording(graph: StepGraph, times: StepTimes | None) -> tuple[float, StepGraph]:

@@ -50,5 +50,10 @@ def read_recordings(paths: Sequence[Path]) -> tuple[Timeline, ...]:
     return (merged([*timelines[:1], all_counters]), *timelines[1:])
 
 
+def is_counters(path: Path) -> bool:
+    """The file is named as a report of Nsight Compute, which has no timeline."""
+    return _ends(path, (*NCU, *NCU_REPORTS))
+
+
 def _ends(path: Path, suffixes: Sequence[str]) -> bool:
     return path.name.lower().endswith(tuple(suffixes))

@@ -45,10 +45,11 @@ class Made:
         stream: int = 7,
         thread: int = MAIN,
         group: Group = Group.OTHER,
+        name: str = "kernel",
     ) -> int:
         """A launch and its kernel."""
         number = self.call("cudaLaunchKernel", *launch, thread)
-        kind = KernelKind("kernel", group)
+        kind = KernelKind(name, group)
         self.kernels.append(Kernel(ns(run[0]), ns(run[1]), 0, stream, number, kind))
         return number
 

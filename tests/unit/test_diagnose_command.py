@@ -12,8 +12,11 @@ import jsonschema
 import pytest
 
 from gpurun.cli import main
+from gpurun.commands.compare_profiles import changed_section
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingLaunch, ScalingPoint, ScalingReport
+from gpurun.report.page.markdown_page import markdown_page
+from gpurun.report.page.page_blocks import Page, PagePart
 from gpurun.rundir import write_json
 from scripts.generate_schemas import all_schemas
 from tests.conftest import REPOSITORY
@@ -273,6 +276,102 @@ def test_of_a_scaling_the_last_launch_of_the_largest_count_is_diagnosed(
     assert "data_loading" in text
     assert "note: this is 03-of-2, the scaling's last launch of 2 ranks" in text
     assert "note: the scaling's last launch of 1 rank: run/launches/01-of-1" in text
+
+
+def test_two_run_folders_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("read_in_forward-clean", "read_in_forward")
+    runs = [unpacked(name, tmp_path, DATA / "h100_profiles") for name in names]
+    code, text = told(capsys, *runs, "--json", "out.json", "--markdown", "out.md")
+    assert code == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    jsonschema.validate(found, all_schemas()["profile_comparison@1.json"])
+    first = found["changes"][0]
+    assert (first["name"], first["change"]) == ("cudaStreamSynchronize", "added")
+    row = next(line for line in text.splitlines() if "call: cudaStreamSynchronize" in line)
+    assert row.split()[:5] == ["+3.20", "ms", "101", "%", "added"]
+    assert "not explained" in text
+    assert "New cause: cpu_gpu_sync" in text
+    assert "read_in_forward.py:15" in text
+    assert text.splitlines()[-1].startswith("verdict=ok exit=0 difference_ms=3.17 explained_ms=3.2")
+    markdown = (tmp_path / "out.md").read_text()
+    assert "| added |" in markdown
+    assert "not explained" in markdown
+    section = changed_section(*runs)
+    assert markdown_page(Page("A regression", (PagePart("", (section,)),))).count("| added |") > 0
+
+
+def test_two_plain_runs_are_compared_by_the_parts_of_their_step(tmp_path: Path) -> None:
+    runs = [DATA / "h200_slow_vision" / name for name in ("as_written", "loader_workers_21")]
+    assert main(["diagnose", *map(str, runs), "--quiet", "--json", "out.json"]) == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["basis"] == "step_split"
+    assert found["changes"][0]["name"] == "waiting for data"
+    assert found["not_explained_ms"] == pytest.approx(0, abs=1e-6)
+    assert {cause["type"]: cause["change"] for cause in found["causes"]}["host_bound"] == "added"
+
+
+def trace(path: Path, rank: int | None = None, steps: int = 2, kernels: int = 2) -> Path:
+    """A trace of torch.profiler; `kernels`: of each step."""
+
+    def event(cat: str, name: str, at: float, length: float, **args: object) -> dict[str, object]:
+        return {
+            "ph": "X",
+            "cat": cat,
+            "name": name,
+            "ts": at,
+            "dur": length,
+            "tid": 7,
+            "args": args,
+        }
+
+    events = [event("user_annotation", f"ProfilerStep#{n}", 100 * n, 90) for n in range(steps)]
+    for number in range(2 * kernels):
+        at = 100 * (number // kernels) + 20 * (number % kernels)
+        events.append(event("kernel", "gemm", at, 9, device=0, stream=7, correlation=number + 1))
+    header = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
+    path.write_text(json.dumps({"schemaVersion": 1, **header, "traceEvents": events}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("ranks", "one_job"), [((0, 1), True), ((0, 0), False), ((None, 1), False)]
+)
+def test_recordings_of_different_ranks_are_one_training(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    ranks: tuple[int | None, int | None],
+    one_job: bool,
+) -> None:
+    paths = [trace(tmp_path / f"{number}.json", rank) for number, rank in enumerate(ranks)]
+    code, text = told(capsys, *paths)
+    assert code == 0
+    assert ("diagnosis of 0.json, 1.json" in text) is one_job
+    assert ("gpurun comparison of 0.json and 1.json" in text) is not one_job
+
+
+def test_what_cannot_be_compared_is_refused_with_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = trace(tmp_path / "whole.json")
+    reasons = {
+        trace(tmp_path / "unmarked.json", steps=0): "unmarked.json marks no steps",
+        trace(tmp_path / "empty.json", kernels=0): "empty.json is empty",
+        tmp_path / "absent.json": "there is no",
+    }
+    clocks = {"by_step": "optimizer", "by_pass": "forward"}
+    for name, clock in clocks.items():
+        run = tmp_path / name
+        shutil.copytree(DATA / "h200_slow_vision" / "as_written", run)
+        result = json.loads((run / "result.json").read_text()) | {"clock": clock}
+        (run / "result.json").write_text(json.dumps(result))
+    pairs = [((whole, path), reason) for path, reason in reasons.items()]
+    pairs.append(((tmp_path / "by_step", tmp_path / "by_pass"), "the steps differ"))
+    pairs.append(((whole, tmp_path / "by_step"), "measured nothing in common"))
+    for paths, reason in pairs:
+        code, text = told(capsys, *paths)
+        assert (code, len(text.splitlines())) == (2, 3)
+        assert reason in text
+        assert "internal" not in text
 
 
 def test_a_damaged_result_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,87 @@
+"""The names under which things of two profiles are taken for the same.
+
+A kernel's signature changes with its template arguments, and a compiled one is numbered anew in
+each compilation. So kernels are the same if their short names are, without that number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+
+from gpurun.formatting.kernel_names import short_kernel_name
+from gpurun.records.diagnosis import ChangeKind, KernelMatch, ThingKind
+from gpurun.timeline.model import Copy, CopyKind, Kernel
+
+_COMPILED = re.compile(r"^(triton_\w*?)_\d+(de|d)?$")
+"""Inductor ends the names of its kernels with their number in the compilation."""
+_COPIES = {
+    CopyKind.H2D: "host to device",
+    CopyKind.D2H: "device to host",
+    CopyKind.D2D: "on the device",
+    CopyKind.SET: "memory filled",
+    CopyKind.OTHER: "other copies",
+}
+
+Thing = tuple[ThingKind, str]
+
+
+def kernel_name(signature: str) -> str:
+    """The name by which a kernel is found in another profile."""
+    short = short_kernel_name(signature)
+    return _COMPILED.sub(r"\1", short)
+
+
+def copy_name(copy: Copy) -> str:
+    """The direction of a copy, and whether the host's side is pinned, where that is told."""
+    memory = {None: "", True: ", pageable", False: ", pinned"}[copy.pageable]
+    return f"{_COPIES[copy.kind]}{'' if copy.kind is CopyKind.SET else memory}"
+
+
+def thing_of(record: Kernel | Copy, names: dict[str, str]) -> Thing:
+    """The kind and name of a device's work. `names`: those of signatures seen before."""
+    if isinstance(record, Copy):
+        return ThingKind.COPY, copy_name(record)
+    found = names.get(record.name)
+    if found is None:
+        found = names[record.name] = kernel_name(record.name)
+    return ThingKind.KERNEL, found
+
+
+def renamed(
+    before: Collection[str], after: Collection[str]
+) -> tuple[int | None, tuple[KernelMatch, ...]]:
+    """How many names both have, and those whose signatures differ. From all signatures.
+
+    None where one profile has no kernels.
+    """
+    sides = [_by_name(before), _by_name(after)]
+    if not all(sides):
+        return None, ()
+    both = [name for name in sides[0] if name in sides[1]]
+    found = (KernelMatch(name, *(tuple(sorted(s[name])) for s in sides)) for name in both)
+    return len(both), tuple(match for match in found if match.before != match.after)
+
+
+def _by_name(signatures: Collection[str]) -> Mapping[str, set[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for signature in signatures:
+        found[kernel_name(signature)].add(signature)
+    return found
+
+
+def how_changed(
+    before: tuple[float, float | None] | None, after: tuple[float, float | None] | None
+) -> ChangeKind:
+    """How a thing changed: time and calls a step on each side; None: the side has no such thing."""
+    if before is None or after is None:
+        return ChangeKind.ADDED if before is None else ChangeKind.LOST
+    (one_ms, one_calls), (other_ms, other_calls) = before, after
+    if one_calls and other_calls and one_ms > 0 and other_ms > 0:
+        calls, time = other_calls / one_calls, other_ms / one_ms
+        if abs(calls - 1) > abs(time / calls - 1):
+            return ChangeKind.MORE if calls > 1 else ChangeKind.FEWER
+    if one_ms == other_ms:
+        return ChangeKind.SAME
+    return ChangeKind.SLOWER if other_ms > one_ms else ChangeKind.FASTER

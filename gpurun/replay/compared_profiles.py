@@ -1,0 +1,225 @@
+"""Two profiles of a training compared: what changed, and what it explains of the step's change.
+
+Where both replays match, each change is taken out of both graphs, and what the replayed steps then
+lose is what it explains. Else the steps are compared as the device spent them, or, without a
+device, as the host did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpurun.records.diagnosis import (
+    CauseChange,
+    ChangeKind,
+    ComparedProfile,
+    ComparisonBasis,
+    ProfileChange,
+    ProfileComparison,
+)
+from gpurun.records.finding import Finding
+from gpurun.replay.compared_names import renamed
+from gpurun.replay.profiled_side import ProfiledSide
+from gpurun.replay.replay_check import StepTimes, checked_replay
+from gpurun.replay.replayed_changes import replayed_changes
+from gpurun.replay.replayed_steps import median_step_ms, step_ends
+from gpurun.replay.spent_time import (
+    device_changes,
+    function_changes,
+    idle_changes,
+    operator_changes,
+    split_changes,
+)
+from gpurun.replay.step_graph import StepGraph
+
+
+@dataclass(frozen=True)
+class _Explained:
+    """The steps that are compared, the ground of the explanation, and what changed."""
+
+    steps_ms: tuple[float, float]
+    measured: str
+    basis: ComparisonBasis
+    changes: tuple[ProfileChange, ...]
+    why_no_replay: str | None = None
+    replay_error_ms: float | None = None
+
+
+def compared_profiles(before: ProfiledSide, after: ProfiledSide) -> ProfileComparison | None:
+    """What changed from one to the other; None if they measured nothing in common a step."""
+    found = _by_timelines(before, after) or _by_split(before, after) or _by_operators(before, after)
+    if found is None:
+        return None
+    changes = (*found.changes, *function_changes(before, after))
+    difference = found.steps_ms[1] - found.steps_ms[0]
+    explained = sum(change.explained_ms or 0.0 for change in changes)
+    matched, other_names = renamed(_signatures(before), _signatures(after))
+    return ProfileComparison(
+        before=_record(before, found.steps_ms[0]),
+        after=_record(after, found.steps_ms[1]),
+        difference_ms=difference,
+        basis=found.basis,
+        measured=found.measured,
+        why_no_replay=found.why_no_replay,
+        replay_error_ms=found.replay_error_ms,
+        changes=_ranked(changes, difference, found.replay_error_ms or 0.0),
+        explained_ms=explained,
+        not_explained_ms=difference - explained,
+        kernels_matched=matched,
+        renamed_kernels=other_names,
+        causes=tuple(_causes(before.findings, after.findings)),
+        notes=tuple(dict.fromkeys((*before.notes, *after.notes))),
+    )
+
+
+def _by_timelines(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
+    """By the replay of the unprofiled steps, by that of the profiled ones, or by device time."""
+    if before.timeline is None or after.timeline is None:
+        return None
+    if before.step_ms is None or after.step_ms is None:
+        return None
+    if not before.timeline.kernels or not after.timeline.kernels:
+        return None
+    reasons: list[str] = []
+    if before.times is not None and after.times is not None:
+        steps = (before.times.plain_ms, after.times.plain_ms)
+        found = _by_replay(before, after, (before.times, after.times), steps, reasons)
+        if found is not None:
+            return found
+    found = _by_replay(before, after, (None, None), None, reasons)
+    if found is not None:
+        return found
+    assert before.figures is not None
+    assert after.figures is not None
+    return _Explained(
+        (before.step_ms, after.step_ms),
+        "profiled steps, means",
+        ComparisonBasis.DEVICE_TIME,
+        (
+            *device_changes(before.timeline, after.timeline),
+            *idle_changes(before.figures, after.figures, explaining=True),
+        ),
+        why_no_replay=reasons[-1],
+    )
+
+
+def _by_replay(
+    before: ProfiledSide,
+    after: ProfiledSide,
+    times: tuple[StepTimes | None, StepTimes | None],
+    steps_ms: tuple[float, float] | None,
+    reasons: list[str],
+) -> _Explained | None:
+    """None, and one more reason, where a replay does not match. `steps_ms`: if not the recorded."""
+    assert before.timeline is not None
+    assert after.timeline is not None
+    assert before.figures is not None
+    assert after.figures is not None
+    graphs = []
+    for side, of_side, name in zip((before, after), times, ("before", "after"), strict=True):
+        assert side.timeline is not None
+        figures, graph = checked_replay(side.timeline, of_side, workers=side.workers)
+        if figures.mismatch is not None or graph is None:
+            reasons.append(f"{name}: {figures.mismatch}")
+            return None
+        graphs.append(graph)
+    one, other = graphs
+    measured = steps_ms or (_recorded_ms(one), _recorded_ms(other))
+    errors = (abs(median_step_ms(g) - ms) for g, ms in zip(graphs, measured, strict=True))
+    return _Explained(
+        measured,
+        f"{'profiled' if steps_ms is None else 'unprofiled'} steps, medians",
+        ComparisonBasis.REPLAY,
+        (
+            *replayed_changes(one, other, (before.timeline, after.timeline)),
+            *idle_changes(before.figures, after.figures, explaining=False),
+        ),
+        replay_error_ms=sum(errors),
+    )
+
+
+def _recorded_ms(graph: StepGraph) -> float:
+    """The median recorded step."""
+    return float(np.median(np.diff(step_ends(graph, graph.events.work.end)))) / 1e6
+
+
+def _by_split(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
+    one, other = before.result, after.result
+    if one is None or other is None or one.split is None or other.split is None:
+        return None
+    if one.step_time_ms is None or other.step_time_ms is None:
+        return None
+    return _Explained(
+        (one.step_time_ms.mean, other.step_time_ms.mean),
+        "steps of the whole run, means",
+        ComparisonBasis.STEP_SPLIT,
+        (
+            *split_changes(one.split, other.split),
+            *operator_changes(before.timeline, after.timeline, explaining=False),
+        ),
+    )
+
+
+def _by_operators(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
+    changes = tuple(operator_changes(before.timeline, after.timeline, explaining=True))
+    if not changes or before.step_ms is None or after.step_ms is None:
+        return None
+    steps = (before.step_ms, after.step_ms)
+    return _Explained(steps, "profiled steps, means", ComparisonBasis.OPERATORS, changes)
+
+
+def _ranked(
+    changes: Sequence[ProfileChange], difference: float, error: float
+) -> tuple[ProfileChange, ...]:
+    """Those that explain most first, then the others by how much they differ.
+
+    A share of a difference that is within the replay's own error says nothing.
+    """
+    told = abs(difference) > error
+
+    def rank(change: ProfileChange) -> tuple[bool, float]:
+        size = (change.after_ms or 0.0) - (change.before_ms or 0.0)
+        explained = change.explained_ms
+        return explained is None, -abs(size if explained is None else explained)
+
+    return tuple(
+        replace(each, explained_share=each.explained_ms / difference)
+        if told and each.explained_ms is not None
+        else each
+        for each in sorted(changes, key=rank)
+    )
+
+
+def _causes(before: Sequence[Finding], after: Sequence[Finding]) -> Iterator[CauseChange]:
+    """The new and the changed ones as the later profile ranks them, then those that are gone."""
+    found = {finding.type: finding for finding in before}
+    for finding in after:
+        earlier = found.pop(finding.type, None)
+        if earlier is None:
+            yield CauseChange(finding.type, ChangeKind.ADDED, None, finding)
+        elif earlier.level != finding.level:
+            worse = finding.severity > earlier.severity
+            change = ChangeKind.SLOWER if worse else ChangeKind.FASTER
+            yield CauseChange(finding.type, change, earlier, finding)
+    for finding in found.values():
+        yield CauseChange(finding.type, ChangeKind.LOST, finding, None)
+
+
+def _signatures(side: ProfiledSide) -> frozenset[str]:
+    kernels = side.timeline.kernels if side.timeline is not None else None
+    return frozenset(kernel.name for kernel in kernels or ())
+
+
+def _record(side: ProfiledSide, step_ms: float) -> ComparedProfile:
+    figures, result, timeline = side.figures, side.result, side.timeline
+    return ComparedProfile(
+        subject=side.subject,
+        step_ms=step_ms,
+        steps=None if figures is None else figures.steps,
+        rank=None if timeline is None else timeline.rank,
+        samples_per_step=None if result is None else result.batch_size,
+        idle_share=None if figures is None or figures.idle is None else figures.idle.total,
+    )
