@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from gpurun.knobs.api import Skip
@@ -14,7 +14,7 @@ from gpurun.measure.training_clock import step_clock, sum_known
 from gpurun.records.events import StepRow
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import Ceilings, TrialPurpose, TrialRecord
+from gpurun.records.tuning import Ceilings, TrialPurpose
 from gpurun.tuner.tuning_trial import MUCH_SLOWER, Trial, TrialRequest
 
 WINDOW_SECONDS = 1.0
@@ -35,13 +35,14 @@ def ceilings_of(
     facts: Facts,
     rule: StopRule,
     launch: Callable[[TrialRequest], Trial] | None,
-    others: Sequence[TrialRecord] = (),
+    proven: float | None = None,
 ) -> Ceilings:
     """The ceilings of a script, or why there are none.
 
     `rule`: of the other trials; this one is shorter, and audits nothing. It takes no step beyond
     the script's own last one: a schedule of fixed length ends there. `launch`: None where the
-    budget has no room for it. `others`: the trials so far, which no ceiling may contradict.
+    budget has no room for it. `proven`: samples/s under the settings that were chosen, which no
+    ceiling may contradict; single trials may be faster by chance.
     """
     why = not_needed(facts)
     if launch is None or why:
@@ -57,7 +58,7 @@ def ceilings_of(
     usual = facts.result.samples_per_second
     if script and usual and not 1 / MUCH_SLOWER < script / usual < MUCH_SLOWER:
         return _none("the script had another pace in that trial")
-    if model and any((other.samples_per_second or 0.0) > model for other in others):
+    if model and proven and proven > model:
         return _none("the changes made the model itself faster")
     too_short = trial.log.stop is not None and trial.log.stop.reason == "max_steps"
     missing = "the training is too short" if too_short else "no batch could be kept"

@@ -21,6 +21,7 @@ from gpurun.measure.machine import machine
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialPurpose, TrialRecord
+from gpurun.stats.descriptive import geometric_mean
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import knob_calls
 from gpurun.tuner.ceiling_trial import ceilings_of
@@ -108,11 +109,13 @@ class TuningRun:
         self.findings.seen = self._diagnoses.of(state.best.record)
         for finding in serious(self.findings.seen):
             self._decide(finding_sentence(finding))
-        facts, tried = state.facts, self._trials.trials
+        facts = state.facts
         self._settle(state)
         if self._objective is Objective.THROUGHPUT:
             launch = self._launch if self._time.left > 2 * self._time.usual else None
-            found = self.findings.ceilings = ceilings_of(facts, self._rule, launch, tried)
+            chosen = self.findings.chosen if self.findings.verdict == "faster" else None
+            proven = geometric_mean(chosen.rates) if chosen is not None and chosen.rates else None
+            found = self.findings.ceilings = ceilings_of(facts, self._rule, launch, proven)
             self._decide(ceilings_sentence(found) or f"ceilings: none: {found.reason}")
         if self.findings.verdict == "faster" and self.findings.chosen is not None:
             self.findings.left = self._diagnoses.under(self.findings.chosen.settings)
