@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from gpurun.records.profile_figures import ReplayFigures, WhatIf
+from gpurun.records.profile_figures import ReplayFigures
 from gpurun.replay.graph_changes import (
     with_loader_apart,
     without_device,
@@ -23,7 +23,7 @@ from gpurun.replay.replayed_steps import (
 )
 from gpurun.replay.step_events import NotReplayable
 from gpurun.replay.step_graph import StepGraph, step_graph
-from gpurun.replay.what_ifs import what_ifs
+from gpurun.replay.what_ifs import Replay
 from gpurun.timeline.device_work import intervals
 from gpurun.timeline.idle_causes import data_ranges
 from gpurun.timeline.model import Timeline
@@ -52,8 +52,10 @@ def replayed_timeline(
     others: Sequence[Timeline] = (),
     *,
     workers: bool = False,
-) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
-    """The replay of a rank's steps as they are and with changes.
+) -> tuple[ReplayFigures, Replay | None]:
+    """The replay of a rank's steps as they are, and the graph for changes; None without a graph.
+
+    Gains by changes count only if the figures have no `mismatch`.
 
     `times`: where steps that were not profiled are known. `others`: the timelines of other ranks.
     `workers`: batches come from worker processes.
@@ -63,16 +65,12 @@ def replayed_timeline(
     try:
         graph = with_other_ranks(step_graph(timeline), others)
     except NotReplayable as reason:
-        return ReplayFigures(plain_step_ms=plain_ms, mismatch=str(reason)), ()
+        return ReplayFigures(plain_step_ms=plain_ms, mismatch=str(reason)), None
     waits = data_ranges(timeline) if workers else None
     if waits:
         graph = with_loader_apart(graph, intervals(waits))
     cost, plain = _without_recording(graph, times)
-    figures = _figures(graph, plain, cost, plain_ms)
-    changes = what_ifs(plain, timeline)
-    if figures.mismatch is not None:
-        changes = tuple(WhatIf(each.change, each.step_ms, None) for each in changes)
-    return figures, changes
+    return _figures(graph, plain, cost, plain_ms), Replay(plain, timeline)
 
 
 def _without_recording(graph: StepGraph, times: StepTimes | None) -> tuple[float, StepGraph]:
