@@ -93,7 +93,7 @@ def why_not_replayed(report: DiagnosisReport) -> str | None:
     why = "no timeline of a device was recorded"
     if on_device and report.replay is not None:
         why = report.replay.mismatch or "no replay shows these causes"
-    return f"gains that are upper bounds were not replayed: {why}"
+    return f"gains are upper bounds where nothing was replayed: {why}"
 
 
 def place(location: Location) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.ranked_findings import all_diagnoses, diagnose
-from gpurun.diagnoses.thresholds import DEFAULTS, Thresholds
+from gpurun.diagnoses.thresholds import DEFAULTS, Thresholds, gain_severity
 from gpurun.knobs import all_knobs
 from gpurun.records.events import ValueRead
 from gpurun.records.finding import WARNING, FindingType, Location
@@ -79,9 +79,9 @@ def test_a_healthy_training_has_no_warning(evidence: Evidence) -> None:
             1 / (1 - 0.7 * 14 / 15 - 0.2 * 0.97 / 2),  # half as many bytes
         ),
         (
-            replace(FIGURES, group_shares={"elementwise": 0.9, "matmul": 0.1}),
+            replace(FIGURES, fusable_share=0.8),
             FindingType.MEMORY_BANDWIDTH,
-            1 / (1 - 0.9 * 0.97),
+            1 / (1 - 0.8),
         ),
         (
             replace(FIGURES, launches=replace(FIGURES.launches, device_allocations_per_step=20.0)),
@@ -119,6 +119,14 @@ def test_severities_pass_through_their_thresholds() -> None:
         better = threshold.warning * (0.5 if threshold.critical > threshold.warning else 1.5)
         assert 0 <= rate(name, better) < 0.4 < 0.7 < rate(name, worse) < 1, name
         assert rate(name, None) == 0
+
+
+@pytest.mark.parametrize(
+    ("gain", "severity"),
+    [(0.9, 0), (1, 0), (1.05, 0.2), (1.1, 0.4), (1.4, 0.7), (1.7, 0.85), (2, 1), (30, 1)],
+)
+def test_severity_is_linear_in_the_gain_between_its_marks(gain: float, severity: float) -> None:
+    assert gain_severity(gain) == pytest.approx(severity)
 
 
 def test_a_wait_for_data_beside_a_busy_device_is_no_finding() -> None:

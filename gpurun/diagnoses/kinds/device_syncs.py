@@ -45,21 +45,25 @@ class DeviceSyncs(Diagnosis):
         reads = _device_reads(evidence)
         explicit = evidence.traits.get("synchronize")
         severity = _unmeasured(evidence) if idle is None and (reads or explicit) else None
+        replayed = evidence.replayed_gain(Change.WAITS)
         lines = _lines(evidence, reads)
         place = f", most at {lines[0]}" if lines else ""
-        known = idle is not None
+        text = f"the host waits for the device in each step{place}"
+        if idle is not None:
+            text = (
+                f"the device idles {percent(idle)} of the step after the host waited for it{place}"
+            )
+        elif replayed is None:
+            text += "; how long it idles for that was not measured"
         return self.finding(
             evidence,
             severity,
-            f"the device idles {percent(idle)} of the step after the host waited for it{place}"
-            if known
-            else f"the host waits for the device in each step{place}; how long it idles for that "
-            "was not measured",
+            text,
             _figures(evidence, idle, reads),
             ADVICE_SYNCHRONIZE if explicit else ADVICE_READS,
             location=location_of(lines[0]) if lines else None,
             knob="needless_sync" if explicit else None,
-            replayed=evidence.replayed_gain(Change.WAITS),
+            replayed=replayed,
             bound=gain_without(idle),
         )
 

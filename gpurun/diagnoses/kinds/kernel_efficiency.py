@@ -27,7 +27,7 @@ class KernelEfficiency(Diagnosis):
     Triggered by SM activity below 60 % (critical: 40 %) of the time in which the device is busy, by
     a kernel with SM throughput below 60 % (critical: 40 %; beside a timeline a note, or replayed
     with the kernel at the peak of SMs or memory), or by one kernel outside tensor cores that takes
-    more than half of the step.
+    more than half of the step (a note beside a replay: nothing says that it could be faster).
     """
 
     type: ClassVar[FindingType] = FindingType.KERNEL_EFFICIENCY
@@ -46,7 +46,7 @@ class KernelEfficiency(Diagnosis):
         activity, top = activity_while_busy(evidence), _longest(evidence)
         rate = evidence.thresholds.severity
         by_kernel = rate("one_kernel_share", None if top is None else top.share)
-        if top is not None and top.tensor_core:
+        if evidence.replay is not None or (top is not None and top.tensor_core):
             by_kernel = min(by_kernel, WARNING / 2)  # it is as it should be, for all we know
         by_activity = rate("sm_activity", activity)
         slow, by_counters, replayed = _slowest(evidence)

@@ -49,12 +49,15 @@ class LaunchBound(Diagnosis):
         if idle is None:
             return None
         gap_ms = None if step is None else idle * step
+        replayed = evidence.replayed_gain(Change.LAUNCHES)
+        told = f"the device waits for launches {percent(idle)} of the step"
+        if replayed is not None:
+            told = "launches hold the device up"
         calls = max((k.calls_per_step or 0.0 for k in figures.top_kernels or ()), default=0.0)
         return self.finding(
             evidence,
             None,
-            f"the device waits for launches {percent(idle)} of the step: "
-            f"{launches.kernels_per_step or 0:,.0f} kernels a step of "
+            f"{told}: {launches.kernels_per_step or 0:,.0f} kernels a step of "
             f"{launches.mean_kernel_us or 0:.1f} µs each",
             [
                 figure("launch_idle_share", idle, Source.TIMELINE),
@@ -66,7 +69,7 @@ class LaunchBound(Diagnosis):
             ],
             ADVICE,
             knob="compile",
-            replayed=evidence.replayed_gain(Change.LAUNCHES),
+            replayed=replayed,
             bound=gain_without(_avoidable(evidence, figures.idle, launches, calls)),
         )
 
