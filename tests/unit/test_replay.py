@@ -11,6 +11,7 @@ from gpurun.replay.graph_changes import (
     pauses_in,
     with_batches_ready,
     with_copies_ahead,
+    with_free_launches,
     with_loader_apart,
     with_work_scaled,
     without_calls,
@@ -18,6 +19,7 @@ from gpurun.replay.graph_changes import (
     without_device,
     without_host,
     without_pauses,
+    without_reads,
     without_recording,
     without_waits,
     without_work,
@@ -36,6 +38,7 @@ from gpurun.timeline.columns import Columns
 from gpurun.timeline.device_work import intervals
 from gpurun.timeline.model import (
     Awaited,
+    CopyKind,
     Group,
     Kernel,
     KernelKind,
@@ -102,6 +105,53 @@ def test_a_sync_that_is_removed_lets_the_host_run_ahead() -> None:
     changed = without_waits(graph(sync_bound()))
     assert step_us(changed) == pytest.approx(61.3, abs=0.1)
     assert replayed_figures(changed).wait_ms == 0
+
+
+@pytest.mark.parametrize("pageable", [True, False])
+def test_a_value_that_is_not_read_needs_no_copy_and_no_wait(pageable: bool) -> None:
+    """`.cpu()` to memory that is not pinned waits inside the copy, else in a call behind it.
+
+    5 µs of Python lie before the copy: they stay, and so does a copy that nobody awaits.
+    """
+    made = Made()
+    for number in range(5):
+        at = 100.0 * number
+        made.kernel((at, at + 10), (at + 12, at + 62))
+        made.copy(
+            (at + 15, at + 68 if pageable else at + 20),
+            (at + 63, at + 65),
+            pageable=pageable,
+            kind=CopyKind.D2H,
+        )
+        if not pageable:
+            made.call("cudaStreamSynchronize", at + 21, at + 68)
+        made.copy((at + 70, at + 75), (at + 77, at + 80), pageable=False, kind=CopyKind.D2H)
+        made.step(at, at + 95)
+    changed = without_reads(graph(made))
+    assert replayed_figures(changed).wait_ms == 0
+    assert replayed_figures(changed).host_ms * 1e3 == pytest.approx(47, abs=1), "10, 5, 2, 5, 25"
+    assert step_us(changed) == pytest.approx(56, abs=1.5), "50 and 3 µs of work, and their gaps"
+
+
+def test_a_wait_for_the_copy_of_a_batch_is_gone_only_with_the_copy() -> None:
+    made = Made()
+    for number in range(5):
+        at = 100.0 * number
+        made.copy((at, at + 5), (at + 7, at + 47), pageable=False)
+        made.call("cudaStreamSynchronize", at + 6, at + 50)
+        made.kernel((at + 55, at + 60), (at + 62, at + 92))
+        made.step(at, at + 95)
+    built = graph(made)
+    assert step_us(without_reads(built)) == step_us(built) == 100
+    assert step_us(with_copies_ahead(built)) == pytest.approx(55, abs=2), "the host's own work"
+
+
+def test_free_launches_leave_what_has_another_cause() -> None:
+    """A host-bound step of 10 µs of launch and 90 of pauses, of which 60 are told apart."""
+    built = graph(host_bound())
+    loader = intervals([Range(ns(100 * n + 20), ns(100 * n + 80), MAIN, "data") for n in range(6)])
+    assert step_us(with_free_launches(built, pauses_in(built, loader))) == 60
+    assert step_us(with_free_launches(built, 0 * built.edges.lag_ns)) < 15
 
 
 def test_kernels_of_half_the_time_gain_only_where_the_device_is_awaited() -> None:
