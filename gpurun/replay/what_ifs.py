@@ -33,9 +33,10 @@ from gpurun.timeline.device_work import intervals
 from gpurun.timeline.fused_chains import is_long, needless_if_fused
 from gpurun.timeline.idle_causes import data_ranges
 from gpurun.timeline.model import MODEL_PHASES, Copy, Group, Kernel, Timeline
+from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
-    from gpurun.timeline.time_intervals import Intervals, Times
+    from gpurun.timeline.time_intervals import Times
 
 LEAST_GAIN = 1.005
 """Changes that gain less than half a percent are left out of the table, but for the two limits."""
@@ -105,6 +106,13 @@ class Replay:
             return None
         step = median_step_ms(with_work_scaled(self.graph, is_it, factor))
         return self.step_ms / step if step else None
+
+    def python_pauses(self) -> Intervals:
+        """When the host did what `PYTHON` leaves out; it waits in none of these times."""
+        lengths = self._python(self.graph)
+        edges, chosen = self.graph.edges, lengths > 0
+        ends = self.graph.recorded_ns[edges.target[chosen]]
+        return Intervals.union(ends - edges.lag_ns[chosen], ends)
 
     def what_if(self, *, matched: bool) -> tuple[WhatIf, ...]:
         """The changes that gain something, the greatest gain first, and the two limits.

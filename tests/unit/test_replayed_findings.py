@@ -25,6 +25,7 @@ from gpurun.report.terminal_output import plain
 from gpurun.timeline.model import Device, Group, KernelKind, Phase, Timeline
 from tests.unit.diagnosis_cases import function, measured_kernels
 from tests.unit.diagnosis_cases import kernel as counted
+from tests.unit.made_timelines import ns
 from tests.unit.simulated_training import Simulated, report_of
 
 STEPS = 8
@@ -195,10 +196,20 @@ def test_a_wait_for_the_copy_of_a_batch_belongs_to_the_copy() -> None:
     assert found(report_of(recorded(copied)), FindingType.CPU_GPU_SYNC) is None
 
 
-def test_a_wait_is_python_in_no_profile_of_the_host() -> None:
-    """The function whose line waits is not the one that Python's time is spent in."""
+@pytest.mark.parametrize("timed", [True, False])
+def test_a_wait_is_python_in_no_profile_of_the_host(timed: bool) -> None:
+    """The function whose line waits is not the one that Python's time is spent in.
+
+    Samples that carry their time tell it by themselves: those of the wait lie in a call of CUDA.
+    """
+    timeline = recorded(bookkeeping)
+    calls = timeline.runtime_calls or ()
+    waits = [call.end_ns - 1 for call in calls if "Synchronize" in call.name]
+    reading = [(at, ((0, 57), (2, 90))) for at in waits]
+    counting = [(at + ns(500), ((1, 71), (2, 91))) for at in waits]
     timeline = replace(
-        recorded(bookkeeping),
+        timeline,
+        host_moments=[*reading, *reading, *counting] if timed else None,
         host_functions=(
             function("read", 0.5, line=57),
             function("count", 0.4, line=70),
@@ -207,15 +218,15 @@ def test_a_wait_is_python_in_no_profile_of_the_host() -> None:
         host_sampled_seconds=1.0,
     )
     evidence = evidence_of_timelines([timeline], Thresholds())
-    reads = (ValueRead("/home/me/train.py:57", ".item()", "cuda", 9, 9),)
+    reads = () if timed else (ValueRead("/home/me/train.py:57", ".item()", "cuda", 9, 9),)
     report = report_of(timeline, replace(evidence, reads=reads, read_steps=9))
     python, wait = (
         found(report, kind) for kind in (FindingType.HOST_BOUND, FindingType.CPU_GPU_SYNC)
     )
     assert python is not None
-    assert python.location == Location("/home/me/train.py", 70, "count")
+    assert python.location == Location("/home/me/train.py", 71 if timed else 70, "count")
     assert wait is not None
-    assert wait.location == Location("/home/me/train.py", 57)
+    assert wait.location == (None if timed else Location("/home/me/train.py", 57))
 
 
 def test_products_outside_tensor_cores_are_replayed_at_the_peak_of_the_device() -> None:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, gain_without_wait, percent
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.functions_during import functions_during
 from gpurun.diagnoses.loader_cause import bare_name, innermost
 from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
@@ -46,11 +47,12 @@ class HostBound(Diagnosis):
 
     Replayed without the host's pauses of more than 0.1 ms between two calls of CUDA, outside of
     loader, model and optimizer; shorter ones are the pace of launches, and waits for the device are
-    no pauses. Without a replay, the bound is the step less the Python functions outside the loader,
-    model, loss and optimizer, as far as the device idles meanwhile. Their own calls of torch count,
-    too. Logging and writing to files in each step are named. Without a host profile, only the
-    unexplained rest of the step is known, and 30 % of it is a warning. Waits for data are first
-    taken away from the device's idle time.
+    no pauses. Samples of the stack inside the pauses name function and line. Without a replay, the
+    bound is the step less the Python functions outside the loader, model, loss and optimizer, as
+    far as the device idles meanwhile. Their own calls of torch count, too. Logging and writing to
+    files in each step are named. Without a host profile, only the unexplained rest of the step is
+    known, and 30 % of it is a warning. Waits for data are first taken away from the device's idle
+    time.
     """
 
     type: ClassVar[FindingType] = FindingType.HOST_BOUND
@@ -59,8 +61,7 @@ class HostBound(Diagnosis):
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The hottest function of the user's, or the rest of the step that nothing explains."""
-        waits = _waiting_lines(evidence)
-        functions = [_awake(f, waits) for f in evidence.host_functions if _between(f)]
+        functions = [f for f in _at_work(evidence) if _between(f)]
         replayed = evidence.replayed_gain(Change.PYTHON)
         seconds = None if evidence.timeline is None else evidence.timeline.host_sampled_seconds
         if not evidence.host_functions or not seconds:
@@ -148,6 +149,20 @@ def _between(function: FunctionSamples) -> bool:
     return function.phase not in MODEL_PHASES and not any(
         part in file for part in LOSS_AND_PROFILER
     )
+
+
+def _at_work(evidence: Evidence) -> Sequence[FunctionSamples]:
+    """The functions as far as they do not wait for the device.
+
+    In a replay these are the host's pauses; else those whose busiest line waits are left out.
+    """
+    timeline, replay = evidence.timeline, evidence.replay
+    if timeline is not None and replay is not None:
+        found = functions_during(timeline, replay.python_pauses())
+        if found is not None:
+            return found
+    waits = _waiting_lines(evidence)
+    return [_awake(f, waits) for f in evidence.host_functions]
 
 
 def _waiting_lines(evidence: Evidence) -> set[str]:
