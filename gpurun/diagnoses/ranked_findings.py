@@ -45,15 +45,19 @@ def diagnose(evidence: Evidence) -> tuple[Finding, ...]:
     with a gain comes after a cause of its level.
     """
     found = {d.type: f for d in all_diagnoses() if (f := d.find(evidence)) is not None}
-    ranks = {kind: finding.severity for kind, finding in found.items()}
+    explained = {}
     for kind in SYMPTOMS.keys() & found.keys():
         symptom, cause = found[kind], _cause(kind, found)
         if cause is not None and not _gain(symptom):
             found[kind] = symptom = replace(symptom, severity=min(symptom.severity, cause.severity))
         if cause is not None and cause.level == symptom.level:
-            ranks[kind] = min(symptom.severity, cause.severity)
-    order = sorted(found, key=lambda kind: (-ranks[kind], kind in SYMPTOMS, -_gain(found[kind])))
-    return tuple(found[kind] for kind in order)
+            explained[kind] = min(symptom.severity, cause.severity)
+
+    def order(finding: Finding) -> tuple[float, bool, float]:
+        rank = explained.get(finding.type, finding.severity)
+        return -rank, finding.type in explained, -_gain(finding)
+
+    return tuple(sorted(found.values(), key=order))
 
 
 def _cause(kind: FindingType, found: Mapping[FindingType, Finding]) -> Finding | None:

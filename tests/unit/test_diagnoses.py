@@ -397,6 +397,17 @@ def test_a_kernel_in_a_loop_is_bounded_without_the_short_kernels_themselves() ->
     assert first(healthy_gpu(few)).gain_upper_bound == pytest.approx(1 / (1 - 0.8), rel=1e-3)
 
 
+def test_of_findings_of_severity_one_the_larger_gain_is_first() -> None:
+    """A symptom comes last only beside its cause."""
+    launches = LaunchFigures(8000, 2.5, 6.0, 0.5, 0.1, 0.0, short_kernels_share=0.5)
+    looped = KernelShare("add", "elementwise", 0.03, 1700.0, 2.7, False)
+    figures = replace(idle(total=0.9, data=0.6), launches=launches, top_kernels=(looped,))
+    found = diagnose(healthy_gpu(figures))[:2]
+    assert [f.type for f in found] == [FindingType.LAUNCH_BOUND, FindingType.DATA_LOADING]
+    assert [f.severity for f in found] == [1.0, 1.0]
+    assert [f.gain_upper_bound for f in found] == [pytest.approx(5.0), pytest.approx(2.5)]
+
+
 def test_waits_that_the_profilers_themselves_cause_are_no_warning() -> None:
     waits = healthy_gpu(idle(total=0.2, host=0.17))
     assert first(waits).severity > WARNING
