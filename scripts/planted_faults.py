@@ -4,9 +4,10 @@
 
 Printed for each script of `tests/data/planted` (and, with a GPU, `tests/data/planted_gpu`): the
 first finding with its severity and line, the most severe finding of the repaired twin (at most 0.4
-is asked for), and the gain of the repair beside the bound that the finding gives. The gain is the
-ratio of the times of a sample, by the median steps of plain runs, which take turns; with its 95 %
-interval (Student's t over `--repeats` pairs).
+is asked for), and the gain of the repair beside the one that the finding gives: a bound, or a
+replayed one, with the error of the saved time as a share of it. The measured gain is the ratio of
+the times of a sample, by the median steps of plain runs, which take turns; with its 95 % interval
+(Student's t over `--repeats` pairs).
 """
 
 from __future__ import annotations
@@ -70,8 +71,10 @@ def row(path: Path, folder: Path, repeats: int) -> str:
     loud = [f["type"] for f in clean if f["severity"] > WARNING]
     logs = [pair(path, folder, number) for number in range(repeats)]
     mean, low, high = (math.exp(x) for x in interval(logs))
-    bound = first and first["gain_upper_bound"]
+    bound, replayed = (first and first[key] for key in ("gain_upper_bound", "replayed_gain"))
     told = "no bound" if bound is None else f"bound {bound:.2f}, wide {width(bound, mean):.2f}"
+    if replayed is not None:
+        told = f"replayed {replayed:.2f}, off by {deviation(replayed, mean):.0%} of what is saved"
     return (
         f"{path.stem}: {found}; clean {worst:.2f} {' '.join(loud)}; "
         f"gain {mean:.2f} ({low:.2f} to {high:.2f}), {told}"
@@ -81,6 +84,11 @@ def row(path: Path, folder: Path, repeats: int) -> str:
 def width(bound: float, gain: float) -> float:
     """The bound's promise over the gain's; infinite where the repair gained nothing."""
     return (bound - 1) / (gain - 1) if gain > 1 else math.inf
+
+
+def deviation(replayed: float, gain: float) -> float:
+    """Between the saved time as replayed and as measured; infinite where nothing was saved."""
+    return abs(1 / replayed - 1 / gain) / (1 - 1 / gain) if gain > 1 else math.inf
 
 
 def line(finding: dict[str, Any]) -> str:

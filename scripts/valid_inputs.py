@@ -64,7 +64,7 @@ currency = "EUR"
 grams_co2_per_kwh = 400.0
 
 [diagnose]
-data_wait_share = [0.1, 0.3]
+memory_used = [0.8, 0.95]
 """
 
 

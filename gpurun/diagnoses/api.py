@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
 from gpurun.timeline.model import KernelMetrics
 
@@ -20,7 +21,8 @@ NOTICEABLE = 0.2
 class Diagnosis(ABC):
     """One kind of bottleneck: a pure function from the evidence to a finding or None.
 
-    `sources`: those that it can use, each of which makes it surer. `thresholds`: names in the
+    Where steps were replayed, the finding is a change of their graph, and its gain is the replayed
+    one. `sources`: those that it can use, each of which makes it surer. `thresholds`: names in the
     table of thresholds that decide on it.
     """
 
@@ -39,16 +41,25 @@ class Diagnosis(ABC):
     def finding(
         self,
         evidence: Evidence,
-        severity: float,
+        severity: float | None,
         description: str,
         figures: list[EvidenceFigure | None],
         recommendations: tuple[str, ...],
         *,
         location: Location | None = None,
         knob: str | None = None,
-        gain: float | None = None,
+        replayed: float | None = None,
+        bound: float | None = None,
     ) -> Finding | None:
-        """The finding, None where it is not severe enough to be one."""
+        """The finding, None where it is not severe enough to be one.
+
+        `replayed`: the gain by the replay, which decides; else `severity`, and where that is None
+        `bound`, an upper bound of the gain.
+        """
+        if replayed is not None:
+            severity, bound = gain_severity(replayed), None
+        elif severity is None:
+            severity = 0.0 if bound is None else gain_severity(bound)
         if severity < NOTICEABLE:
             return None
         return Finding(
@@ -59,8 +70,9 @@ class Diagnosis(ABC):
             location=location,
             recommendations=recommendations,
             knob=knob,
-            gain_upper_bound=None if gain is None else round(gain, 3),
+            gain_upper_bound=None if bound is None else round(bound, 3),
             missing_sources=self.missing(evidence),
+            replayed_gain=None if replayed is None else round(replayed, 3),
         )
 
 
@@ -82,6 +94,17 @@ def kernel_figures(kernel: KernelMetrics | None) -> list[EvidenceFigure | None]:
         figure("sm_percent", kernel.sm_percent, Source.KERNELS),
         figure("dram_percent", kernel.dram_percent, Source.KERNELS),
     ]
+
+
+def roofline_gain(evidence: Evidence, kernel: KernelMetrics) -> float | None:
+    """The replayed gain if the kernel reached the device's peak: that of its SMs or of its memory.
+
+    None without a replay that shows the kernel, and where neither throughput was measured.
+    """
+    used = max(kernel.sm_percent or 0.0, kernel.dram_percent or 0.0) / 100
+    if evidence.replay is None or not used:
+        return None
+    return evidence.replay.gain_of_kernel(kernel.name, min(used, 1.0))
 
 
 def gain_without(share: float | None) -> float | None:

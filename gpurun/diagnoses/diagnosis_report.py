@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.ranked_findings import diagnose
@@ -39,11 +40,13 @@ def diagnosis_report(
     absent = [s for s in TODO if s not in evidence.sources and (evidence.on_gpu or s not in ON_GPU)]
     timeline = evidence.timeline
     others = [each for each in timelines if timeline is not None and each.rank != timeline.rank]
-    replay, what_if = (
-        (None, ())
+    figures, replay = (
+        (None, None)
         if timeline is None
         else replayed_timeline(timeline, step_times, others, workers=bool(evidence.workers))
     )
+    matched = figures is not None and figures.mismatch is None
+    evidence = replace(evidence, replay=replay if matched else None)
     return DiagnosisReport(
         subject=subject,
         sources=tuple(source.value for source in Source if source in evidence.sources),
@@ -62,6 +65,6 @@ def diagnosis_report(
         result=evidence.result,
         failed_sources=failed_sources,
         notes=(*notes, *(() if timeline is None else timeline.notes)),
-        replay=replay,
-        what_if=what_if,
+        replay=figures,
+        what_if=() if replay is None else replay.what_if(matched=matched),
     )

@@ -14,6 +14,7 @@ from gpurun.records.messages.profile_events import AllocatorState, FunctionSampl
 from gpurun.records.profile_figures import ProfileFigures
 from gpurun.records.result import DeviceUse, RunResult, StepSplit
 from gpurun.records.samples import DeviceSample
+from gpurun.replay.what_ifs import Change, Replay
 from gpurun.timeline.model import KernelMetrics, Timeline
 from gpurun.timeline.weighty_kernels import SHORT_NS, weighty
 
@@ -49,6 +50,7 @@ class Evidence:
     were looked for; None: nobody looked. `traits`: what the script does by itself, by name.
     `switches`: environment variables that slow it down. `threads`: torch's, inside operators.
     `source_lines`: texts of the lines that the host profile names, by file and line.
+    `replay`: the rank's steps as a graph, None where its replay does not match the recording.
     `profiling_share`: of the profiled steps, what the profilers cost.
     """
 
@@ -69,6 +71,7 @@ class Evidence:
     threads: int | None = None
     profiling_share: float = 0.0
     source_lines: dict[tuple[str, int], str] = field(default_factory=dict)
+    replay: Replay | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     @cached_property
@@ -88,6 +91,10 @@ class Evidence:
             Source.RANKS: len(self.rank_figures) > 1 or len(self.rank_work_ms) > 1,
         }
         return frozenset(source for source, found in there.items() if found)
+
+    def replayed_gain(self, change: Change) -> float | None:
+        """The gain of a change in the replayed steps; None where no replay can tell."""
+        return None if self.replay is None else self.replay.gain(change)
 
     @property
     def on_gpu(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 
@@ -12,16 +13,18 @@ from gpurun.diagnoses.api import Diagnosis
 from gpurun.diagnoses.evidence import Evidence
 from gpurun.records.finding import WARNING, Finding, FindingType
 
-SYMPTOM = FindingType.KERNEL_EFFICIENCY
-CAUSES = frozenset(
-    {
+SYMPTOMS = {
+    FindingType.KERNEL_EFFICIENCY: {
         FindingType.SMALL_BATCH,
         FindingType.OCCUPANCY,
         FindingType.WARP_EFFICIENCY,
         FindingType.PRECISION,
         FindingType.MEMORY_BANDWIDTH,
-    }
-)
+    },
+    FindingType.LAUNCH_BOUND: {FindingType.SMALL_BATCH},
+}
+"""Findings that come after the one of these that explains them: kernels that do not fill the
+device, and kernels that are short because the batch is small."""
 
 
 @cache
@@ -36,16 +39,33 @@ def all_diagnoses() -> tuple[Diagnosis, ...]:
 
 
 def diagnose(evidence: Evidence) -> tuple[Finding, ...]:
-    """All findings, the most severe first; of equal ones that with the larger bound.
+    """All findings, the most severe first; of equal ones that with the larger gain.
 
-    Kernels that do not fill the device are a symptom: it comes after the cause, where one is found.
+    Severity rises with the gain. A symptom without a gain is no more severe than its cause; one
+    with a gain comes after a cause of its level.
     """
-    found = [finding for d in all_diagnoses() if (finding := d.find(evidence)) is not None]
-    cause = max((f.severity for f in found if f.type in CAUSES), default=0.0)
-    if cause >= WARNING:
-        found = [
-            replace(f, severity=min(f.severity, cause)) if f.type is SYMPTOM else f for f in found
-        ]
-    return tuple(
-        sorted(found, key=lambda f: (-f.severity, f.type is SYMPTOM, -(f.gain_upper_bound or 1.0)))
-    )
+    found = {d.type: f for d in all_diagnoses() if (f := d.find(evidence)) is not None}
+    explained = {}
+    for kind in SYMPTOMS.keys() & found.keys():
+        symptom, cause = found[kind], _cause(kind, found)
+        if cause is not None and not _gain(symptom):
+            found[kind] = symptom = replace(symptom, severity=min(symptom.severity, cause.severity))
+        if cause is not None and cause.level == symptom.level:
+            explained[kind] = min(symptom.severity, cause.severity)
+
+    def order(finding: Finding) -> tuple[float, bool, float]:
+        rank = explained.get(finding.type, finding.severity)
+        return -rank, finding.type in explained, -_gain(finding)
+
+    return tuple(sorted(found.values(), key=order))
+
+
+def _cause(kind: FindingType, found: Mapping[FindingType, Finding]) -> Finding | None:
+    """The most severe finding that explains this kind, if it is a warning at least."""
+    causes = (found[each] for each in SYMPTOMS[kind] & found.keys())
+    known = [cause for cause in causes if cause.severity >= WARNING]
+    return max(known, key=lambda cause: cause.severity, default=None)
+
+
+def _gain(finding: Finding) -> float:
+    return finding.replayed_gain or finding.gain_upper_bound or 0.0

@@ -14,7 +14,6 @@ from gpurun.measure.measured_window import Window, measured_window
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
 from gpurun.measure.training_clock import training_loaders
-from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.records.messages.turns import ORDERS
 from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample
@@ -63,7 +62,7 @@ def evidence_of_run(
         traits={trait.trait: trait.detail for log in logs for trait in log.traits},
         switches=tuple(dict.fromkeys(s for log in logs if log.torch for s in log.torch.switches)),
         threads=next((log.torch.threads for log in logs if log.torch), None),
-        source_lines=_source_lines(seen.host_functions),
+        source_lines=_source_lines(seen),
         thresholds=thresholds,
     )
 
@@ -104,9 +103,13 @@ def _without_processor(result: RunResult) -> RunResult:
     return replace(result, host=replace(result.host, cpu_percent=None, steady_cpu_percent=None))
 
 
-def _source_lines(functions: Sequence[FunctionSamples]) -> dict[tuple[str, int], str]:
-    """The busiest line of each function of the user's, as far as the file is still there."""
-    places = {(f.file, f.line) for f in functions if f.users_own}
+def _source_lines(evidence: Evidence) -> dict[tuple[str, int], str]:
+    """The lines of the user's functions that were seen, as far as the file is still there."""
+    functions = evidence.host_functions
+    moments = None if evidence.timeline is None else evidence.timeline.host_moments
+    frames = {frame for _, stack in moments or () for frame in stack}
+    seen = [*((f, f.line) for f in functions), *((functions[at], line) for at, line in frames)]
+    places = {(f.file, line) for f, line in seen if f.users_own}
     return {(file, line): linecache.getline(file, line).strip() for file, line in places}
 
 

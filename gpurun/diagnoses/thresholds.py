@@ -1,7 +1,7 @@
-"""All thresholds of the diagnoses in one table, and the severity that they give a figure.
+"""Severity: by the gain, and for figures without one by thresholds, all of them in one table.
 
 A figure at its warning threshold has severity 0.4, at its critical one 0.7. `[diagnose]` in
-gpurun.toml sets any of them: `data_wait_share = [0.10, 0.30]`.
+gpurun.toml sets any of them: `memory_used = [0.80, 0.95]`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import pairwise
 
 from gpurun.errors import GpurunError
 from gpurun.records.finding import CRITICAL, WARNING
 
+GAIN_SEVERITIES = ((1.0, 0.0), (1.1, WARNING), (1.4, CRITICAL), (2.0, 1.0))
+"""Gains as factors of throughput and their severities; linear between them. Chosen, not fitted."""
 FADING = 3.0
 """How fast a figure that is bad when small stops to matter above its warning threshold: at a third
 above it is of no interest."""
+
+
+def gain_severity(gain: float) -> float:
+    """0 to 1, by the factor of throughput that a finding's repair gains."""
+    for (low, below), (high, above) in pairwise(GAIN_SEVERITIES):
+        if gain < high:
+            return below + (above - below) * max(gain - low, 0.0) / (high - low)
+    return 1.0
 
 
 @dataclass(frozen=True)
@@ -44,42 +55,23 @@ class Threshold:
 
 
 DEFAULTS: dict[str, Threshold] = {
-    "data_wait_share": Threshold(0.05, 0.20, "wait for data, of the step"),
     "first_kernel_gap_ms": Threshold(5, 20, "idle time before the first kernel of a step, ms"),
-    "h2d_share": Threshold(0.10, 0.25, "host-to-device copies, of the step"),
-    "exposed_h2d_share": Threshold(0.05, 0.20, "such copies that no kernel hides, of the step"),
-    "pageable_h2d_share": Threshold(
-        0.02, 0.10, "exposed copies from memory not pinned, of the step"
-    ),
-    "sync_idle_share": Threshold(
-        0.05, 0.20, "device idle after the host waited for it, of the step"
-    ),
     "short_kernel_us": Threshold(10, 5, "mean duration of a kernel, µs (small is bad)"),
-    "launch_gap_ms": Threshold(1, 5, "device idle while it waits for launches, ms a step"),
-    "launch_idle_share": Threshold(
-        0.05, 0.20, "device idle while it waits for launches, of the step"
-    ),
     "kernel_calls_per_step": Threshold(1000, 5000, "launches of one kernel a step"),
     "one_kernel_share": Threshold(0.50, 0.80, "one kernel, of the step"),
     "sm_activity": Threshold(0.60, 0.40, "SM activity while the device is busy"),
     "small_grid_share": Threshold(0.30, 0.60, "kernels with fewer blocks than SMs, of kernel time"),
     "little_memory": Threshold(0.50, 0.25, "device memory in use, where SMs are idle too"),
-    "outside_tensor_cores": Threshold(
-        0.10, 0.30, "matmul, convolution and attention outside tensor cores, of the step"
-    ),
     "dram_activity": Threshold(0.80, 0.90, "DRAM bandwidth in use"),
     "sm_throughput": Threshold(0.60, 0.40, "SM throughput of a kernel (ncu)"),
     "bandwidth_kernel": Threshold(0.60, 0.40, "DRAM throughput of a bandwidth-type kernel (ncu)"),
-    "elementwise_share": Threshold(0.30, 0.60, "elementwise kernels and norms, of the step"),
     "occupancy": Threshold(0.30, 0.15, "occupancy of a kernel (ncu)"),
     "warp_efficiency": Threshold(0.80, 0.60, "threads active in a warp (ncu)"),
     "allocator_retries": Threshold(1, 10, "allocations that first failed, in the run"),
     "device_allocations_per_step": Threshold(1, 10, "cudaMalloc and cudaFree a step"),
     "fragmentation": Threshold(0.30, 0.50, "reserved memory that is unusable, of the reserved"),
     "memory_used": Threshold(0.90, 0.98, "device memory in use"),
-    "exposed_communication": Threshold(0.10, 0.25, "collectives that no kernel hides, of the step"),
     "imbalance": Threshold(0.10, 0.30, "work of the slowest rank over the fastest, less 1"),
-    "host_share": Threshold(0.10, 0.30, "Python outside torch's operators, of the step"),
     "unexplained_share": Threshold(0.30, 0.60, "step outside data, model and optimizer"),
     "throttled_share": Threshold(0.10, 0.50, "samples with a thermal or power slow-down"),
     "clock_loss": Threshold(0.05, 0.15, "SM clock below its maximum, while throttled"),

@@ -40,4 +40,5 @@ class Host(Profiler):
             rank=log.process.rank,
             host_sampled_seconds=seen.seconds,
             host_functions=seen.functions,
+            host_moments=seen.moments or None,
         )

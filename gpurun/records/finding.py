@@ -58,10 +58,11 @@ class Finding:
     """One diagnosed bottleneck.
 
     `severity`: 0 to 1; from 0.4 a warning, above 0.7 critical. `knob`: the knob of `--optimize`
-    that would fix it, None without one. `gain_upper_bound`: the factor of throughput (1.0: none)
-    if the cause were gone, an upper bound from the timeline; None where none can be honestly given.
-    Bounds of several findings never add up. `missing_sources`: sources that were not there and
-    would say more.
+    that would fix it, None without one. `replayed_gain`: the factor of throughput (1.0: none) if
+    the cause were gone, by a replay of the timeline: an estimate. None where the replay does not
+    match the recording, or cannot show the cause. `gain_upper_bound`: a bound of the factor, where
+    nothing was replayed; None where none can be honestly given. Gains never add up.
+    `missing_sources`: sources that were not there and would say more.
     """
 
     type: FindingType
@@ -73,6 +74,7 @@ class Finding:
     knob: str | None
     gain_upper_bound: float | None
     missing_sources: tuple[str, ...] = ()
+    replayed_gain: float | None = None
 
     @property
     def level(self) -> str:

@@ -170,6 +170,9 @@ class ProfileFigures:
     top_operators: tuple[OperatorShare, ...] | None = None
     kernel_counters: tuple[KernelCounters, ...] | None = None
     """The longest kernels that Nsight Compute looked at, longest first."""
+    fusable_share: float | None = None
+    """Of the window, the time of elementwise kernels, norms and reductions that fused ones would do
+    in passing."""
 
 
 @record

@@ -164,8 +164,9 @@ class HostWorkThing:
 
     def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
         """All of its pauses shorter."""
-        during = side.parts[self.thing[1]]
-        return side.with_graph(without_pauses(side.graph, during, 1 - ratio(least.ms, own.ms)))
+        pauses = pauses_in(side.graph, side.parts[self.thing[1]])
+        shorter = np.rint((1 - ratio(least.ms, own.ms)) * pauses)
+        return side.with_graph(without_pauses(side.graph, shorter))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 from gpurun.replay.call_roles import SYNCS, Role
 from gpurun.replay.step_events import NO_CALL, is_collective, is_copy
 from gpurun.replay.step_graph import Edge, Edges, StepGraph, edges_of
+from gpurun.timeline.idle_causes import LAUNCH_NS
 from gpurun.timeline.model import Copy, CopyKind, Kernel
 from gpurun.timeline.time_intervals import Intervals
 
@@ -17,10 +18,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gpurun.replay.step_events import Indices
     from gpurun.timeline.time_intervals import Times
 
 HOST = (Edge.PAUSE, Edge.HANDOVER, Edge.CALL, Edge.STAGE, Edge.BATCH)
 """Times of the host's own work, that of its loader too."""
+PAUSES = (Edge.PAUSE, Edge.HANDOVER)
+"""Times of the host between two calls."""
+LAUNCHING = (Role.LAUNCH, Role.GRAPH, Role.RECORD, Role.STREAM_WAIT, Role.OTHER)
+"""Calls that a CUDA graph makes needless. Copies, waits and allocations are causes of their own."""
 DEVICE = (Edge.RUN, Edge.STREAM, Edge.EVENT, Edge.LAUNCH)
 """Times of the device's own work."""
 LEAST_WAIT = 0.1
@@ -61,15 +67,51 @@ def without_waits(graph: StepGraph, roles: Sequence[Role] = SYNCS) -> StepGraph:
     return graph.without(waits & _target_calls(graph, roles))
 
 
+def without_reads(graph: StepGraph) -> StepGraph:
+    """The host neither synchronises nor reads values of the device.
+
+    The copy that a read awaits is gone with it, and so is the time between the two calls. A wait
+    for the copy of a batch belongs to the copy.
+    """
+    calls, work, edges = graph.events.calls, graph.events.work, graph.edges
+    syncs = np.isin(calls.role, SYNCS) & ~_batch_syncs(graph)
+    to_host = work.where(lambda each: isinstance(each, Copy) and each.kind is CopyKind.D2H)
+    reads = _launching(graph, to_host) & (_followed_by(graph, syncs) | _waiting(graph))
+    gone = syncs | reads
+    target = graph.call_of(edges.target)
+    between = graph.of_kind(*PAUSES) & at_places(syncs & _following(graph, reads), target)
+    copied = to_host & at_places(reads, work.call)
+    run = graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(copied, graph.work_of(edges.target))
+    called = graph.of_kind(Edge.CALL) & at_places(gone, target)
+    changed = _scaled(graph, called | between | run, 0.0)
+    return changed.without(graph.of_kind(Edge.WAIT) & at_places(gone, target))
+
+
+def with_free_launches(graph: StepGraph, apart: Times) -> StepGraph:
+    """Launches, and the host's pauses between them, take no time, as in a CUDA graph.
+
+    `apart`: of each edge the pause that has another cause.
+    """
+    edges = graph.edges
+    free = graph.of_kind(Edge.CALL) & _target_calls(graph, LAUNCHING)
+    pauses = np.where(graph.of_kind(*PAUSES), np.minimum(apart, edges.lag_ns), edges.lag_ns)
+    return graph.with_lags(np.where(free, 0, pauses))
+
+
 def without_calls(graph: StepGraph, roles: Sequence[Role]) -> StepGraph:
     """Calls of these roles are not made."""
     free = graph.of_kind(Edge.CALL) & _target_calls(graph, roles)
     return without_waits(_scaled(graph, free, 0.0), roles)
 
 
-def without_pauses(graph: StepGraph, during: Intervals, share: float = 1.0) -> StepGraph:
-    """The host's pauses in these times take so much less of their length."""
-    return graph.with_lags(graph.edges.lag_ns - np.rint(share * pauses_in(graph, during)))
+def without_pauses(graph: StepGraph, pauses_ns: Times) -> StepGraph:
+    """The host's pauses are so much shorter, edge by edge."""
+    return graph.with_lags(graph.edges.lag_ns - pauses_ns)
+
+
+def long_pauses(graph: StepGraph, during: Intervals) -> Times:
+    """For each edge how much of it is a pause in these times that is no pace of launches."""
+    return np.where(graph.edges.lag_ns > LAUNCH_NS, pauses_in(graph, during), 0)
 
 
 def pauses_in(graph: StepGraph, during: Intervals) -> Times:
@@ -77,7 +119,7 @@ def pauses_in(graph: StepGraph, during: Intervals) -> Times:
     edges = graph.edges
     ends = graph.recorded_ns[edges.target]
     inside = during.covered(ends - np.maximum(edges.lag_ns, 0), ends)
-    pauses = graph.of_kind(Edge.PAUSE, Edge.HANDOVER)
+    pauses = graph.of_kind(*PAUSES)
     return np.where(pauses, np.minimum(inside, edges.lag_ns), 0)
 
 
@@ -113,14 +155,11 @@ def with_work_scaled(
     return _scaled(graph, graph.of_kind(Edge.RUN) & _target_work(graph, of), factor)
 
 
-def without_work(graph: StepGraph, of: Callable[[Kernel | Copy], bool]) -> StepGraph:
-    """Kernels of which this is true are part of others: neither launched nor run."""
-    work = graph.events.work
-    gone = work.where(of)
-    calls = np.zeros(len(graph.events.calls), dtype=bool)
-    calls[work.call[gone & (work.call != NO_CALL)]] = True
-    on_host = graph.of_kind(Edge.CALL, Edge.PAUSE, Edge.HANDOVER) & at_places(
-        calls, graph.call_of(graph.edges.target)
+def without_work(graph: StepGraph, gone: NDArray[np.bool_]) -> StepGraph:
+    """This work is part of other work: neither launched nor run. Long pauses stay."""
+    short = graph.of_kind(*PAUSES) & (graph.edges.lag_ns <= LAUNCH_NS)
+    on_host = (graph.of_kind(Edge.CALL) | short) & at_places(
+        _launching(graph, gone), graph.call_of(graph.edges.target)
     )
     on_device = graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(
         gone, graph.work_of(graph.edges.target)
@@ -146,16 +185,63 @@ def with_copies_ahead(graph: StepGraph) -> StepGraph:
     lags = edges.lag_ns.copy()
     runs = np.flatnonzero(graph.of_kind(Edge.RUN) & at_places(copies, graph.work_of(edges.target)))
     lags[runs] = np.minimum(lags[runs], _pinned_ns(graph)[graph.work_of(edges.target[runs])])
-    cheap = graph.of_kind(Edge.CALL) & np.isin(
-        graph.call_of(edges.target), graph.events.work.call[places]
+    target, copying, syncs = (
+        graph.call_of(edges.target),
+        _launching(graph, copies),
+        _batch_syncs(graph),
     )
+    cheap = graph.of_kind(Edge.CALL) & at_places(copying, target)
     lags[cheap] = np.minimum(lags[cheap], _launch_cost(graph))
-    changed = graph.with_lags(lags).without(staged | own | own_after)
+    lags[graph.of_kind(Edge.CALL) & at_places(syncs, target)] = 0
+    waits = graph.of_kind(Edge.WAIT) & at_places(copying | syncs, target)
+    changed = graph.with_lags(lags).without(staged | waits | own | own_after)
     past = _edges_past(graph, copies)
     in_turn = edges_of(
         Edge.STREAM, job[places[:-1]] + 1, job[places[1:]], np.zeros(max(len(places) - 1, 0), int)
     )
     return changed.joined(past).joined(in_turn)
+
+
+def _batch_syncs(graph: StepGraph) -> NDArray[np.bool_]:
+    """For each call whether it waits for the copy of a batch that was launched just before it."""
+    copies = graph.events.work.where(lambda each: is_copy(each) and _from_host(each))
+    syncs: NDArray[np.bool_] = np.isin(graph.events.calls.role, SYNCS)
+    syncs &= _following(graph, _launching(graph, copies))
+    return syncs
+
+
+def _launching(graph: StepGraph, of: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """For each call whether it launched some of this work."""
+    work = graph.events.work
+    calls = np.zeros(len(graph.events.calls), dtype=bool)
+    calls[work.call[of & (work.call != NO_CALL)]] = True
+    return calls
+
+
+def _waiting(graph: StepGraph) -> NDArray[np.bool_]:
+    """For each call whether it waits for the device."""
+    calls = np.zeros(len(graph.events.calls), dtype=bool)
+    calls[graph.call_of(graph.edges.target[graph.of_kind(Edge.WAIT)])] = True
+    return calls
+
+
+def _following(graph: StepGraph, calls: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """For each call whether the one before it in its thread is one of these."""
+    return _neighbours(graph, calls, graph.edges.source, graph.edges.target)
+
+
+def _followed_by(graph: StepGraph, calls: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """For each call whether the next of its thread is one of these."""
+    return _neighbours(graph, calls, graph.edges.target, graph.edges.source)
+
+
+def _neighbours(
+    graph: StepGraph, calls: NDArray[np.bool_], chosen: Indices, other: Indices
+) -> NDArray[np.bool_]:
+    order = graph.of_kind(Edge.PAUSE)
+    found = np.zeros(len(calls), dtype=bool)
+    found[graph.call_of(other[order])[at_places(calls, graph.call_of(chosen[order]))]] = True
+    return found
 
 
 def _edges_past(graph: StepGraph, copies: NDArray[np.bool_]) -> Edges:

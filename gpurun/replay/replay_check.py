@@ -7,7 +7,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from gpurun.records.profile_figures import ReplayFigures, WhatIf
+from gpurun.records.profile_figures import ReplayFigures
 from gpurun.replay.graph_changes import (
     with_loader_apart,
     without_device,
@@ -23,7 +23,7 @@ from gpurun.replay.replayed_steps import (
 )
 from gpurun.replay.step_events import NotReplayable
 from gpurun.replay.step_graph import StepGraph, step_graph
-from gpurun.replay.what_ifs import what_ifs
+from gpurun.replay.what_ifs import Replay
 from gpurun.timeline.device_work import intervals
 from gpurun.timeline.idle_causes import data_ranges
 from gpurun.timeline.model import Timeline
@@ -52,13 +52,13 @@ def replayed_timeline(
     others: Sequence[Timeline] = (),
     *,
     workers: bool = False,
-) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
-    """The replay of a rank's steps as they are and with changes; arguments as `checked_replay`."""
+) -> tuple[ReplayFigures, Replay | None]:
+    """The replay of a rank's steps as they are, and the graph for changes; None without a graph.
+
+    Arguments as of `checked_replay`. Gains by changes count only if the figures have no `mismatch`.
+    """
     figures, plain = checked_replay(timeline, times, others, workers=workers)
-    changes = () if plain is None else what_ifs(plain, steady(timeline))
-    if figures.mismatch is not None:
-        changes = tuple(WhatIf(each.change, each.step_ms, None) for each in changes)
-    return figures, changes
+    return figures, None if plain is None else Replay(plain, steady(timeline))
 
 
 def checked_replay(

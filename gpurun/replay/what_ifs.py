@@ -1,66 +1,207 @@
-"""The what-if table: the replayed step under each change that a user could make."""
+"""Changes of the steps that a user could make: the replayed step and its gain, and their table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import enum
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from gpurun.records.profile_figures import WhatIf
 from gpurun.replay.call_roles import Role
 from gpurun.replay.graph_changes import (
+    long_pauses,
+    pauses_in,
     with_batches_ready,
     with_copies_ahead,
+    with_free_launches,
     with_work_scaled,
     without_calls,
     without_collectives,
     without_device,
     without_host,
     without_pauses,
+    without_reads,
     without_waits,
     without_work,
 )
 from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.device_work import intervals
+from gpurun.timeline.fused_chains import is_long, needless_if_fused
 from gpurun.timeline.idle_causes import data_ranges
 from gpurun.timeline.model import MODEL_PHASES, Copy, Group, Kernel, Timeline
+from gpurun.timeline.time_intervals import Intervals
+
+if TYPE_CHECKING:
+    from gpurun.timeline.time_intervals import Times
 
 LEAST_GAIN = 1.005
-"""Changes that gain less than half a percent are left out, but for the two limits."""
+"""Changes that gain less than half a percent are left out of the table, but for the two limits."""
 ON_TENSOR_CORES = (Group.MATMUL, Group.CONV, Group.ATTENTION)
-FUSED = (Group.ELEMENTWISE, Group.NORM, Group.REDUCTION)
-LIMITS = ("the host takes no time", "the device takes no time")
+PEAK_RATIOS = {
+    (7, 0): 8.0, (7, 5): 8.0, (8, 0): 16.0, (8, 6): 4.0, (8, 7): 4.0, (8, 9): 4.0, (9, 0): 15.0,
+    (10, 0): 30.0, (10, 3): 30.0, (12, 0): 4.0,
+}  # fmt: skip
+"""Peak of half precision on tensor cores over that of float32 outside them, by compute capability,
+rounded up, from NVIDIA's data sheets (V100, T4, A100, A10, Orin, L40S, H100, B200, B300, RTX 5090).
+No kernel gains more than this.
+"""
 
 
-def what_ifs(graph: StepGraph, timeline: Timeline) -> tuple[WhatIf, ...]:
-    """The changes that gain something, the greatest gain first, and the two limits."""
-    step = median_step_ms(graph)
-    found = []
-    for name, change in _changes(timeline):
-        changed = median_step_ms(change(graph))
-        gain = step / changed if changed > 0 else None
-        if name in LIMITS or (gain is not None and gain >= LEAST_GAIN):
-            found.append(WhatIf(name, changed, gain))
-    return tuple(sorted(found, key=lambda each: (each.change in LIMITS, each.step_ms)))
+class Change(enum.Enum):
+    """A change of the graph, in the words of the table."""
+
+    WAITS = "waits of the host for the device gone"
+    LAUNCH_WAITS = "launches that do not wait"
+    LAUNCHES = "no waits, launches free, chains of short kernels fused"
+    ALLOCATIONS = "allocator calls gone"
+    COPIES = "batches copied from pinned memory, a step ahead"
+    BATCHES = "batches ready when asked for"
+    PYTHON = "Python between the parts of the step gone"
+    PRECISION = "matrix products at the peak of tensor cores"
+    FUSION = "chains of elementwise kernels fused"
+    COLLECTIVES = "collectives gone"
+    KERNELS = "kernels twice as fast"
+    HOST = "the host takes no time"
+    DEVICE = "the device takes no time"
 
 
-def _changes(timeline: Timeline) -> Iterator[tuple[str, Callable[[StepGraph], StepGraph]]]:
-    yield "waits of the host for the device gone", without_waits
-    yield "launches that do not wait", lambda g: without_waits(g, [Role.LAUNCH, Role.GRAPH])
-    yield "allocator calls gone", lambda g: without_calls(g, [Role.ALLOCATE])
-    yield "batches copied from pinned memory, a step ahead", with_copies_ahead
-    yield "matrix products on tensor cores", lambda g: with_work_scaled(g, _outside_cores, 0.5)
-    yield "elementwise kernels part of others", lambda g: without_work(g, _elementwise)
-    yield "collectives gone", without_collectives
-    waits = data_ranges(timeline)
-    if waits:
-        yield "batches ready when asked for", lambda g: with_batches_ready(g, intervals(waits))
-    parts = intervals([r for r in timeline.ranges or () if r.name in MODEL_PHASES])
-    if len(parts):
-        rest = parts.gaps(timeline.window_begin_ns, timeline.window_end_ns)
-        yield "Python between the parts of the step gone", lambda g: without_pauses(g, rest)
-    yield "kernels twice as fast", lambda g: with_work_scaled(g, _is_kernel, 0.5)
-    yield LIMITS[0], without_host
-    yield LIMITS[1], without_device
+LIMITS = (Change.HOST, Change.DEVICE)
+LAUNCHES = (Role.LAUNCH, Role.GRAPH)
+
+
+class Replay:
+    """The steps of one rank as a graph, without what recording adds to the host's calls."""
+
+    def __init__(self, graph: StepGraph, timeline: Timeline) -> None:
+        self.graph = graph
+        self._timeline = timeline
+        self._steps: dict[Change, float | None] = {}
+
+    @cached_property
+    def step_ms(self) -> float:
+        """The median step as it is, in milliseconds."""
+        return median_step_ms(self.graph)
+
+    def gain(self, change: Change) -> float | None:
+        """The factor of throughput by a change; None where the recording lacks its subject.
+
+        `LAUNCHES` gain what they add to steps without waits: the device's idle time after a wait
+        belongs to the wait, as far as it goes with it.
+        """
+        step = self._step_ms(change)
+        before = self.step_ms if change is not Change.LAUNCHES else self._ms_without_waits
+        return before / step if step else None
+
+    def gain_of_kernel(self, name: str, factor: float) -> float | None:
+        """The same if all kernels of this name took so many times their time; None without any."""
+
+        def is_it(record: Kernel | Copy) -> bool:
+            return isinstance(record, Kernel) and record.name == name
+
+        if not any(map(is_it, self.graph.events.work.records)):
+            return None
+        step = median_step_ms(with_work_scaled(self.graph, is_it, factor))
+        return self.step_ms / step if step else None
+
+    def python_pauses(self) -> Intervals:
+        """When the host did what `PYTHON` leaves out; it waits in none of these times."""
+        lengths = self._python(self.graph)
+        edges, chosen = self.graph.edges, lengths > 0
+        ends = self.graph.recorded_ns[edges.target[chosen]]
+        return Intervals.union(ends - edges.lag_ns[chosen], ends)
+
+    def what_if(self, *, matched: bool) -> tuple[WhatIf, ...]:
+        """The changes that gain something, the greatest gain first, and the two limits.
+
+        `matched`: the replay as it is matches the recording; else no gain is claimed.
+        """
+        found = []
+        for change in Change:
+            step, limit = self._step_ms(change), change in LIMITS
+            gain = self.step_ms / step if step else None
+            if step is not None and (limit or (self.gain(change) or 0.0) >= LEAST_GAIN):
+                found.append((limit, step, WhatIf(change.value, step, gain if matched else None)))
+        return tuple(row for *_, row in sorted(found, key=lambda each: each[:2]))
+
+    def _step_ms(self, change: Change) -> float | None:
+        if change not in self._steps:
+            changed = self._changed(change)
+            self._steps[change] = None if changed is None else median_step_ms(changed)
+        return self._steps[change]
+
+    def _changed(self, change: Change) -> StepGraph | None:
+        graph, data = self.graph, self._data
+        match change:
+            case Change.WAITS:
+                return without_reads(graph)
+            case Change.LAUNCH_WAITS:
+                return without_waits(graph, LAUNCHES)
+            case Change.LAUNCHES:
+                return self._with_free_launches()
+            case Change.ALLOCATIONS:
+                return without_calls(graph, [Role.ALLOCATE])
+            case Change.COPIES:
+                return with_copies_ahead(graph)
+            case Change.BATCHES:
+                return None if data is None else with_batches_ready(graph, data)
+            case Change.PYTHON:
+                return without_pauses(graph, self._python(graph))
+            case Change.PRECISION:
+                return self._on_tensor_cores()
+            case Change.FUSION:
+                return _fused(graph, is_long)
+            case Change.COLLECTIVES:
+                return without_collectives(graph)
+            case Change.KERNELS:
+                return with_work_scaled(graph, _is_kernel, 0.5)
+            case Change.HOST:
+                return without_host(graph)
+            case Change.DEVICE:
+                return without_device(graph)
+
+    @cached_property
+    def _without_waits(self) -> StepGraph:
+        return without_waits(without_reads(self.graph), LAUNCHES)
+
+    @cached_property
+    def _ms_without_waits(self) -> float:
+        return median_step_ms(self._without_waits)
+
+    def _with_free_launches(self) -> StepGraph:
+        ground = self._without_waits
+        fused = _fused(ground, lambda kernel: not is_long(kernel))
+        waits = 0 if self._data is None else pauses_in(fused, self._data)
+        return with_free_launches(fused, self._python(fused) + waits)
+
+    def _on_tensor_cores(self) -> StepGraph | None:
+        capabilities = [each.capability for each in self._timeline.devices or ()]
+        ratios = [PEAK_RATIOS[each] for each in capabilities if each in PEAK_RATIOS]
+        if not ratios:
+            return None
+        return with_work_scaled(self.graph, _outside_cores, 1 / min(ratios))
+
+    @cached_property
+    def _data(self) -> Intervals | None:
+        waits = data_ranges(self._timeline)
+        return None if waits is None else intervals(waits)
+
+    def _python(self, graph: StepGraph) -> Times:
+        """Long pauses of the host outside of loader, model and optimizer."""
+        timeline = self._timeline
+        parts = intervals([r for r in timeline.ranges or () if r.name in MODEL_PHASES])
+        outside = parts.gaps(timeline.window_begin_ns, timeline.window_end_ns)
+        return long_pauses(graph, outside)
+
+
+def _fused(graph: StepGraph, of: Callable[[Kernel], bool]) -> StepGraph:
+    work = graph.events.work
+    needless = np.zeros(len(work), dtype=bool)
+    needless[[place for place, _ in needless_if_fused(work.records, of)]] = True
+    return without_work(graph, needless)
 
 
 def _is_kernel(record: Kernel | Copy) -> bool:
@@ -73,7 +214,3 @@ def _outside_cores(record: Kernel | Copy) -> bool:
         and record.group in ON_TENSOR_CORES
         and record.tensor_core is False
     )
-
-
-def _elementwise(record: Kernel | Copy) -> bool:
-    return isinstance(record, Kernel) and record.group in FUSED

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from gpurun.formatting.finding_sentence import gain_text
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.formatting.number_text import count, milliseconds, number, times
 from gpurun.formatting.one_line import one_line
@@ -73,9 +74,26 @@ def headline(report: DiagnosisReport) -> str:
     return f"diagnosis of {report.subject}{told}"
 
 
-def largest_gain(findings: Sequence[Finding]) -> float | None:
-    """The largest bound; bounds never add up."""
-    return max((f.gain_upper_bound for f in findings if f.gain_upper_bound), default=None)
+def estimated_improvement(findings: Sequence[Finding]) -> str | None:
+    """The largest gain in a sentence; None without any. Gains never add up."""
+    replayed = [f.replayed_gain for f in findings if f.replayed_gain is not None]
+    bounds = [f.gain_upper_bound for f in findings if f.gain_upper_bound is not None]
+    if not replayed and not bounds:
+        return None
+    how = "replayed" if replayed else "upper bound"
+    told = f"Estimated improvement: up to {times(max(replayed or bounds))}"
+    return f"{told} ({how}; gains do not add up)"
+
+
+def why_not_replayed(report: DiagnosisReport) -> str | None:
+    """Why gains are bounds; None where none is."""
+    if all(f.gain_upper_bound is None for f in report.findings):
+        return None
+    on_device = report.figures is not None and report.figures.idle is not None
+    why = "no timeline of a device was recorded"
+    if on_device and report.replay is not None:
+        why = report.replay.mismatch or "no replay shows these causes"
+    return f"gains are upper bounds where nothing was replayed: {why}"
 
 
 def place(location: Location) -> str:
@@ -122,8 +140,8 @@ def _finding_lines(index: int, finding: Finding, everything: bool) -> Iterator[L
     tips = (*finding.recommendations[:most], *advice(finding)[len(finding.recommendations) :])
     for tip in tips:
         yield [("   do: ", "dim"), (one_line(tip), "")]
-    if finding.gain_upper_bound is not None:
-        yield [("   gain: ", "dim"), (f"up to {times(finding.gain_upper_bound)}", "")]
+    if gain := gain_text(finding):
+        yield [("   gain: ", "dim"), (gain, "")]
 
 
 def _closing(report: DiagnosisReport, shown: int, everything: bool) -> Iterator[str]:
@@ -138,9 +156,7 @@ def _closing(report: DiagnosisReport, shown: int, everything: bool) -> Iterator[
     yield from _longest(report.figures)
     if hidden and not everything:
         yield f"{count(hidden, 'more finding')}: --all shows them"
-    gain = largest_gain(report.findings)
-    if gain is not None:
-        yield f"Estimated improvement: up to {times(gain)} (upper bound; bounds do not add up)"
+    yield from filter(None, (estimated_improvement(report.findings), why_not_replayed(report)))
     if report.overhead_percent is not None:
         yield f"profiled steps took {max(report.overhead_percent, 0):.1f} % longer than the others"
     for source in report.absent_sources if everything or not report.findings else ():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpurun.diagnoses.api import gain_without
-from gpurun.diagnoses.thresholds import Thresholds
+from gpurun.diagnoses.thresholds import Thresholds, gain_severity
 from gpurun.records.finding import WARNING
 from gpurun.records.scaling import ScalingFinding
 from gpurun.scaling.step_costs import StepCosts, parts_of_own_work
@@ -56,8 +56,9 @@ def findings(
     """The findings, most severe first. `efficiencies`: by count; `measured`: every count's costs,
     the smallest first.
 
-    The threshold of imbalance compares the slowest rank with the mean one. The thresholds of the
-    data wait and of the host apply to the time that more ranks have added to the step.
+    The threshold of imbalance compares the slowest rank with the mean one. All others are as severe
+    as their gains say: those of the data wait and of the host are without the time that more ranks
+    have added to the step.
     """
     weak_spots = [n for n, efficiency in efficiencies.items() if efficiency < GOOD]
     if not weak_spots or not measured:
@@ -68,23 +69,23 @@ def findings(
     if worst is None or worst.step_ms is None:
         return ()
     found = [
-        *_communication(worst, thresholds),
+        *_communication(worst),
         *_imbalance(worst, thresholds),
-        *_data(base, worst, thresholds, strong),
+        *_data(base, worst, strong),
     ]
     if not strong:
-        found += _host(base, worst, thresholds, on_cpu)
+        found += _host(base, worst, on_cpu)
     worth_saying = (finding for finding in found if finding.severity >= WARNING)
     return tuple(sorted(worth_saying, key=lambda finding: -finding.severity))
 
 
-def _communication(costs: StepCosts, thresholds: Thresholds) -> Iterator[ScalingFinding]:
+def _communication(costs: StepCosts) -> Iterator[ScalingFinding]:
     if costs.exposed is None:
         return
     share = costs.exposed
     yield ScalingFinding(
         type="multi_gpu_comm",
-        severity=round(thresholds.severity("exposed_communication", share), 3),
+        severity=_severity(share),
         gpus=costs.gpus,
         description=f"{share:.0%} of the step waits for the exchange of gradients",
         evidence={"exposed_communication_percent": 100 * share, "step_time_ms": _step(costs)},
@@ -110,16 +111,14 @@ def _imbalance(costs: StepCosts, thresholds: Thresholds) -> Iterator[ScalingFind
     )
 
 
-def _data(
-    base: StepCosts, costs: StepCosts, thresholds: Thresholds, strong: bool
-) -> Iterator[ScalingFinding]:
+def _data(base: StepCosts, costs: StepCosts, strong: bool) -> Iterator[ScalingFinding]:
     if base.data_ms is None or costs.data_ms is None:
         return
     ideal = base.data_ms * (base.gpus / costs.gpus if strong else 1.0)
     share = (costs.data_ms - ideal) / _step(costs)
     yield ScalingFinding(
         type="data_bound",
-        severity=round(thresholds.severity("data_wait_share", share), 3),
+        severity=_severity(share),
         gpus=costs.gpus,
         description=f"the wait for data has grown to {costs.data_ms:.3g} ms a step, from "
         f"{base.data_ms:.3g} ms at {base.gpus}",
@@ -133,9 +132,7 @@ def _data(
     )
 
 
-def _host(
-    base: StepCosts, costs: StepCosts, thresholds: Thresholds, on_cpu: bool
-) -> Iterator[ScalingFinding]:
+def _host(base: StepCosts, costs: StepCosts, on_cpu: bool) -> Iterator[ScalingFinding]:
     """Ranks whose batch is kept do the same work: where it takes longer, they share something."""
     if costs.whole:
         before, now = base.own_work_ms, costs.own_work_ms
@@ -146,7 +143,7 @@ def _host(
     share = (now - before) / _step(costs)
     yield ScalingFinding(
         type="shared_host",
-        severity=round(thresholds.severity("host_share", share), 3),
+        severity=_severity(share),
         gpus=costs.gpus,
         description=f"the same work takes a rank {now:.3g} ms a step, and {before:.3g} ms at "
         f"{base.gpus}" + ("" if costs.whole else " (forward pass and optimizer alone)"),
@@ -154,6 +151,11 @@ def _host(
         recommendations=CORES_ADVICE if on_cpu else HOST_ADVICE,
         gain_upper_bound=gain_without(share),
     )
+
+
+def _severity(share: float) -> float:
+    """That of the gain without a share of the step."""
+    return round(gain_severity(gain_without(share) or 1.0), 3)
 
 
 def _step(costs: StepCosts) -> float:

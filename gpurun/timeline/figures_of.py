@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from heapq import merge
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from gpurun.timeline.device_work import (
     on_device,
     step_count,
 )
+from gpurun.timeline.fused_chains import needless_if_fused
 from gpurun.timeline.idle_causes import data_ranges, idle_time
 from gpurun.timeline.kernel_counters import kernel_counters
 from gpurun.timeline.kernel_time import (
@@ -77,12 +79,21 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
         communication=communication_figures(timeline, work),
         group_shares=group_shares(timeline, work),
         top_kernels=top_kernels(timeline, work),
+        fusable_share=fusable_share(timeline, work),
     )
 
 
 ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap")
 """Calls that take device memory or give it back, and wait for the device meanwhile."""
 NOT_ALLOCATING = ("cudaMallocHost", "cudaFreeHost", "cudaMallocAsync", "cudaFreeAsync")
+
+
+def fusable_share(timeline: Timeline, work: DeviceWork) -> float:
+    """The share of kernels that fused ones would make needless."""
+    kernels = on_device(timeline.kernels or (), work.device)
+    copies = on_device(timeline.copies or (), work.device)
+    both: Iterable[Kernel | Copy] = merge(kernels, copies, key=lambda each: each.begin_ns)
+    return work.share(sum(length for _, length in needless_if_fused(both)))
 
 
 def launch_figures(timeline: Timeline, work: DeviceWork) -> LaunchFigures:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples
+from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples, SampleMoment
 
 
 class Group(enum.Enum):
@@ -261,6 +261,8 @@ class Timeline:
     host_functions: Sequence[FunctionSamples] | None = None
     host_sampled_seconds: float | None = None
     """Length of the time in which the host functions were seen."""
+    host_moments: Sequence[SampleMoment] | None = None
+    """When each of them was seen; None of recordings that do not tell."""
     memory: Sequence[AllocatorState] | None = None
     kernel_metrics: Sequence[KernelMetrics] | None = None
     notes: tuple[str, ...] = ()

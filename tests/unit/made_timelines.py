@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpurun.records.profile_figures import ReplayFigures, WhatIf
+from gpurun.replay.replay_check import StepTimes, replayed_timeline
 from gpurun.timeline.model import (
     Awaited,
     Copy,
@@ -46,10 +48,11 @@ class Made:
         thread: int = MAIN,
         group: Group = Group.OTHER,
         name: str = "kernel",
+        grid: tuple[int, int, int] | None = None,
     ) -> int:
         """A launch and its kernel."""
         number = self.call("cudaLaunchKernel", *launch, thread)
-        kind = KernelKind(name, group)
+        kind = KernelKind(name, group, grid=grid)
         self.kernels.append(Kernel(ns(run[0]), ns(run[1]), 0, stream, number, kind))
         return number
 
@@ -85,6 +88,14 @@ class Made:
             runtime_calls=tuple(sorted(self.calls, key=lambda each: each.begin_ns)),
             awaited=tuple(self.awaited) or None,
         )
+
+
+def replayed(
+    timeline: Timeline, times: StepTimes | None = None, *, workers: bool = False
+) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
+    """The figures of a replay and its table."""
+    figures, replay = replayed_timeline(timeline, times, workers=workers)
+    return figures, () if replay is None else replay.what_if(matched=figures.mismatch is None)
 
 
 def ns(microseconds: float) -> int:

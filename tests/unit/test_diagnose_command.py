@@ -71,7 +71,8 @@ def test_a_tuned_run_has_no_warning(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_report_of_nsight_systems_made_elsewhere_is_diagnosed(tmp_path: Path) -> None:
     found = document(tmp_path, _named("2025"))
-    assert {"precision", "host_bound", "h2d_copy"} <= set(types(found))
+    assert {"launch_bound", "host_bound", "h2d_copy"} <= set(types(found))
+    assert all(each["replayed_gain"] > 1 for each in found["findings"])
     assert found["steps_profiled"] == 49
     assert found["result"] is None
 
@@ -155,23 +156,25 @@ def test_counters_that_were_not_measured_are_no_clean_bill(
 def test_thresholds_come_from_the_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = tmp_path / "gpurun.toml"
-    config.write_text("[diagnose]\ndata_wait_share = [0.98, 0.99]\n")
-    assert "data_loading" in types(document(tmp_path, DATA / "h200_slow_vision" / "as_written"))
-    _, text = told(capsys, DATA / "h200_slow_vision" / "as_written")
-    assert "critical=0" in text
-    config.write_text("[diagnose]\ndata_wait = [0.98, 0.99]\n")
-    code, text = told(capsys, DATA / "h200_slow_vision" / "as_written")
+    config, kernels = tmp_path / "gpurun.toml", DATA / "profiles" / "h200_ncu_raw_mlp.csv"
+    _, text = told(capsys, kernels)
+    assert "critical=1" in text
+    config.write_text("[diagnose]\nsm_throughput = [0.29, 0.1]\n")
+    assert "kernel_efficiency" in types(document(tmp_path, kernels))
+    _, text = told(capsys, kernels)
+    assert "critical=0 warnings=1" in text
+    config.write_text("[diagnose]\nsm_troughput = [0.29, 0.1]\n")
+    code, text = told(capsys, kernels)
     assert code == 2
-    assert "has no threshold 'data_wait'" in text
-    assert "did you mean 'data_wait_share'?" in text
+    assert "has no threshold 'sm_troughput'" in text
+    assert "did you mean 'sm_throughput'?" in text
 
 
 @pytest.mark.parametrize("pair", ["[0.5, 0.1]", "[0.1, 0.1]"])
 def test_thresholds_in_the_wrong_order_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], pair: str
 ) -> None:
-    (tmp_path / "gpurun.toml").write_text(f"[diagnose]\ndata_wait_share = {pair}\n")
+    (tmp_path / "gpurun.toml").write_text(f"[diagnose]\nfragmentation = {pair}\n")
     code, text = told(capsys, DATA / "h200_slow_vision" / "as_written")
     assert code == 2
     assert "must be below" in text

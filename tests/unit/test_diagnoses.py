@@ -10,7 +10,7 @@ import pytest
 
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.ranked_findings import all_diagnoses, diagnose
-from gpurun.diagnoses.thresholds import DEFAULTS, Thresholds
+from gpurun.diagnoses.thresholds import DEFAULTS, Thresholds, gain_severity
 from gpurun.knobs import all_knobs
 from gpurun.records.events import ValueRead
 from gpurun.records.finding import WARNING, FindingType, Location
@@ -79,9 +79,9 @@ def test_a_healthy_training_has_no_warning(evidence: Evidence) -> None:
             1 / (1 - 0.7 * 14 / 15 - 0.2 * 0.97 / 2),  # half as many bytes
         ),
         (
-            replace(FIGURES, group_shares={"elementwise": 0.9, "matmul": 0.1}),
+            replace(FIGURES, fusable_share=0.8),
             FindingType.MEMORY_BANDWIDTH,
-            1 / (1 - 0.9 * 0.97),
+            1 / (1 - 0.8),
         ),
         (
             replace(FIGURES, launches=replace(FIGURES.launches, device_allocations_per_step=20.0)),
@@ -119,6 +119,14 @@ def test_severities_pass_through_their_thresholds() -> None:
         better = threshold.warning * (0.5 if threshold.critical > threshold.warning else 1.5)
         assert 0 <= rate(name, better) < 0.4 < 0.7 < rate(name, worse) < 1, name
         assert rate(name, None) == 0
+
+
+@pytest.mark.parametrize(
+    ("gain", "severity"),
+    [(0.9, 0), (1, 0), (1.05, 0.2), (1.1, 0.4), (1.4, 0.7), (1.7, 0.85), (2, 1), (30, 1)],
+)
+def test_severity_is_linear_in_the_gain_between_its_marks(gain: float, severity: float) -> None:
+    assert gain_severity(gain) == pytest.approx(severity)
 
 
 def test_a_wait_for_data_beside_a_busy_device_is_no_finding() -> None:
@@ -387,6 +395,17 @@ def test_a_kernel_in_a_loop_is_bounded_without_the_short_kernels_themselves() ->
     assert first(healthy_gpu(figures)).gain_upper_bound == pytest.approx(1 / (1 - 0.9), rel=1e-3)
     few = replace(figures, top_kernels=(replace(looped, calls_per_step=90.0),))
     assert first(healthy_gpu(few)).gain_upper_bound == pytest.approx(1 / (1 - 0.8), rel=1e-3)
+
+
+def test_of_findings_of_severity_one_the_larger_gain_is_first() -> None:
+    """A symptom comes last only beside its cause."""
+    launches = LaunchFigures(8000, 2.5, 6.0, 0.5, 0.1, 0.0, short_kernels_share=0.5)
+    looped = KernelShare("add", "elementwise", 0.03, 1700.0, 2.7, False)
+    figures = replace(idle(total=0.9, data=0.6), launches=launches, top_kernels=(looped,))
+    found = diagnose(healthy_gpu(figures))[:2]
+    assert [f.type for f in found] == [FindingType.LAUNCH_BOUND, FindingType.DATA_LOADING]
+    assert [f.severity for f in found] == [1.0, 1.0]
+    assert [f.gain_upper_bound for f in found] == [pytest.approx(5.0), pytest.approx(2.5)]
 
 
 def test_waits_that_the_profilers_themselves_cause_are_no_warning() -> None:

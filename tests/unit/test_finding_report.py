@@ -62,7 +62,7 @@ def test_a_finding_shows_place_evidence_cure_and_bound() -> None:
 
 def test_bounds_are_not_added_up() -> None:
     shown = text(report(finding(0.9, 2.1), finding(0.8, 1.5), finding(0.5, None)))
-    assert "Estimated improvement: up to 2.10× (upper bound" in shown
+    assert "Estimated improvement: up to 2.10× (upper bound; gains do not add up)" in shown
     assert "Estimated" not in text(report(finding(0.5, None)))
 
 

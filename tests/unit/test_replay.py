@@ -8,8 +8,10 @@ import pytest
 
 from gpurun.replay.call_roles import Role
 from gpurun.replay.graph_changes import (
+    pauses_in,
     with_batches_ready,
     with_copies_ahead,
+    with_free_launches,
     with_loader_apart,
     with_work_scaled,
     without_calls,
@@ -17,12 +19,13 @@ from gpurun.replay.graph_changes import (
     without_device,
     without_host,
     without_pauses,
+    without_reads,
     without_recording,
     without_waits,
     without_work,
 )
 from gpurun.replay.rank_arrivals import with_other_ranks
-from gpurun.replay.replay_check import StepTimes, deviations, replayed_timeline
+from gpurun.replay.replay_check import StepTimes, deviations
 from gpurun.replay.replayed_steps import (
     StepFigures,
     median_step_ms,
@@ -35,6 +38,7 @@ from gpurun.timeline.columns import Columns
 from gpurun.timeline.device_work import intervals
 from gpurun.timeline.model import (
     Awaited,
+    CopyKind,
     Group,
     Kernel,
     KernelKind,
@@ -50,6 +54,7 @@ from tests.unit.made_timelines import (
     device_bound,
     host_bound,
     ns,
+    replayed,
     sync_bound,
 )
 
@@ -102,6 +107,53 @@ def test_a_sync_that_is_removed_lets_the_host_run_ahead() -> None:
     assert replayed_figures(changed).wait_ms == 0
 
 
+@pytest.mark.parametrize("pageable", [True, False])
+def test_a_value_that_is_not_read_needs_no_copy_and_no_wait(pageable: bool) -> None:
+    """`.cpu()` to memory that is not pinned waits inside the copy, else in a call behind it.
+
+    5 µs of Python lie before the copy: they stay, and so does a copy that nobody awaits.
+    """
+    made = Made()
+    for number in range(5):
+        at = 100.0 * number
+        made.kernel((at, at + 10), (at + 12, at + 62))
+        made.copy(
+            (at + 15, at + 68 if pageable else at + 20),
+            (at + 63, at + 65),
+            pageable=pageable,
+            kind=CopyKind.D2H,
+        )
+        if not pageable:
+            made.call("cudaStreamSynchronize", at + 21, at + 68)
+        made.copy((at + 70, at + 75), (at + 77, at + 80), pageable=False, kind=CopyKind.D2H)
+        made.step(at, at + 95)
+    changed = without_reads(graph(made))
+    assert replayed_figures(changed).wait_ms == 0
+    assert replayed_figures(changed).host_ms * 1e3 == pytest.approx(47, abs=1), "10, 5, 2, 5, 25"
+    assert step_us(changed) == pytest.approx(56, abs=1.5), "50 and 3 µs of work, and their gaps"
+
+
+def test_a_wait_for_the_copy_of_a_batch_is_gone_only_with_the_copy() -> None:
+    made = Made()
+    for number in range(5):
+        at = 100.0 * number
+        made.copy((at, at + 5), (at + 7, at + 47), pageable=False)
+        made.call("cudaStreamSynchronize", at + 6, at + 50)
+        made.kernel((at + 55, at + 60), (at + 62, at + 92))
+        made.step(at, at + 95)
+    built = graph(made)
+    assert step_us(without_reads(built)) == step_us(built) == 100
+    assert step_us(with_copies_ahead(built)) == pytest.approx(55, abs=2), "the host's own work"
+
+
+def test_free_launches_leave_what_has_another_cause() -> None:
+    """A host-bound step of 10 µs of launch and 90 of pauses, of which 60 are told apart."""
+    built = graph(host_bound())
+    loader = intervals([Range(ns(100 * n + 20), ns(100 * n + 80), MAIN, "data") for n in range(6)])
+    assert step_us(with_free_launches(built, pauses_in(built, loader))) == 60
+    assert step_us(with_free_launches(built, 0 * built.edges.lag_ns)) < 15
+
+
 def test_kernels_of_half_the_time_gain_only_where_the_device_is_awaited() -> None:
     def half(made: Made) -> float:
         return step_us(with_work_scaled(graph(made), lambda each: True, 0.5))
@@ -115,8 +167,9 @@ def test_pauses_of_the_host_are_taken_by_the_times_in_which_they_fall() -> None:
     """In each step of the sync-bound training Python has 22 µs from 78 to 100."""
     made = sync_bound()
     tail = intervals([Range(ns(100 * n + 78), ns(100 * n + 100), MAIN, "log") for n in range(6)])
-    assert step_us(without_pauses(graph(made), tail)) == 78
-    assert step_us(without_pauses(graph(made), tail, share=0.5)) == 89
+    pauses = pauses_in(graph(made), tail)
+    assert step_us(without_pauses(graph(made), pauses)) == 78
+    assert step_us(without_pauses(graph(made), pauses // 2)) == 89
 
 
 def test_the_cost_of_recording_is_taken_off_each_call_of_the_host() -> None:
@@ -277,10 +330,11 @@ def test_fused_kernels_are_neither_launched_nor_run() -> None:
         made.kernel((at, at + 10), (at + 12, at + 17))
         made.kernel((at + 20, at + 30), (at + 32, at + 37), group=Group.ELEMENTWISE)
         made.step(at, at + 40)
-    fused = without_work(
-        graph(made), lambda e: isinstance(e, Kernel) and e.group is Group.ELEMENTWISE
+    built = graph(made)
+    elementwise = built.events.work.where(
+        lambda e: isinstance(e, Kernel) and e.group is Group.ELEMENTWISE
     )
-    assert step_us(fused) == 40
+    assert step_us(without_work(built, elementwise)) == 40
 
 
 def test_batches_that_are_ready_make_a_loader_bound_step_short() -> None:
@@ -346,7 +400,7 @@ def test_what_is_inside_another_call_is_a_part_of_it() -> None:
 
 
 def refusal(timeline: Timeline) -> str:
-    figures, changes = replayed_timeline(timeline)
+    figures, changes = replayed(timeline)
     assert not changes
     assert figures.replayed_ms is None
     return figures.mismatch or ""
@@ -390,7 +444,7 @@ def test_clocks_that_jump_are_refused_and_zero_lengths_are_not() -> None:
             Kernel(k.begin_ns, k.begin_ns, 0, 7, k.correlation, k.kind) for k in made.kernels
         ),
     )
-    figures, _ = replayed_timeline(short)
+    figures, _ = replayed(short)
     assert figures.replayed_ms == pytest.approx(0.1)
 
 
@@ -404,18 +458,18 @@ def test_steps_that_overlap_or_repeat_count_once() -> None:
             for each in (step, Range(step.begin_ns + 5, step.end_ns - 5, MAIN, "step"))
         ),
     )
-    figures, _ = replayed_timeline(doubled)
+    figures, _ = replayed(doubled)
     assert figures.steps == 5
     assert figures.replayed_ms == pytest.approx(0.1)
 
 
 def test_no_gain_is_claimed_where_the_plain_step_is_another() -> None:
     timeline = sync_bound().timeline()
-    matched, gains = replayed_timeline(timeline, StepTimes(0.1, 0.098))
+    matched, gains = replayed(timeline, StepTimes(0.1, 0.098))
     assert matched.mismatch is None
     assert matched.recording_us_a_call == pytest.approx(1.0)
     assert all(each.gain is not None for each in gains)
-    refused, none = replayed_timeline(timeline, StepTimes(0.1, 0.05))
+    refused, none = replayed(timeline, StepTimes(0.1, 0.05))
     assert "unprofiled" in (refused.mismatch or "")
     assert none
     assert all(each.gain is None for each in none)
@@ -429,14 +483,14 @@ def test_a_wait_that_the_graph_does_not_explain_is_a_mismatch() -> None:
         made.kernel((at, at + 10), (at + 12, at + 42))
         made.call("cudaDeviceSynchronize", at + 15, at + 45 + more)
         made.step(at, at + 120)
-    figures, _ = replayed_timeline(made.timeline())
+    figures, _ = replayed(made.timeline())
     assert figures.mismatch is not None
     assert deviations(figures)["wait"] > 0.05
 
 
 def test_long_recordings_are_replayed_by_their_last_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpurun.replay.step_events.MOST_EVENTS", 9)
-    figures, _ = replayed_timeline(host_bound(40).timeline())
+    figures, _ = replayed(host_bound(40).timeline())
     assert figures.steps == 3
     assert figures.replayed_ms == pytest.approx(0.1)
     monkeypatch.setattr("gpurun.replay.step_events.MOST_EVENTS", 2)
@@ -454,7 +508,7 @@ def test_columns_of_a_trace_are_read_as_records_are() -> None:
 def test_a_loader_bound_step_is_matched_and_gains_by_batches_alone() -> None:
     made = host_bound()
     made.ranges = [Range(ns(100 * n + 20), ns(100 * n + 90), MAIN, "data") for n in range(6)]
-    figures, changes = replayed_timeline(made.timeline(), workers=True)
+    figures, changes = replayed(made.timeline(), workers=True)
     assert figures.mismatch is None
     gains = {each.change: each.gain for each in changes}
     assert gains["batches ready when asked for"] == pytest.approx(100 / 30)

@@ -8,10 +8,11 @@ import pytest
 
 from gpurun.profilers.recorded_profiles import recorded_profiles
 from gpurun.records.profile_figures import ReplayFigures, WhatIf
-from gpurun.replay.replay_check import CLOSE, StepTimes, deviations, replayed_timeline
+from gpurun.replay.replay_check import CLOSE, StepTimes, deviations
 from gpurun.timeline import from_nsys
 from tests.conftest import REPOSITORY
 from tests.recordings import unpacked
+from tests.unit.made_timelines import replayed
 
 DATA = REPOSITORY / "tests" / "data"
 MATCHED = (
@@ -29,16 +30,16 @@ REFUSED = {
 """Steps outside of these windows were 6 to 8 % faster: all lie before, when the GPU was cool."""
 
 
-def replayed(name: str, folder: Path) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
+def steps(name: str, folder: Path) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
     profile = recorded_profiles(unpacked(name, folder, DATA / "h100_profiles"))[0]
     pace = profile.pace
     times = None if pace is None else StepTimes(pace.profiled_ms, pace.plain_ms)
-    return replayed_timeline(profile.timeline, times)
+    return replayed(profile.timeline, times)
 
 
 @pytest.mark.parametrize("name", MATCHED)
 def test_recorded_steps_are_matched(tmp_path: Path, name: str) -> None:
-    figures, changes = replayed(name, tmp_path)
+    figures, changes = steps(name, tmp_path)
     assert figures.mismatch is None
     assert max(deviations(figures).values()) <= CLOSE
     assert all(each.gain is not None for each in changes)
@@ -47,7 +48,7 @@ def test_recorded_steps_are_matched(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_plain_step_that_is_not_matched_claims_no_gain(tmp_path: Path, name: str) -> None:
     """The profiled steps themselves are matched; the steps outside were others."""
-    figures, changes = replayed(name, tmp_path)
+    figures, changes = steps(name, tmp_path)
     assert REFUSED[name] in (figures.mismatch or "")
     off = deviations(figures)
     assert max(off["step"], off["wait"], off["idle"]) <= 0.01
@@ -58,7 +59,7 @@ def test_a_plain_step_that_is_not_matched_claims_no_gain(tmp_path: Path, name: s
 @pytest.mark.parametrize("year", ["2023", "2025"])
 def test_reports_of_nsight_systems_are_matched(year: str) -> None:
     timeline = from_nsys.read(DATA / "profiles" / f"h200_nsys{year}_mlp.sqlite")[0]
-    figures, _ = replayed_timeline(timeline)
+    figures, _ = replayed(timeline)
     assert figures.mismatch is None
     assert max(deviations(figures).values()) <= 0.01
     assert figures.inferred_edges == 0
@@ -71,14 +72,15 @@ def test_reports_of_nsight_systems_are_matched(year: str) -> None:
         ("read_in_forward", "waits of the host for the device gone", 0.02),
         ("emptied_cache", "allocator calls gone", 0.07),
         ("pageable_copies", "batches copied from pinned memory, a step ahead", 0.08),
+        ("elementwise_chain", "chains of elementwise kernels fused", 0.06),
     ],
 )
 def test_the_replayed_repair_is_the_step_of_the_repaired_twin(
     tmp_path: Path, name: str, change: str, off: float
 ) -> None:
-    """Of the last two the twin's kernels are slower: a GPU that never waits is hotter."""
-    _, changes = replayed(name, tmp_path)
+    """Of two the twin's kernels are slower: a GPU that never waits is hotter."""
+    _, changes = steps(name, tmp_path)
     repaired = next(each.step_ms for each in changes if each.change == change)
-    twin, _ = replayed(f"{name}-clean", tmp_path)
+    twin, _ = steps(f"{name}-clean", tmp_path)
     assert twin.measured_ms is not None
     assert repaired == pytest.approx(twin.measured_ms, rel=off)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
 
 import pytest
 import torch
 
+from gpurun.records.codec import from_json, to_json
+from gpurun.records.events import HostSamplesEvent
 from gpurun.runtime.profile.phase_ranges import PhaseRanges
 from gpurun.runtime.profile.stack_samples import StackSamples
 
@@ -48,3 +51,24 @@ def test_short_python_code_between_torch_calls_has_its_share() -> None:
     wanted = spent["in_python"] / sum(spent.values())
     found = seen["in_python"] / (seen["in_python"] + seen["in_torch"])
     assert 0.25 * wanted < found < 1.5 * wanted
+
+
+def test_each_sample_keeps_its_moment_and_the_lines_of_its_stack() -> None:
+    samples = StackSamples(PhaseRanges())
+    began = time.perf_counter_ns()
+    samples.begin()
+    in_python(0.2)
+    event = from_json(HostSamplesEvent, to_json(samples.finish()))
+    times = [at for at, _ in event.moments]
+    assert len(times) == event.samples > 0
+    assert times == sorted(times)
+    assert began < times[0] <= times[-1] < time.perf_counter_ns()
+    lines, first = inspect.getsourcelines(in_python)
+    seen = [
+        line
+        for _, stack in event.moments
+        for place, line in stack
+        if event.functions[place].function == "in_python"
+    ]
+    assert seen
+    assert all(first <= line < first + len(lines) for line in seen)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gpurun.diagnoses.evidence import Evidence
-from gpurun.diagnoses.kinds.memory_bandwidth import fusable_share
+from gpurun.diagnoses.kinds.memory_bandwidth import elementwise_share
 from gpurun.records.finding import FindingType
 from gpurun.timeline.columns import Columns
 from gpurun.timeline.device_work import on_device
@@ -225,8 +225,28 @@ def test_kernels_of_an_exchange_say_nothing_of_the_batch_or_of_fusion() -> None:
     assert figures.communication.exposed_share == pytest.approx(0.6)
     assert figures.launches is not None
     assert figures.launches.small_grid_share == 0
-    assert fusable_share(Evidence(figures=figures)) == pytest.approx(0.2)
+    assert elementwise_share(Evidence(figures=figures)) == pytest.approx(0.2)
     assert found(Evidence(figures=figures), FindingType.KERNEL_EFFICIENCY) is None
+
+
+def test_of_a_chain_of_elementwise_kernels_the_longest_stays() -> None:
+    """Other sizes may be other tensors, short kernels are a matter of launches, and a product ends
+    the chain.
+    """
+    wide, narrow = (4096, 1, 1), (8, 1, 1)
+    chain = [
+        kernel(0, 100, "mul", grid=wide),
+        kernel(100, 250, "mul", grid=wide),
+        kernel(250, 270, "cast", grid=narrow),
+        kernel(270, 275, "mul", grid=wide),
+        kernel(275, 400, "mul", grid=wide),
+    ]
+    product = kernel(400, 600, "gemm", Group.MATMUL, grid=wide)
+    after = kernel(600, 700, "mul", grid=wide)
+    share = figures_of(timeline(1000, [*chain, product, after])).fusable_share
+    assert share == pytest.approx(0.100 + 0.125)
+    apart = figures_of(timeline(1000, chain, copies=[copy(260, 261)])).fusable_share
+    assert apart == pytest.approx(0.100), "a copy ends the chain, too"
 
 
 def test_precision_and_the_top_of_kernels_and_operators() -> None:

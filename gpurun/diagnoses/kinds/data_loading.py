@@ -8,6 +8,7 @@ from gpurun.diagnoses.api import Diagnosis, figure, gain_without_wait, location_
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.loader_cause import Cause, cause_of_wait, loader_function
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
+from gpurun.replay.what_ifs import Change
 
 SENTENCES = {
     Cause.WORKERS: "too few worker processes prepare batches",
@@ -53,24 +54,25 @@ FIRST_GAP_SHARE = 0.02
 class DataLoading(Diagnosis):
     """The step waits for the data loader.
 
-    Triggered by a wait for data above 5 % of the step, or by an idle device for more than 5 ms
-    before the first kernel of a step. Workers, CPU use and the host profile tell the cause: no or
-    too few workers, a processor that is busy preparing batches, no free core, a loader that is idle
-    itself, or a slow sampler. Where they do not, no cause is named. Other programs on the cores
-    hide the cause from CPU use, but not from the host profile.
+    Replayed with batches that are ready when asked for. Without a replay, the bound is the step
+    less its wait for data; an idle device for more than 5 ms before the first kernel of a step
+    counts, too, where no source marks the loader. Workers, CPU use and the host profile tell the
+    cause: no or too few workers, a processor that is busy preparing batches, no free core, a loader
+    that is idle itself, or a slow sampler. Where they do not, no cause is named. Other programs on
+    the cores hide the cause from CPU use, but not from the host profile.
     """
 
     type: ClassVar[FindingType] = FindingType.DATA_LOADING
     sources: ClassVar[tuple[Source, ...]] = (Source.STEPS, Source.CPU_USE, Source.HOST)
-    thresholds: ClassVar[tuple[str, ...]] = ("data_wait_share", "first_kernel_gap_ms")
+    thresholds: ClassVar[tuple[str, ...]] = ("first_kernel_gap_ms",)
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The wait for data with its cause, and the line of the loader or the data set."""
         share = evidence.data_wait_share
         said = f"the training waits for data {percent(share)} of the step"
-        severity = evidence.thresholds.severity("data_wait_share", share)
+        severity = None
         gap = _first_gap(evidence)
-        if gap is not None and share is None:
+        if gap is not None and share is None and evidence.replay is None:
             severity = evidence.thresholds.severity("first_kernel_gap_ms", gap)
             share = gap / evidence.step_ms if evidence.step_ms else None
             idles = f"the device idles {percent(share)} of the step before its first kernel"
@@ -86,7 +88,8 @@ class DataLoading(Diagnosis):
             ADVICE[cause],
             location=_location(evidence),
             knob="loader_workers" if _workers_help(cause, evidence) else None,
-            gain=gain_without_wait(share, evidence),
+            replayed=evidence.replayed_gain(Change.BATCHES),
+            bound=gain_without_wait(share, evidence),
         )
 
 

@@ -8,6 +8,7 @@ from gpurun.diagnoses.api import Diagnosis, figure, gain_without, location_of, p
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.events import ValueRead
 from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
+from gpurun.replay.what_ifs import Change
 
 ADVICE_READS = (
     "read values of tensors (.item(), .cpu(), float(), print) once in many steps: keep the sum on "
@@ -25,14 +26,15 @@ BUSY = 0.90
 class DeviceSyncs(Diagnosis):
     """The host waits for the device in each step, so that it cannot launch ahead.
 
-    Triggered by idle time of the device that follows such a wait: explicit
-    (`torch.cuda.synchronize`) or implied by `.item()`, `.cpu()`, `nonzero`, printing. Lines come
-    from the profile, or from a trial of `--optimize`. Waits without idle time are no finding.
+    Waits are explicit (`torch.cuda.synchronize`) or implied by `.item()`, `.cpu()`, `nonzero`,
+    printing. Replayed without them: the host then runs ahead, and the device need not wait for the
+    launches that followed. Without a replay, the bound is the step less the device's idle time
+    after such waits. Lines come from the profile, or from a trial of `--optimize`. Waits that gain
+    nothing are no finding.
     """
 
     type: ClassVar[FindingType] = FindingType.CPU_GPU_SYNC
     sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
-    thresholds: ClassVar[tuple[str, ...]] = ("sync_idle_share",)
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The waits, most costly line first."""
@@ -42,24 +44,27 @@ class DeviceSyncs(Diagnosis):
         idle = None if figures is None or figures.idle is None else figures.idle.sync
         reads = _device_reads(evidence)
         explicit = evidence.traits.get("synchronize")
-        severity = evidence.thresholds.severity("sync_idle_share", idle)
-        if idle is None and (reads or explicit):
-            severity = _unmeasured(evidence)
+        severity = _unmeasured(evidence) if idle is None and (reads or explicit) else None
+        replayed = evidence.replayed_gain(Change.WAITS)
         lines = _lines(evidence, reads)
         place = f", most at {lines[0]}" if lines else ""
-        known = idle is not None
+        text = f"the host waits for the device in each step{place}"
+        if idle is not None:
+            text = (
+                f"the device idles {percent(idle)} of the step after the host waited for it{place}"
+            )
+        elif replayed is None:
+            text += "; how long it idles for that was not measured"
         return self.finding(
             evidence,
             severity,
-            f"the device idles {percent(idle)} of the step after the host waited for it{place}"
-            if known
-            else f"the host waits for the device in each step{place}; how long it idles for that "
-            "was not measured",
+            text,
             _figures(evidence, idle, reads),
             ADVICE_SYNCHRONIZE if explicit else ADVICE_READS,
             location=location_of(lines[0]) if lines else None,
             knob="needless_sync" if explicit else None,
-            gain=gain_without(idle),
+            replayed=replayed,
+            bound=gain_without(idle),
         )
 
 

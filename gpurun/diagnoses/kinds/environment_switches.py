@@ -8,6 +8,7 @@ from typing import ClassVar
 from gpurun.diagnoses.api import Diagnosis
 from gpurun.diagnoses.evidence import Evidence
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType
+from gpurun.replay.what_ifs import Change
 
 
 @dataclass(frozen=True)
@@ -38,18 +39,22 @@ EFFECTS = {
 }
 """By name. `gpurun/records/switches.py` has the values that hurt."""
 
+REPLAYED = {"CUDA_LAUNCH_BLOCKING": Change.LAUNCH_WAITS}
+"""Changes of the steps if the variable were not set; no recording shows the others' effects."""
+
 
 class EnvironmentSwitches(Diagnosis):
     """A variable, mostly left over from debugging, slows the training down.
 
     Triggered by the names of variables that are set so, where they matter: `CUDA_LAUNCH_BLOCKING`,
-    `NCCL_P2P_DISABLE` and others. gpurun never records the value of a variable.
+    `NCCL_P2P_DISABLE` and others. Replayed only for `CUDA_LAUNCH_BLOCKING`, with launches that do
+    not wait. gpurun never records the value of a variable.
     """
 
     type: ClassVar[FindingType] = FindingType.ENVIRONMENT
 
     def find(self, evidence: Evidence) -> Finding | None:
-        """The variables that matter here, the worst first; no honest bound can be given."""
+        """The variables that matter here, the worst first; without a replay there is no bound."""
         found = [name for name in evidence.switches if name in EFFECTS and _matters(name, evidence)]
         if not found:
             return None
@@ -61,6 +66,7 @@ class EnvironmentSwitches(Diagnosis):
             f"{found[0]} is set: {worst.text}",
             [EvidenceFigure("variable", name, "environment") for name in found],
             tuple(f"unset {name}: {EFFECTS[name].text}" for name in found),
+            replayed=evidence.replayed_gain(REPLAYED[found[0]]) if found[0] in REPLAYED else None,
         )
 
 

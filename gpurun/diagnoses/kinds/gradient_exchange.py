@@ -8,6 +8,7 @@ from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import Finding, FindingType
 from gpurun.records.profile_figures import ProfileFigures
+from gpurun.replay.what_ifs import Change
 
 ADVICE = (
     "DistributedDataParallel(gradient_as_bucket_view=True, static_graph=True): fewer copies and an "
@@ -22,13 +23,13 @@ ADVICE = (
 class GradientExchange(Diagnosis):
     """Communication between ranks that no kernel hides.
 
-    Triggered by exposed collectives above 10 % of the step. The rank that works longest is looked
-    at: the others also wait for it, which is imbalance and not communication.
+    Replayed without collectives; without a replay, the bound is the step less the collectives that
+    no kernel hides. The rank that works longest is looked at: the others also wait for it, which is
+    imbalance and not communication.
     """
 
     type: ClassVar[FindingType] = FindingType.MULTI_GPU_COMM
     sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE, Source.RANKS)
-    thresholds: ClassVar[tuple[str, ...]] = ("exposed_communication",)
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The least exposed share among the ranks: what the slowest rank itself waits."""
@@ -42,7 +43,7 @@ class GradientExchange(Diagnosis):
         hidden = 1 - share / communication.share if communication.share else None
         return self.finding(
             evidence,
-            evidence.thresholds.severity("exposed_communication", share),
+            None,
             f"collectives that no kernel hides take {percent(share)} of the step",
             [
                 figure("exposed_communication_share", share, Source.TIMELINE),
@@ -52,7 +53,8 @@ class GradientExchange(Diagnosis):
                 figure("bytes_per_step", communication.bytes_per_step, Source.TIMELINE),
             ],
             ADVICE,
-            gain=gain_without(share),
+            replayed=evidence.replayed_gain(Change.COLLECTIVES),
+            bound=gain_without(share),
         )
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, gain_without_wait, percent
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.functions_during import functions_during
 from gpurun.diagnoses.loader_cause import bare_name, innermost
 from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
+from gpurun.replay.what_ifs import Change
 from gpurun.timeline.model import MODEL_PHASES
 
 ADVICE = (
@@ -42,25 +45,32 @@ WRITING = 0.5
 class HostBound(Diagnosis):
     """Python code between the model's operators takes a part of the step.
 
-    Triggered by Python functions outside the loader, model, loss and optimizer above 10 % of the
-    step, as far as the device idles meanwhile. Their own calls of torch count, too. Logging
-    and writing to files in each step are named. Without a host profile, only the unexplained rest
-    of the step is known, and 30 % of it is a warning. Waits for data are first taken away from the
-    device's idle time.
+    Replayed without the host's pauses of more than 0.1 ms between two calls of CUDA, outside of
+    loader, model and optimizer; shorter ones are the pace of launches, and waits for the device are
+    no pauses. Samples of the stack inside the pauses name function and line. Without a replay, the
+    bound is the step less the Python functions outside the loader, model, loss and optimizer, as
+    far as the device idles meanwhile. Their own calls of torch count, too. Logging and writing to
+    files in each step are named. Without a host profile, only the unexplained rest of the step is
+    known, and 30 % of it is a warning. Waits for data are first taken away from the device's idle
+    time.
     """
 
     type: ClassVar[FindingType] = FindingType.HOST_BOUND
     sources: ClassVar[tuple[Source, ...]] = (Source.HOST, Source.STEPS, Source.TIMELINE)
-    thresholds: ClassVar[tuple[str, ...]] = ("host_share", "unexplained_share")
+    thresholds: ClassVar[tuple[str, ...]] = ("unexplained_share",)
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The hottest function of the user's, or the rest of the step that nothing explains."""
-        functions = [f for f in evidence.host_functions if _between(f)]
+        functions = [f for f in _at_work(evidence) if _between(f)]
+        replayed = evidence.replayed_gain(Change.PYTHON)
         seconds = None if evidence.timeline is None else evidence.timeline.host_sampled_seconds
         if not evidence.host_functions or not seconds:
             return self._unexplained(evidence)
-        share = sum(f.self_seconds for f in functions) / seconds - _waiting(evidence)
-        share = max(0.0, min(share, _idle_for_host(evidence)))
+        if replayed is None:
+            share = sum(f.self_seconds for f in functions) / seconds - _waiting(evidence)
+            share = _unprofiled(max(0.0, min(share, _idle_for_host(evidence))), evidence)
+        else:
+            share = 1 - 1 / replayed
         own = innermost(functions)
         writing = _writing_share(functions, evidence.source_lines)
         text = f"Python outside the model takes {percent(share)} of the step"
@@ -70,7 +80,7 @@ class HostBound(Diagnosis):
             text += ": it writes or logs in each step"
         return self.finding(
             evidence,
-            evidence.thresholds.severity("host_share", _without_profiling(share, evidence)),
+            None,
             text,
             [
                 figure("host_share", share, Source.HOST),
@@ -79,7 +89,8 @@ class HostBound(Diagnosis):
             ],
             ADVICE_WRITING if writing >= WRITING else ADVICE,
             location=None if own is None else Location(own.file, own.line, own.function),
-            gain=gain_without(share) if evidence.on_gpu else gain_without_wait(share, evidence),
+            replayed=replayed,
+            bound=gain_without(share) if evidence.on_gpu else gain_without_wait(share, evidence),
         )
 
     def _unexplained(self, evidence: Evidence) -> Finding | None:
@@ -101,7 +112,7 @@ class HostBound(Diagnosis):
                 figure("step_ms", step, Source.STEPS),
             ],
             _advice_without_lines(evidence),
-            gain=gain_without(share),
+            bound=gain_without(share),
         )
 
     def _idle(self, evidence: Evidence) -> Finding | None:
@@ -112,7 +123,7 @@ class HostBound(Diagnosis):
         untold = "" if idle.data is not None else " (which may be its loader)"
         return self.finding(
             evidence,
-            evidence.thresholds.severity("host_share", _without_profiling(idle.host, evidence)),
+            None,
             f"the device waits {percent(idle.host)} of the step while the host does something "
             f"else{untold}",
             [
@@ -120,7 +131,8 @@ class HostBound(Diagnosis):
                 figure("idle_share", idle.total, Source.TIMELINE),
             ],
             _advice_without_lines(evidence),
-            gain=gain_without(idle.host),
+            replayed=evidence.replayed_gain(Change.PYTHON),
+            bound=gain_without(_unprofiled(idle.host, evidence)),
         )
 
 
@@ -139,13 +151,43 @@ def _between(function: FunctionSamples) -> bool:
     )
 
 
+def _at_work(evidence: Evidence) -> Sequence[FunctionSamples]:
+    """The functions as far as they do not wait for the device.
+
+    In a replay these are the host's pauses; else those whose busiest line waits are left out.
+    """
+    timeline, replay = evidence.timeline, evidence.replay
+    if timeline is not None and replay is not None:
+        found = functions_during(timeline, replay.python_pauses())
+        if found is not None:
+            return found
+    waits = _waiting_lines(evidence)
+    return [_awake(f, waits) for f in evidence.host_functions]
+
+
+def _waiting_lines(evidence: Evidence) -> set[str]:
+    """Lines that are known to wait for the device, as "file:line"."""
+    syncs = None if evidence.figures is None else evidence.figures.syncs
+    lines = {line for line, _ in syncs.lines} if syncs is not None else set()
+    lines |= {read.where for read in evidence.reads or () if read.device == "cuda"}
+    return lines | {evidence.traits[name] for name in ("synchronize",) if name in evidence.traits}
+
+
+def _awake(function: FunctionSamples, waits: Collection[str]) -> FunctionSamples:
+    """The function without its own time, if its busiest line waits for the device."""
+    if f"{function.file}:{function.line}" not in waits:
+        return function
+    called = function.total_seconds - function.self_seconds
+    return replace(function, self_seconds=0.0, total_seconds=called)
+
+
 def _waiting(evidence: Evidence) -> float:
     """The share of the step in which functions outside the model wait for the device."""
     syncs = None if evidence.figures is None else evidence.figures.syncs
     return 0.0 if syncs is None or syncs.outside_share is None else syncs.outside_share
 
 
-def _without_profiling(share: float, evidence: Evidence) -> float:
+def _unprofiled(share: float, evidence: Evidence) -> float:
     """The part of a GPU's idle share that the profilers' own work on the host does not explain."""
     return max(0.0, share - evidence.profiling_share) if evidence.on_gpu else share
 

@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, location_of, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.records.finding import WARNING, Finding, FindingType
+from gpurun.records.finding import Finding, FindingType
+from gpurun.replay.what_ifs import Change
 
 ADVICE_PAGEABLE = (
     "pin the batches: DataLoader(pin_memory=True)",
@@ -21,36 +22,24 @@ ADVICE_PINNED = (
 class HostToDeviceCopies(Diagnosis):
     """Copies from the host to the device cost time.
 
-    Triggered by copies that no kernel hides, at once by such copies from memory that is not pinned,
-    which also block the host. Copies above 10 % of the step that kernels hide are a note.
+    Replayed with batches that come from pinned memory, a step ahead, while kernels run. Copies from
+    memory that is not pinned also block the host. Without a replay, the bound is the step less the
+    copies that no kernel hides.
     """
 
     type: ClassVar[FindingType] = FindingType.H2D_COPY
     sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
-    thresholds: ClassVar[tuple[str, ...]] = (
-        "h2d_share",
-        "exposed_h2d_share",
-        "pageable_h2d_share",
-    )
 
     def find(self, evidence: Evidence) -> Finding | None:
-        """The copies; the bound is the time in which no kernel hides them."""
+        """The copies, and the memory that they come from."""
         copies = None if evidence.figures is None else evidence.figures.copies
         if copies is None:
             return None
-        rate = evidence.thresholds.severity
-        exposed = rate("exposed_h2d_share", copies.exposed_share)
-        by_size = rate("h2d_share", copies.h2d_share)
-        severity = max(
-            by_size if exposed >= WARNING else min(by_size, WARNING / 2),
-            exposed,
-            rate("pageable_h2d_share", copies.pageable_exposed_share),
-        )
         pageable = bool(copies.pageable_exposed_share)
         memory = "memory that is not pinned" if pageable else "pinned memory"
         return self.finding(
             evidence,
-            severity,
+            None,
             f"copies to the device take {percent(copies.h2d_share)} of the step, from {memory}; "
             f"no kernel hides {percent(copies.exposed_share)}",
             [
@@ -63,5 +52,6 @@ class HostToDeviceCopies(Diagnosis):
             (*ADVICE_PAGEABLE, ADVICE_PINNED[0]) if pageable else ADVICE_PINNED,
             location=location_of(evidence.loaders[0].key) if evidence.loaders else None,
             knob="async_copies" if pageable else "device_prefetch",
-            gain=gain_without(copies.exposed_share),
+            replayed=evidence.replayed_gain(Change.COPIES),
+            bound=gain_without(copies.exposed_share),
         )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, figure, kernel_figures, percent
+from gpurun.diagnoses.api import Diagnosis, figure, kernel_figures, percent, roofline_gain
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.records.profile_figures import KernelShare
@@ -24,8 +25,9 @@ class KernelEfficiency(Diagnosis):
     """Kernels leave much of the device unused while they run.
 
     Triggered by SM activity below 60 % (critical: 40 %) of the time in which the device is busy, by
-    a kernel with SM throughput below 60 % (critical: 40 %; a note where a timeline was recorded,
-    too), or by one kernel outside tensor cores that takes more than half of the step.
+    a kernel with SM throughput below 60 % (critical: 40 %; beside a timeline a note, or replayed
+    with the kernel at the peak of SMs or memory), or by one kernel outside tensor cores that takes
+    more than half of the step (a note beside a replay: nothing says that it could be faster).
     """
 
     type: ClassVar[FindingType] = FindingType.KERNEL_EFFICIENCY
@@ -37,17 +39,17 @@ class KernelEfficiency(Diagnosis):
     )
 
     def find(self, evidence: Evidence) -> Finding | None:
-        """The device's activity and its longest kernel; no honest bound can be given."""
+        """The device's activity and its longest kernel."""
         busy = busy_share(evidence)
         if busy is not None and busy < WORTH:
             return None
         activity, top = activity_while_busy(evidence), _longest(evidence)
         rate = evidence.thresholds.severity
         by_kernel = rate("one_kernel_share", None if top is None else top.share)
-        if top is not None and top.tensor_core:
+        if evidence.replay is not None or (top is not None and top.tensor_core):
             by_kernel = min(by_kernel, WARNING / 2)  # it is as it should be, for all we know
         by_activity = rate("sm_activity", activity)
-        slow, by_counters = _slowest(evidence)
+        slow, by_counters, replayed = _slowest(evidence)
         severity = max(by_activity, by_kernel, by_counters)
         if slow is not None and by_counters == severity:
             used = percent((slow.sm_percent or 0.0) / 100)
@@ -72,17 +74,21 @@ class KernelEfficiency(Diagnosis):
             ],
             ADVICE if slow is None else ADVICE[1:],
             knob="compile",
+            replayed=replayed if slow is not None and by_counters == severity else None,
         )
 
 
-def _slowest(evidence: Evidence) -> tuple[KernelMetrics | None, float]:
-    """The kernel with the least SM throughput, and how much that matters."""
+def _slowest(evidence: Evidence) -> tuple[KernelMetrics | None, float, float | None]:
+    """The kernel with the least SM throughput, how much that matters, and its replayed gain."""
     known = [k for k in evidence.weighty_kernels if k.sm_percent is not None]
     slow = min(known, key=lambda kernel: kernel.sm_percent or 0.0, default=None)
     if slow is None or slow.sm_percent is None:
-        return None, 0.0
+        return None, 0.0, None
     severity = evidence.thresholds.severity("sm_throughput", slow.sm_percent / 100)
-    return slow, severity if evidence.counters_alone else min(severity, WARNING / 2)
+    gain = roofline_gain(evidence, slow) if severity >= WARNING else None
+    if gain is not None:
+        return slow, gain_severity(gain), gain
+    return slow, severity if evidence.counters_alone else min(severity, WARNING / 2), None
 
 
 def activity_while_busy(evidence: Evidence) -> float | None:

@@ -8,6 +8,7 @@ from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.records.profile_figures import IdleTime, LaunchFigures
+from gpurun.replay.what_ifs import Change
 
 ADVICE = (
     "torch.compile(mode='reduce-overhead'): fused kernels, launched together as a CUDA graph",
@@ -21,21 +22,22 @@ ADVICE = (
 class LaunchBound(Diagnosis):
     """Kernels are so short that the device waits for the next launch.
 
-    Triggered by a mean kernel below 10 µs while the device waits for launches for more than 1 ms
-    per step. Also triggered by a kernel that is called more than 1,000 times per step while the
-    device waits so. The bound assumes that these waits disappear. If kernels are short on average,
-    it assumes that all waits disappear, except those for data and synchronisations. If one kernel
-    is called that often as well, it assumes that the kernels below 10 µs disappear, too: one
-    operation can do the work of many.
+    Replayed with launches that take no time, as in a CUDA graph, and with chains of kernels below
+    10 µs as one: one operation can do the work of many. A CUDA graph holds no wait. So the gain is
+    what this adds to steps without the host's waits: the device's idle time after a wait belongs to
+    `cpu_gpu_sync` as far as it goes with the wait. Long pauses outside of model and optimizer stay.
+
+    Without a replay, the bound is the step less the device's waits for launches. If kernels take
+    less than 10 µs on average, it leaves out all waits, except those for data and synchronisations.
+    If one kernel is called more than 1,000 times per step as well, it leaves out the kernels below
+    10 µs, too.
     """
 
     type: ClassVar[FindingType] = FindingType.LAUNCH_BOUND
     sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
     thresholds: ClassVar[tuple[str, ...]] = (
         "short_kernel_us",
-        "launch_gap_ms",
         "kernel_calls_per_step",
-        "launch_idle_share",
     )
 
     def find(self, evidence: Evidence) -> Finding | None:
@@ -46,18 +48,16 @@ class LaunchBound(Diagnosis):
         idle, launches, step = figures.idle.launch, figures.launches, figures.step_ms
         if idle is None:
             return None
-        rate = evidence.thresholds.severity
         gap_ms = None if step is None else idle * step
+        replayed = evidence.replayed_gain(Change.LAUNCHES)
+        told = f"the device waits for launches {percent(idle)} of the step"
+        if replayed is not None:
+            told = "launches hold the device up"
         calls = max((k.calls_per_step or 0.0 for k in figures.top_kernels or ()), default=0.0)
-        severity = max(
-            min(rate("short_kernel_us", launches.mean_kernel_us), rate("launch_gap_ms", gap_ms)),
-            min(rate("kernel_calls_per_step", calls), rate("launch_idle_share", idle)),
-        )
         return self.finding(
             evidence,
-            severity,
-            f"the device waits for launches {percent(idle)} of the step: "
-            f"{launches.kernels_per_step or 0:,.0f} kernels a step of "
+            None,
+            f"{told}: {launches.kernels_per_step or 0:,.0f} kernels a step of "
             f"{launches.mean_kernel_us or 0:.1f} µs each",
             [
                 figure("launch_idle_share", idle, Source.TIMELINE),
@@ -69,7 +69,8 @@ class LaunchBound(Diagnosis):
             ],
             ADVICE,
             knob="compile",
-            gain=gain_without(_avoidable(evidence, figures.idle, launches, calls)),
+            replayed=replayed,
+            bound=gain_without(_avoidable(evidence, figures.idle, launches, calls)),
         )
 
 

@@ -64,7 +64,7 @@ class LoadImbalance(Diagnosis):
             ],
             ADVICE,
             location=_location(functions[slowest], functions[fastest]) if known else None,
-            gain=work[slowest] / mean if source is Source.TIMELINE else None,
+            bound=work[slowest] / mean if source is Source.TIMELINE else None,
         )
 
 

@@ -6,8 +6,10 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.formatting.number_text import count
 from gpurun.records.finding import WARNING, Finding, FindingType
+from gpurun.replay.what_ifs import Change
 
 ADVICE_CHURN = (
     "remove torch.cuda.empty_cache() from the loop: the allocator keeps memory to use it again",
@@ -28,7 +30,8 @@ class MemoryAllocation(Diagnosis):
     """Allocations cost time, or memory nearly runs out.
 
     Triggered by allocator retries, by cudaMalloc in the steady state, by fragmentation above 30 %,
-    or by more than 90 % of the memory in use. Less than half in use on a busy device is a note.
+    or by more than 90 % of the memory in use. Replayed without calls of the allocator. Less than
+    half in use on a busy device is a note.
     """
 
     type: ClassVar[FindingType] = FindingType.MEMORY_ALLOCATION
@@ -41,7 +44,7 @@ class MemoryAllocation(Diagnosis):
     )
 
     def find(self, evidence: Evidence) -> Finding | None:
-        """The worst of them; no honest bound can be given."""
+        """The worst of them; without a replay there is no honest bound."""
         figures = {
             "allocator_retries": _retries(evidence),
             "device_allocations_per_step": _allocations(evidence),
@@ -49,15 +52,21 @@ class MemoryAllocation(Diagnosis):
             "memory_used": evidence.memory_used_share,
         }
         rated = {n: evidence.thresholds.severity(n, value) for n, value in figures.items()}
+        replayed = evidence.replayed_gain(Change.ALLOCATIONS)
+        if replayed is not None:
+            rated["device_allocations_per_step"] = gain_severity(replayed)
         worst = max(rated, key=lambda name: rated[name])
         severity, text = rated[worst], _sentence(worst, figures[worst])
         advice: tuple[str, ...] = ADVICE_CHURN
         knob = "allocator"
+        if worst != "device_allocations_per_step":
+            replayed = None
         if worst == "memory_used":
             advice, knob = ADVICE_FULL, "checkpointing"
         used = evidence.memory_used_share
         if severity < WARNING and _has_room(used, evidence.sm_activity):
             severity, advice, knob = WARNING / 2, ADVICE_ROOM, "batch_size"
+            replayed = None
             text = f"{percent(used)} of the device's memory is in use: there is room"
         return self.finding(
             evidence,
@@ -75,6 +84,7 @@ class MemoryAllocation(Diagnosis):
             ],
             advice,
             knob=knob,
+            replayed=replayed,
         )
 
 

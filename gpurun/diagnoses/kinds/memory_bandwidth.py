@@ -6,8 +6,10 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, kernel_figures, percent
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import WARNING, Finding, FindingType
+from gpurun.replay.what_ifs import Change
 from gpurun.timeline.model import Group, KernelMetrics
 
 ADVICE = (
@@ -25,10 +27,11 @@ COMPUTING = 0.30
 class MemoryBandwidth(Diagnosis):
     """The device's memory sets the pace.
 
-    Triggered by DRAM above 80 % of its peak while arithmetic units have time, or by elementwise
-    kernels, norms and reductions above 30 % of the step. Also triggered by such a kernel below 60 %
-    of the bandwidth (Nsight Compute). The bound assumes that fusion removes all time of elementwise
-    kernels, norms and reductions.
+    Replayed with chains of elementwise kernels, norms and reductions as one kernel: of those that
+    visit as many elements in the same way the longest stays. Without a replay, the bound is the
+    step less the time of the others. Also triggered by DRAM above 80 % of its peak while arithmetic
+    units have time, and by such a kernel below 60 % of the bandwidth (Nsight Compute); a note
+    beside a replay.
     """
 
     type: ClassVar[FindingType] = FindingType.MEMORY_BANDWIDTH
@@ -37,37 +40,46 @@ class MemoryBandwidth(Diagnosis):
         "dram_activity",
         "sm_throughput",
         "bandwidth_kernel",
-        "elementwise_share",
     )
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The bandwidth in use and the kernels that use it."""
         rate = evidence.thresholds.severity
-        share, dram = fusable_share(evidence), _dram_activity(evidence)
+        share, dram = elementwise_share(evidence), _dram_activity(evidence)
+        fusable = None if evidence.figures is None else evidence.figures.fusable_share
         kernel, by_kernel = _worst_kernel(evidence)
-        severity = max(rate("elementwise_share", share), rate("dram_activity", dram), by_kernel)
-        if share is not None:
-            text = f"elementwise kernels, norms and reductions take {percent(share)} of the step"
-        elif kernel is not None and by_kernel == severity:
+        by_counters = max(rate("dram_activity", dram), by_kernel)
+        if evidence.replay is not None:
+            by_counters = min(by_counters, WARNING / 2)
+        replayed, bound = evidence.replayed_gain(Change.FUSION), gain_without(fusable)
+        fused = gain_severity(replayed or bound or 1.0) >= by_counters
+        if fused:
+            text = (
+                f"elementwise kernels, norms and reductions take {percent(share)} of the step; "
+                f"{percent(fusable)} of it would go if their chains were fused"
+            )
+        elif kernel is not None and by_kernel == by_counters:
             text = f"{_said_of(kernel, evidence)}: {short_kernel_name(kernel.name)}"
         else:
             text = f"DRAM is active {percent(dram)} of the time"
         return self.finding(
             evidence,
-            severity,
+            None if fused else by_counters,
             text,
             [
-                figure("fusable_kernels_share", share, Source.TIMELINE),
+                figure("elementwise_share", share, Source.TIMELINE),
+                figure("fusable_share", fusable, Source.TIMELINE),
                 figure("dram_activity", dram, Source.ACTIVITY),
                 *kernel_figures(kernel),
             ],
             ADVICE,
             knob="compile",
-            gain=gain_without(share),
+            replayed=replayed if fused else None,
+            bound=bound if fused else None,
         )
 
 
-def fusable_share(evidence: Evidence) -> float | None:
+def elementwise_share(evidence: Evidence) -> float | None:
     """The share of the step in elementwise kernels, norms and reductions; None if not known."""
     figures = evidence.figures
     if figures is None or figures.group_shares is None or figures.kernel_share is None:

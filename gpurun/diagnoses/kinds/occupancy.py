@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, figure, kernel_figures, percent
+from gpurun.diagnoses.api import Diagnosis, figure, kernel_figures, percent, roofline_gain
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import WARNING, Finding, FindingType
@@ -35,7 +35,8 @@ class Occupancy(Diagnosis):
     """A kernel holds few warps on each multiprocessor and leaves arithmetic units unused.
 
     Triggered, by kernel, by occupancy below 30 % together with SM throughput below 60 %: kernels on
-    tensor cores are fast at low occupancy. Registers, shared memory, blocks or the grid are named
+    tensor cores are fast at low occupancy. Replayed with the kernel at the peak of SMs or
+    memory, whichever it is nearer to. Registers, shared memory, blocks or the grid are named
     as the cause where they were recorded and explain it. Where a timeline shows launches, kernels
     below 10 µs are left to the launch-bound finding.
     """
@@ -45,7 +46,7 @@ class Occupancy(Diagnosis):
     thresholds: ClassVar[tuple[str, ...]] = ("occupancy", "sm_throughput")
 
     def find(self, evidence: Evidence) -> Finding | None:
-        """The kernel that suffers most; no honest bound of the whole step can be given."""
+        """The kernel that suffers most; without a replay there is no honest bound."""
         rated = [(_severity(evidence, k), k) for k in evidence.weighty_kernels]
         if not rated:
             return None
@@ -75,6 +76,7 @@ class Occupancy(Diagnosis):
                 figure("limit", ", ".join(causes) or None, Source.KERNELS),
             ],
             advice,
+            replayed=roofline_gain(evidence, kernel) if severity >= WARNING else None,
         )
 
 

@@ -6,21 +6,15 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.kinds.memory_bandwidth import fusable_share
+from gpurun.diagnoses.kinds.memory_bandwidth import elementwise_share
+from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.records.finding import WARNING, Finding, FindingType
+from gpurun.replay.what_ifs import PEAK_RATIOS, Change
 
 ADVICE = (
     "autocast to bfloat16: torch.autocast('cuda', dtype=torch.bfloat16) around the forward pass",
     "allow TF32: torch.set_float32_matmul_precision('high'); the same code, other rounding",
 )
-PEAK_RATIOS = {
-    (7, 0): 8.0, (7, 5): 8.0, (8, 0): 16.0, (8, 6): 4.0, (8, 7): 4.0, (8, 9): 4.0, (9, 0): 15.0,
-    (10, 0): 30.0, (10, 3): 30.0, (12, 0): 4.0,
-}  # fmt: skip
-"""Peak of half precision on tensor cores over that of float32 outside them, by compute capability,
-rounded up, from NVIDIA's data sheets (V100, T4, A100, A10, Orin, L40S, H100, B200, B300, RTX 5090).
-No kernel gains more than this.
-"""
 UNUSED, WORKING = 0.05, 0.30
 """Tensor and SM activity that tell without a timeline: the one below, the other above."""
 MULTIPLIES = ("Linear", "Conv1d", "Conv2d", "Conv3d", "MultiheadAttention", "LSTM", "GRU")
@@ -29,15 +23,13 @@ MULTIPLIES = ("Linear", "Conv1d", "Conv2d", "Conv3d", "MultiheadAttention", "LST
 class TensorCoreUse(Diagnosis):
     """Matrix products, convolutions or attention run outside tensor cores.
 
-    Triggered by kernels of these kinds outside tensor cores that take more than 10 % of the step.
-    The bound is a roofline: no such kernel gets faster than the ratio of the device's peaks, and
-    kernels that move data take half their time at least.
+    Replayed with such kernels at the ratio of the device's peaks: a roofline. Without a replay, the
+    bound is the same roofline, and kernels that move data take half their time at least.
     Without a timeline, tensor activity near zero on a busy device is a warning without a bound.
     """
 
     type: ClassVar[FindingType] = FindingType.PRECISION
     sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE, Source.ACTIVITY)
-    thresholds: ClassVar[tuple[str, ...]] = ("outside_tensor_cores",)
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The share of the step outside tensor cores, with its roofline."""
@@ -49,10 +41,11 @@ class TensorCoreUse(Diagnosis):
             return self._by_activity(evidence)
         share = precision.outside_share_of_window
         ratio = None if capability is None else PEAK_RATIOS.get(capability)
-        halved = (fusable_share(evidence) or 0.0) / 2  # half as many bytes
+        halved = (elementwise_share(evidence) or 0.0) / 2  # half as many bytes
+        products = share * (1 - 1 / (ratio or min(PEAK_RATIOS.values())))
         return self.finding(
             evidence,
-            evidence.thresholds.severity("outside_tensor_cores", share),
+            gain_severity(gain_without(products) or 1.0),
             f"matrix products and convolutions outside tensor cores take {percent(share)} of the "
             "step",
             [
@@ -62,7 +55,8 @@ class TensorCoreUse(Diagnosis):
             ],
             ADVICE,
             knob="autocast",
-            gain=None if ratio is None else gain_without(share * (1 - 1 / ratio) + halved),
+            replayed=evidence.replayed_gain(Change.PRECISION),
+            bound=None if ratio is None else gain_without(products + halved),
         )
 
     def _by_activity(self, evidence: Evidence) -> Finding | None:

@@ -63,7 +63,7 @@ class Throttling(Diagnosis):
                 *(EvidenceFigure("reason", reason, Source.DEVICE.value) for reason in reasons),
             ],
             ADVICE_HEAT if hot else ADVICE_POWER,
-            gain=None if loss is None or loss >= 1 else 1 / (1 - loss),
+            bound=None if loss is None or loss >= 1 else 1 / (1 - loss),
         )
 
 

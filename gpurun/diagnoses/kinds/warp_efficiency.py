@@ -8,7 +8,7 @@ from typing import ClassVar
 from gpurun.diagnoses.api import Diagnosis, figure, kernel_figures, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.kernel_names import short_kernel_name
-from gpurun.records.finding import Finding, FindingType
+from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.timeline.model import Dimensions
 
 WARP = 32
@@ -24,7 +24,8 @@ PARTIAL = "blocks of a multiple of 32 threads: the last warp of a block is padde
 class WarpEfficiency(Diagnosis):
     """Threads of a warp are idle: branches run in turn, or the block does not fill the warp.
 
-    Triggered, by kernel, by less than 80 % of a warp's threads active per instruction.
+    Triggered, by kernel, by less than 80 % of a warp's threads active per instruction. Replayed
+    with the kernel's whole warps active: it is as much faster.
     """
 
     type: ClassVar[FindingType] = FindingType.WARP_EFFICIENCY
@@ -32,7 +33,7 @@ class WarpEfficiency(Diagnosis):
     thresholds: ClassVar[tuple[str, ...]] = ("warp_efficiency",)
 
     def find(self, evidence: Evidence) -> Finding | None:
-        """The kernel whose warps are emptiest; no honest bound of the whole step can be given."""
+        """The kernel whose warps are emptiest; without a replay there is no honest bound."""
         known = [
             (k.branch_efficiency_percent / 100, k)
             for k in evidence.weighty_kernels
@@ -41,11 +42,14 @@ class WarpEfficiency(Diagnosis):
         if not known:
             return None
         efficiency, kernel = min(known, key=lambda pair: pair[0])
-        threads = _partial_block(kernel.block)
+        threads, replayed = _partial_block(kernel.block), None
+        severity = evidence.thresholds.severity("warp_efficiency", efficiency)
+        if severity >= WARNING and evidence.replay is not None:
+            replayed = evidence.replay.gain_of_kernel(kernel.name, efficiency)
         told = "" if threads is None else f", in blocks of {threads} threads"
         return self.finding(
             evidence,
-            evidence.thresholds.severity("warp_efficiency", efficiency),
+            severity,
             f"warp efficiency is {percent(efficiency)}{told}: {short_kernel_name(kernel.name)}",
             [
                 *kernel_figures(kernel),
@@ -53,6 +57,7 @@ class WarpEfficiency(Diagnosis):
                 figure("block_threads", threads, Source.KERNELS),
             ],
             ADVICE if threads is None else (PARTIAL, *ADVICE),
+            replayed=replayed,
         )
 
 

@@ -76,11 +76,21 @@ class FunctionSamples:
     blocked_seconds: float | None
 
 
+SampleMoment = tuple[int, tuple[tuple[int, int], ...]]
+"""Nanoseconds, and a function's place and line for each frame."""
+
+
 @record
 class HostSamplesEvent:
-    """All functions seen in the window. `seconds`: the time that the samples stand for."""
+    """All functions seen in the window. `seconds`: the time that the samples stand for.
+
+    `moments`: of each sample its time on the runtime's clock, and its stack from the innermost
+    function out: places in `functions`, and the lines. Functions of libraries are only in it if
+    they are the innermost.
+    """
 
     kind: ClassVar[str] = "host_samples"
     seconds: float
     samples: int
     functions: tuple[FunctionSamples, ...]
+    moments: tuple[SampleMoment, ...] = ()

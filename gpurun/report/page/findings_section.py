@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from gpurun.formatting.number_text import times
+from gpurun.formatting.finding_sentence import gain_text
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import Finding, Location
 from gpurun.report.counter_grid import TITLE, counter_grid
@@ -14,10 +14,11 @@ from gpurun.report.findings_text import (
     HEADINGS,
     TOP,
     advice,
+    estimated_improvement,
     evidence_text,
     headline,
-    largest_gain,
     place,
+    why_not_replayed,
 )
 from gpurun.report.page.page_blocks import Card, Page, PagePart, Paragraph, Section, Table
 from gpurun.report.page.run_contents import RunContents
@@ -55,7 +56,8 @@ def diagnosis_page(report: DiagnosisReport, everything: bool = False) -> Page:
     ]
     if report.figures is not None and report.figures.kernel_counters:
         sections.append(Section(TITLE, (Table(counter_grid(report.figures.kernel_counters)),)))
-    closing = list(_bound(report.findings))
+    told = (estimated_improvement(report.findings), why_not_replayed(report))
+    closing = [Paragraph(f"{text}.") for text in told if text]
     if hidden := len(report.findings) - len(shown):
         closing.insert(0, Paragraph(f"{hidden} more in the JSON document."))
     if not shown:
@@ -67,14 +69,8 @@ def diagnosis_page(report: DiagnosisReport, everything: bool = False) -> Page:
 
 def _section(title: str, findings: Sequence[Finding], source: SourceLine) -> Section:
     cards = [_card(finding, source) for finding in findings]
-    return Section(title, (*cards, *_bound(findings)))
-
-
-def _bound(findings: Sequence[Finding]) -> Iterator[Paragraph]:
-    gain = largest_gain(findings)
-    if gain is not None:
-        bound = f"Estimated improvement: up to {times(gain)}"
-        yield Paragraph(f"{bound} (upper bound; bounds do not add up).")
+    gain = estimated_improvement(findings)
+    return Section(title, (*cards, *([Paragraph(f"{gain}.")] if gain else [])))
 
 
 def _card(finding: Finding, source: SourceLine) -> Card:
@@ -85,8 +81,8 @@ def _card(finding: Finding, source: SourceLine) -> Card:
     if finding.evidence:
         lines.append(f"evidence: {evidence_text(finding.evidence)}")
     lines += [f"do: {tip}" for tip in advice(finding)]
-    if finding.gain_upper_bound is not None:
-        lines.append(f"gain: up to {times(finding.gain_upper_bound)}")
+    if gain := gain_text(finding):
+        lines.append(f"gain: {gain}")
     said = finding.description[:1].upper() + finding.description[1:]
     title = f"{said} ({finding.type.value}, severity {finding.severity:.2f})"
     return Card(title, finding.level, tuple(lines), code)

@@ -12,10 +12,11 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from types import CodeType, FrameType
 
 from gpurun.knobs.callers import is_ours, is_users
-from gpurun.records.messages.profile_events import FunctionSamples, HostSamplesEvent
+from gpurun.records.messages.profile_events import FunctionSamples, HostSamplesEvent, SampleMoment
 from gpurun.runtime.profile.phase_ranges import PhaseRanges
 
 INTERVAL_SECONDS = 0.005
@@ -25,6 +26,8 @@ SWITCH_SECONDS = 0.0002
 5 ms, code that is shorter would never be seen: each sample would wait until a torch call."""
 MOST_FUNCTIONS = 400
 """Functions kept, the longest first: the rest is noise."""
+MOST_MOMENTS = 20_000
+"""Samples whose times are kept: those of 100 s."""
 DEEPEST = 200
 """Frames looked at from the innermost out."""
 
@@ -42,6 +45,7 @@ class StackSamples:
         self._blocked: dict[Key, float] = defaultdict(float)
         self._lines: dict[Key, dict[int, float]] = {}
         self._users: dict[CodeType, bool] = {}
+        self._moments: list[tuple[int, list[tuple[Key, int]]]] = []
         self._samples = 0
         self._seconds = 0.0
 
@@ -65,7 +69,12 @@ class StackSamples:
             seconds=self._seconds,
             samples=self._samples,
             functions=tuple(map(self._function, kept)),
+            moments=tuple(self._placed({key: place for place, key in enumerate(kept)})),
         )
+
+    def _placed(self, places: Mapping[Key, int]) -> Iterator[SampleMoment]:
+        for at, frames in self._moments:
+            yield at, tuple((places[key], line) for key, line in frames if key in places)
 
     def _run(self) -> None:
         pace = random.Random(0)
@@ -93,22 +102,28 @@ class StackSamples:
         self._samples += 1
         self._seconds += seconds
         innermost, seen = True, set()
+        moment: list[tuple[Key, int]] = []
+        if len(self._moments) < MOST_MOMENTS:
+            self._moments.append((time.perf_counter_ns(), moment))
         for frame, line in stack:
             if not is_ours(frame):
                 key = (frame.f_code, phase)
-                if innermost:
-                    innermost = False
+                first, innermost = innermost, False
+                if first:
                     self._self[key] += seconds
                     self._blocked[key] += max(blocked_seconds, 0.0)
                 if key not in seen:
                     seen.add(key)
+                    line = _line_of(frame) if line is None else line
                     self._note(key, frame, line, seconds)
+                    if first or self._users[key[0]]:
+                        moment.append((key, line))
         return True
 
-    def _note(self, key: Key, frame: FrameType, line: int | None, seconds: float) -> None:
+    def _note(self, key: Key, frame: FrameType, line: int, seconds: float) -> None:
         self._total[key] += seconds
         lines = self._lines.setdefault(key, defaultdict(float))
-        lines[_line_of(frame) if line is None else line] += seconds
+        lines[line] += seconds
         if key[0] not in self._users:
             self._users[key[0]] = is_users(frame) and not key[0].co_filename.startswith("<")
 
