@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.pairs.estimate import Reading, estimate, reading
+from gpurun.pairs.estimate import LOOKS, Reading, estimate, reading
 from gpurun.records.bench.metrics import Metric
 
-LOOKS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 REGRESSION_ERROR, PASS_ERROR = 0.01, 0.05
 """SPEC: the chance of a false regression and of a false pass, over all looks."""
 LAST_OF_REGRESSION, LAST_OF_PASS = 0.7, 0.5

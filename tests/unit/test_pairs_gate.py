@@ -9,8 +9,8 @@ import pytest
 
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.pairs import gate
-from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, MEMORY_SD, assumed_sd
-from gpurun.pairs.gate import DEFAULT, LOOKS, Gated, GatePlan, GateResult, Verdict, judge
+from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, LOOKS, MEMORY_SD, assumed_sd
+from gpurun.pairs.gate import DEFAULT, Gated, GatePlan, GateResult, Verdict, judge
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.descriptive import mean
 from scripts.simulate_pairs import (

@@ -39,7 +39,8 @@ from gpurun.bench.trees.git import Repository, Revision, incomparable, open_repo
 from gpurun.bench.unfinished import ended_by
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
-from gpurun.pairs.gate import LOOKS, Verdict
+from gpurun.pairs.estimate import LOOKS
+from gpurun.pairs.gate import Verdict
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
