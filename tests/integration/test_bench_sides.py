@@ -85,7 +85,9 @@ def test_two_commits_can_be_compared_away_from_the_users_tree(folder: Path) -> N
     ) as sides:
         assert (sides.baseline.folder / "scripts/train.py").read_text() == "old"
         assert (sides.current.folder / "scripts/train.py").read_text() == "new"
-        assert str(folder) in sides.watched(sides.current).others
+        trees = sides.current.trees
+        assert trees is not None
+        assert str(folder) in trees.others
     assert_nothing_left(folder)
 
 

@@ -30,7 +30,7 @@ from gpurun.bench.trees.git import (
     open_repository,
     short,
 )
-from gpurun.bench.trees.prepared_sides import Sides, single_side
+from gpurun.bench.trees.prepared_sides import Sides, prepared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count, signed_percent
@@ -169,7 +169,8 @@ class BisectRunner:
         mode = isolation(benchmark.folder, asked.in_place, asked.tell)
 
         def make(commit: str) -> AbstractContextManager[Sides]:
-            return single_side(repository, commit, asked.home, benchmark, folder, asked.tell)
+            one = {short(commit): commit}
+            return prepared_sides(repository, one, asked.home, benchmark, folder, asked.tell)
 
         good = self.found.line[0].commit
         launcher = Launcher(benchmark, folder, mode, asked.tell)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpurun.bench.bench_pairs import BenchEngine, Tell, bench_engine, obstacle
 from gpurun.bench.benchmark_launcher import Launch, Launcher, warm_up_rule
@@ -18,7 +18,7 @@ from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_training import LEAST, Curves, compare_training, loses_its_loss
 from gpurun.bench.trees.edited_files import EditedFiles
 from gpurun.bench.trees.module_origins import check_origins
-from gpurun.bench.trees.prepared_sides import Side, Sides
+from gpurun.bench.trees.prepared_sides import Sides
 from gpurun.bench.workload import check_workload, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count, signed_percent
@@ -199,7 +199,7 @@ class PairRunner:
         launches = []
         for side in self._both:
             self.tell(f"first launch of the {side.name} side, to warm it up")
-            launches.append(self.launcher.run(self._start(side), rule, first=True))
+            launches.append(self.launcher.run(side, rule, first=True))
         self._refuse_failed(launches)
         for launch in launches:
             self._edited.loaded(launch.origins)
@@ -243,8 +243,7 @@ class PairRunner:
         """One more pair."""
         findings = self.findings
         number = len(findings.pairs) + 1
-        before, now = map(self._start, self._both)
-        pair = engine.take(before, now, number, turned=number % 2 == 0)
+        pair = engine.take(*self._both, number, turned=number % 2 == 0)
         self._edited.refuse()
         self._note_in_turn(engine)
         self._check((pair.first, pair.second), lambda line: None)
@@ -256,9 +255,6 @@ class PairRunner:
             change = signed_percent(here / then - 1)
             told += f": baseline {then:.4g}, current {here:.4g} {unit} ({change})"
         self.tell(told)
-
-    def _start(self, side: Side) -> Side:
-        return replace(side, trees=self.sides.watched(side))
 
     def _refuse_alone(self, launch: Launch) -> None:
         self._refuse_failed([launch], f" in pair {len(self.findings.pairs) + 1}")
