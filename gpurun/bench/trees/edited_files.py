@@ -11,12 +11,6 @@ from gpurun.bench.trees.git import is_in_repository, source_files
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.events import OriginsEvent
 
-LARGEST_READ = 1 << 20
-"""Bytes of a file. Larger ones hold data: they count as changed when they are touched."""
-
-Stamp = tuple[int, int, int] | None
-"""What changes whenever a file is written; None without a file."""
-
 
 class EditedFiles:
     """The files of some trees as they are now: sources that git knows, and modules once loaded. In
@@ -29,7 +23,7 @@ class EditedFiles:
     def __init__(self, roots: Iterable[Path], scripts_write: bool) -> None:
         self._roots = tuple(dict.fromkeys(roots))
         self._scripts_write = scripts_write
-        self._versions: dict[str, tuple[Stamp, bytes]] = {}
+        self._versions: dict[str, object] = {}
         self._add(self._sources())
 
     def loaded(self, events: Iterable[OriginsEvent]) -> None:
@@ -37,10 +31,10 @@ class EditedFiles:
         self._add(file for event in events for _, file in event.own)
 
     def refuse(self) -> None:
-        """`GpurunError` (exit code 5) if a file's content is not as it was when it was first looked
-        at, or if there is a new module."""
-        for file, (stamp, content) in self._versions.items():
-            if _stamp(file) != stamp and (not content or _content(file) != content):
+        """`GpurunError` (exit code 5) if a file is not as it was when it was first looked at, or if
+        there is a new module."""
+        for file, version in self._versions.items():
+            if _version(file) != version:
                 raise _edited(file, "changed")
         for file in () if self._scripts_write else self._sources():
             if file not in self._versions and file.endswith(".py"):
@@ -53,25 +47,18 @@ class EditedFiles:
     def _add(self, files: Iterable[str]) -> None:
         for file in files:
             if file not in self._versions and (file.endswith(".py") or not self._scripts_write):
-                self._versions[file] = _stamp(file), _content(file)
+                self._versions[file] = _version(file)
 
 
-def _stamp(file: str) -> Stamp:
+def _version(file: str) -> object:
+    """The content of a python file; of any other, what changes whenever it is written."""
     try:
+        if file.endswith(".py"):
+            return hashlib.blake2b(Path(file).read_bytes()).digest()
         status = os.lstat(file)
+        return status.st_mtime_ns, status.st_size, status.st_ino
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _content(file: str) -> bytes:
-    """A hash; nothing of a file that is missing, large, or none of bytes."""
-    if not os.path.isfile(file) or os.path.getsize(file) > LARGEST_READ:
-        return b""
-    try:
-        return hashlib.blake2b(Path(file).read_bytes()).digest()
-    except OSError:
-        return b""
 
 
 def _edited(file: str, how: str) -> GpurunError:
