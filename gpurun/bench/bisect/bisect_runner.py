@@ -7,13 +7,11 @@ key stands for the repository and for everything that a launch depends on.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -123,9 +121,9 @@ class BisectRunner:
         self.found = replace(self.found, good=good, commits=tuple(commits))
         ends = f"{short(good.commit)}..{short(commits[-1].commit)}"
         self.asked.tell(f"{ends}: {count(len(commits), 'commit')} along first parents")
-        with self.state(repository) as path:
-            if next_action(self.found, self.plan).more is not None:
-                self._launch(repository, path)
+        path = self.state(repository)
+        if next_action(self.found, self.plan).more is not None:
+            self._launch(repository, path)
 
     def document(self, unfinished: Unfinished | None) -> BisectionReport:
         """The document; `unfinished` where something else than the search ended it."""
@@ -141,9 +139,8 @@ class BisectRunner:
             error=unfinished.error,
         )
 
-    @contextmanager
-    def state(self, repository: Repository) -> Iterator[Path]:
-        """The file of this search, for this process alone, and what it holds in `found`."""
+    def state(self, repository: Repository) -> Path:
+        """The file of this search; `found` gets what it holds."""
         here = fingerprint((), Path.cwd(), None)
         depends = [getattr(self.benchmark, name) for name in KEYED]
         depends += [sorted(self.benchmark.env.items()), here["gpus"] or here["cpu"]]
@@ -151,17 +148,16 @@ class BisectRunner:
         key = hashlib.sha256(repr((repository.common, line, depends)).encode()).hexdigest()[:12]
         name = f"{short(line[0])}-{short(line[-1])}-{key}.json"
         path = own_folder(self.asked.home, FOLDER) / name
-        with _alone(path.with_suffix(".lock")):
-            if path.exists() and not self.asked.fresh:
-                try:
-                    found = from_json(BisectionReport, read_json(path))
-                except (ValueError, OverflowError, RecursionError) as error:
-                    what = f"{path} cannot be read: {error}"
-                    raise GpurunError(what, "--fresh starts again") from None
-                self.found = replace(found, smallest_slowdown=self.plan.smallest)
-                pairs = count(len(self.found.pairs), "pair")
-                self.asked.tell(f"continuing after {pairs} (--fresh starts again)")
-            yield path
+        if path.exists() and not self.asked.fresh:
+            try:
+                found = from_json(BisectionReport, read_json(path))
+            except (ValueError, OverflowError, RecursionError) as error:
+                what = f"{path} cannot be read: {error}"
+                raise GpurunError(what, "--fresh starts again") from None
+            self.found = replace(found, smallest_slowdown=self.plan.smallest)
+            pairs = count(len(self.found.pairs), "pair")
+            self.asked.tell(f"continuing after {pairs} (--fresh starts again)")
+        return path
 
     def _launch(self, repository: Repository, path: Path) -> None:
         """Everything that is launched; at its end nothing may cut the cleaning short."""
@@ -272,23 +268,3 @@ def commit_range(repository: Repository, good: str, bad: str) -> tuple[BisectedC
 def _commit(line: str) -> BisectedCommit:
     commit, parents, author, authored, subject = line.split("\0", 4)
     return BisectedCommit(commit, subject, author, authored, len(parents.split()) > 1)
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Have a search for this process alone; `GpurunError` if another one has it."""
-    todo = "wait for its end, or use another folder of records (--out)"
-    try:
-        file = os.open(lock, os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise GpurunError(f"{lock} cannot be opened: {error.strerror}", todo) from None
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise GpurunError("this search is running already", todo) from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-    finally:
-        os.close(file)

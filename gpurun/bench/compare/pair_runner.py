@@ -65,11 +65,6 @@ class Findings:
         """True if the gate wants a further pair."""
         return self.result is None or self.result.verdict is Verdict.MORE
 
-    @property
-    def live(self) -> bool:
-        """True if pairs are live."""
-        return not self.in_turn
-
     def launches(self, side: str) -> list[Launch]:
         """The launches of a side, "baseline" or "current": those of its pairs, and one that
         failed."""
