@@ -245,24 +245,24 @@ def commit_range(repository: Repository, good: str, bad: str) -> tuple[BisectedC
     GOOD comes first, and BAD last. Along first parents each commit holds all that came before it. A
     merged branch is one change there, named by its merge.
     """
-    older, newer = repository.resolve(good), repository.resolve(bad)
-    if older.commit == newer.commit:
+    older, newer = (repository.resolve(name).commit for name in (good, bad))
+    if older == newer:
         raise incomparable(
-            f"{good} and {bad} are the same commit {short(older.commit)}",
+            f"{good} and {bad} are the same commit {short(older)}",
             "name an older one that is known to be faster first, as in v1.0..main",
         )
-    try:
-        commits = repository.commits_between(older, newer, first_parent=True)
-    except GpurunError as error:
-        raise incomparable(error.what, f"{error.todo}; or swap them") from None
-    start = repository.first_parent(commits[0])
-    if start != older.commit:
+    if repository.merge_base(older, newer) != older:
+        cure = "name one of its ancestors, as in A..B; or swap them"
+        raise incomparable(f"{good} is not an ancestor of {bad}", cure)
+    words = ("log", "--no-show-signature", "--encoding=UTF-8", f"--format={FIELDS}")
+    after = ("--first-parent", "--topo-order", "--reverse", f"{older}..{newer}")
+    listed = repository.call(*words, "--no-walk", older) + repository.call(*words, *after)
+    line = tuple(map(_commit, listed.splitlines()))
+    start = repository.first_parent(line[1].commit)
+    if start != older:
         cure = f"start at their common ancestor: {short(start)}..{bad}" if start else FULL_HISTORY
         raise incomparable(f"{good} is not on the line of first parents of {bad}", cure)
-    words = ("log", "--no-show-signature", "--encoding=UTF-8", f"--format={FIELDS}")
-    after = ("--first-parent", "--topo-order", "--reverse", f"{older.commit}..{newer.commit}")
-    listed = repository.call(*words, "--no-walk", older.commit) + repository.call(*words, *after)
-    return tuple(map(_commit, listed.splitlines()))
+    return line
 
 
 def _commit(line: str) -> BisectedCommit:

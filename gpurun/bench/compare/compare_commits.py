@@ -15,7 +15,7 @@ from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
 from gpurun.bench.record_of_launches import Version, keep, record_of, version_of
 from gpurun.bench.trees.baseline_commit import choose_baseline
-from gpurun.bench.trees.git import Revision, open_repository
+from gpurun.bench.trees.git import open_repository
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.formatting.number_text import count
@@ -69,8 +69,8 @@ def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> ComparisonPla
     repository = open_repository(benchmark.folder)
     baseline = choose_baseline(repository, asked.ref)
     current = version_of(repository)
-    ends = Revision("the baseline", baseline.commit), Revision("HEAD", current.commit or "")
-    older, commits = Version(baseline.commit, None, False), repository.commits_between(*ends)
+    older = Version(baseline.commit, None, False)
+    commits = repository.commits_between(baseline.commit, current.commit or "")
     asked.tell(baseline.why)
 
     def sides(folder: Path) -> AbstractContextManager[Sides]:

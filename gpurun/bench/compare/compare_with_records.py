@@ -35,7 +35,7 @@ from gpurun.bench.record_of_launches import Version, keep, version_of
 from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store.record_files import read_records
 from gpurun.bench.trees.baseline_commit import choose_baseline
-from gpurun.bench.trees.git import Repository, Revision, incomparable, open_repository, short
+from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
 from gpurun.bench.unfinished import ended_by
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
@@ -238,9 +238,8 @@ class RecordComparison:
         last = self.used[-1]
         commits: tuple[str, ...] = ()
         if repository is not None:
-            newer = Revision("HEAD", self.compared.current.commit or "")
-            older = Revision("the newest record", last.commit or "")
-            commits = repository.commits_between(older, newer)
+            ends = (last.commit or "", self.compared.current.commit or "")
+            commits = repository.commits_between(*ends)
         version = Version(last.commit, last.branch, False)
         records = (pooled(self.used), current)
         self.compared = replace(self.compared, baseline=version, records=records, commits=commits)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.measured_records import Measured, changes_of, counts_samples, work_of
 from gpurun.bench.history.prediction_interval import LEAST_RUNS
-from gpurun.bench.trees.git import Repository, Revision, incomparable, open_repository, short
+from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
 from gpurun.bench.workload import refuse_changed
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count, signed_percent
@@ -146,8 +146,7 @@ def _accepted_between(document: Comparison, store: BenchmarkStore, folder: Path)
     baselines = store.baselines(document.benchmark)
     if older is None or newer is None or current is None or not baselines:
         return ()
-    sides = Revision("the baseline", older), Revision("HEAD", newer)
-    between = set(open_repository(folder).commits_between(*sides))
+    between = set(open_repository(folder).commits_between(older, newer))
     here = [b for b in baselines if b.commit in between and of_same_work(b, current, store)]
     return tuple(
         f"this comparison includes commit {short(commit or '')}, which {one.accepted_by} "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpurun.bench.trees.git import Changes, Repository, Revision, short
+from gpurun.bench.trees.git import Changes, Repository, short
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
 
@@ -24,11 +24,10 @@ def choose_baseline(repository: Repository, ref: str) -> Baseline:
     compared with HEAD. Without any, HEAD is compared with its first parent. `GpurunError` with exit
     code 4 where there is no such commit.
     """
-    head = Revision("HEAD", repository.head())
-    asked = repository.resolve(ref)
+    head, asked = repository.head(), repository.resolve(ref)
     changes = repository.changes()
-    base = repository.merge_base(asked, head)
-    if base != head.commit:
+    base = repository.merge_base(asked.commit, head)
+    if base != head:
         why = f"the merge base of {asked.name} and HEAD{_with(changes)}"
         return _told(base, why, changes)
     if changes.dirty:
@@ -39,7 +38,7 @@ def choose_baseline(repository: Repository, ref: str) -> Baseline:
             f"{verb} compared (the last commit itself: --compare HEAD~1)"
         )
         return _told(base, why, changes)
-    parent = repository.first_parent(head.commit)
+    parent = repository.first_parent(head)
     if parent is None:
         raise GpurunError(
             f"HEAD is the first commit of {repository.root}: there is nothing before it",

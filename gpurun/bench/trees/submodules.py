@@ -19,20 +19,19 @@ SUBMODULE = "160000"
 def check_out(repository: Repository, tree: Path) -> tuple[str, ...]:
     """Fill the submodules of the worktree `tree` of `repository`, and theirs.
 
-    A submodule that the user never fetched is left empty, as it is in the user's own tree; the
-    notes that are returned say so.
+    A submodule that is empty in the user's own tree is left empty; the notes that are returned say
+    so.
     """
-    return tuple(_check_out(tree, repository.root, repository.common, ""))
+    return tuple(_check_out(tree, repository.root, ""))
 
 
-def _check_out(tree: Path, users: Path, common: Path, above: str) -> list[str]:
+def _check_out(tree: Path, users: Path, above: str) -> list[str]:
     notes = []
-    names = _names(tree)
     for path, commit in _submodules(tree):
         shown = f"{above}{path}"
-        source = _source(users / path, common / "modules" / names.get(path, path))
+        source = _source(users / path)
         if source is None:
-            notes.append(f"submodule {shown} is empty: it was never fetched here")
+            notes.append(f"submodule {shown} is empty, as it is in your tree")
             continue
         if run_git(source, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
             raise GpurunError(
@@ -42,7 +41,7 @@ def _check_out(tree: Path, users: Path, common: Path, above: str) -> list[str]:
                 ExitCode.NO_BASELINE,
             )
         _borrow(source, tree / path, commit)
-        notes += _check_out(tree / path, users / path, source, f"{shown}/")
+        notes += _check_out(tree / path, users / path, f"{shown}/")
     return notes
 
 
@@ -53,25 +52,12 @@ def _submodules(tree: Path) -> list[tuple[str, str]]:
     return [(path, head.split()[2]) for head, _, path in lines]
 
 
-def _names(tree: Path) -> dict[str, str]:
-    """The name of each submodule by its path: its repository is filed under the name.
-
-    A name that leads elsewhere is left out, as git does: git must not run in a folder of the tree.
-    """
-    words = ("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$")
-    entries = run_git(tree, *words).stdout.split("\0")
-    pairs = [entry.partition("\n") for entry in entries if entry]
-    names = {path: key[len("submodule.") : -len(".path")] for key, _, path in pairs}
-    return {p: n for p, n in names.items() if not os.path.isabs(n) and ".." not in Path(n).parts}
-
-
-def _source(users: Path, module: Path) -> Path | None:
+def _source(users: Path) -> Path | None:
     """The git folder of the user's copy, None if there is none."""
-    if (users / ".git").exists():
-        done = run_git(users, "rev-parse", "--git-common-dir")
-        if done.returncode == 0:
-            return Path(os.path.realpath(users / done.stdout.strip()))
-    return module if (module / "objects").is_dir() else None
+    done = run_git(users, "rev-parse", "--git-common-dir") if (users / ".git").exists() else None
+    if done is None or done.returncode:
+        return None
+    return Path(os.path.realpath(users / done.stdout.strip()))
 
 
 def _borrow(source: Path, target: Path, commit: str) -> None:

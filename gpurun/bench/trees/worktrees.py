@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.bench.trees import submodules
-from gpurun.bench.trees.git import NOT_INSTALLED, Repository, failure, run_git
-from gpurun.errors import GpurunError
+from gpurun.bench.trees.git import Repository, failure, run_git
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.rundir import own_folder
 
@@ -84,15 +83,8 @@ def _add(repository: Repository, tree: Path, commit: str, locks: tuple[int, ...]
     done = run_git(repository.root, *words, os.fspath(tree), commit, locks=locks)
     if done.returncode == 0:
         done = run_git(tree, "reset", "--hard", "--quiet")
-    if done.returncode == 0:
-        return
-    of_lfs = "smudge filter lfs" in done.stderr or "git-lfs" in done.stderr
-    if of_lfs and not NOT_INSTALLED.search(done.stderr):
-        raise GpurunError(
-            f"git LFS could not bring the files of {commit[:9]}",
-            f"git lfs fetch origin {commit[:9]}, then compare again",
-        )
-    raise failure(words[:2], done.stderr)
+    if done.returncode:
+        raise failure(words, done.stderr)
 
 
 def _forget(common: Path, places: Path, lock: int) -> None:
