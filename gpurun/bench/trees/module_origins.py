@@ -17,8 +17,6 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.fingerprint import INSTALLED
 from gpurun.records.events import OriginsEvent
 
-OWN_PLACE = "have it start from its own place, as in Path(__file__).parent, so each side finds"
-
 
 def check_origins(sides: Sides, side: Side, events: Iterable[OriginsEvent]) -> None:
     """`GpurunError` (exit code 5) unless a launch of `side` is proven to have run its own tree.
@@ -31,8 +29,7 @@ def check_origins(sides: Sides, side: Side, events: Iterable[OriginsEvent]) -> N
             trees = (sides.current.tree, sides.baseline.tree, sides.users)
             tree = next((one for one in trees if one.holds(file)), None)
             whose = "the baseline's tree" if tree == sides.baseline.tree else "the current tree"
-            cure = _cure(module, file, event.search_path, side)
-            raise _wrong(side, module, file, whose, cure)
+            raise _wrong(side, module, file, whose, _cure(file, event.search_path))
         _check_copies(sides, side, event)
     if not any(event.complete for event in told):
         raise GpurunError(
@@ -72,22 +69,19 @@ def _wrong(side: Side, module: str, file: str, whose: str, cure: str) -> GpurunE
     return GpurunError(f"{what}its own {side.tree.root}", cure, ExitCode.BENCHMARK_FAILED)
 
 
-def _cure(module: str, file: str, search_path: Sequence[str], side: Side) -> str:
+def _cure(file: str, search_path: Sequence[str]) -> str:
     """What leads python to a file of another tree, and what to do."""
-    named = side.variables.get("PYTHONPATH", "").split(os.pathsep)
     files = (file for place in _packages(search_path) for file in sorted(place.glob("*.pth")))
     for path_file in files:
         lead = leads_to(path_file, lambda path: Path(file).is_relative_to(os.path.realpath(path)))
         if lead is not None:
             return f"{lead} (an editable install) leads there"
-    if any(part in INSTALLED for part in Path(file).parts):
-        return f"{file} is a link that leads there"
-    for entry in search_path:
-        if Path(file).is_relative_to(entry):
-            if entry in named:
-                return f"PYTHONPATH names {entry}: make that relative to where the script starts"
-            return f"something puts {entry} into sys.path by that absolute path: {OWN_PLACE} it"
-    return f"something loads {module or 'it'} by that absolute path: {OWN_PLACE} it"
+    entries = (one for one in search_path if Path(one).name not in INSTALLED)
+    entry = next((one for one in entries if Path(file).is_relative_to(one)), file)
+    return (
+        f"an absolute path, PYTHONPATH or a link leads to {entry}: have it start from the script's "
+        "own place, as in Path(__file__).parent"
+    )
 
 
 def _packages(search_path: Sequence[str]) -> list[Path]:
