@@ -177,7 +177,7 @@ def test_a_baseline_is_moved_by_whom_when_where_and_why(tmp_path: Path) -> None:
     first = store.accept("r0001", "Ada", "the loader is worth it")
     second = store.accept("r0002", "Grace", "another torch")
     again = opened(tmp_path)
-    assert again.baselines("vision", FINGERPRINT.key) == [first, second]
+    assert again.baselines("vision") == [first, second]
     assert again.baselines("text") == []
     assert (second.record, second.commit) == ("r0002", record(2).commit)
     assert (second.accepted_by, second.reason) == ("Grace", "another torch")

@@ -71,7 +71,7 @@ class BenchmarkStore:
 
         `since` counts, `until` does not; both know their offset from UTC.
         """
-        asked = [] if benchmark is None else [TABLE.c.benchmark == searchable(benchmark)]
+        asked = _of(benchmark)
         if since is not None:
             asked.append(TABLE.c.time >= since.astimezone(timezone.utc))
         if until is not None:
@@ -103,13 +103,9 @@ class BenchmarkStore:
         self.add(baseline)
         return baseline
 
-    def baselines(
-        self, benchmark: str | None = None, fingerprint: str | None = None
-    ) -> list[AcceptedBaseline]:
+    def baselines(self, benchmark: str | None = None) -> list[AcceptedBaseline]:
         """All that were accepted, oldest first: of what is asked for, the last one holds."""
-        asked = {"benchmark": benchmark, "fingerprint": fingerprint}
-        conditions = [TABLE.c[k] == searchable(v) for k, v in asked.items() if v is not None]
-        return self._read(AcceptedBaseline, conditions)
+        return self._read(AcceptedBaseline, _of(benchmark))
 
     def _read(self, cls: type[Kept], asked: Iterable[sa.ColumnElement[bool]]) -> list[Kept]:
         """The documents of a kind for which all of `asked` holds, oldest first."""
@@ -140,3 +136,7 @@ class BenchmarkStore:
             self._notice(f"a record cannot be read and is left out: {unreadable[0]}{more}")
         if lacking:
             self._database.run(lambda connection: insert_new(connection, lacking))
+
+
+def _of(benchmark: str | None) -> list[sa.ColumnElement[bool]]:
+    return [] if benchmark is None else [TABLE.c.benchmark == searchable(benchmark)]
