@@ -6,8 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from gpurun.bench.bench_pairs import Tell
-from gpurun.bench.benchmark_launcher import Launch, Launcher
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Tell
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.trees.git import without_redirection

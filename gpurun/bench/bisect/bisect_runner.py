@@ -15,8 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpurun.bench.bench_pairs import Tell
-from gpurun.bench.benchmark_launcher import Launch, Launcher, isolation
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Tell, isolation
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.commit_launches import CommitLauncher, Unmeasurable
 from gpurun.bench.bisect.culprit_search import Measure, SearchPlan, answered, next_action
@@ -43,7 +42,6 @@ from gpurun.trials.signal_guard import SignalGuard
 
 FOLDER = "bisections"
 FIELDS = "%H%x00%P%x00%an%x00%aI%x00%s"
-KEYED = ("folder", "base", "name", "script", "args", "steps", "setup", "needed")
 
 
 @dataclass(frozen=True)
@@ -142,10 +140,9 @@ class BisectRunner:
     def state(self, repository: Repository) -> Path:
         """The file of this search; `found` gets what it holds."""
         here = fingerprint((), Path.cwd(), None)
-        depends = [getattr(self.benchmark, name) for name in KEYED]
-        depends += [sorted(self.benchmark.env.items()), here["gpus"] or here["cpu"]]
         line = [one.commit for one in self.found.line]
-        key = hashlib.sha256(repr((repository.common, line, depends)).encode()).hexdigest()[:12]
+        depends = (repository.common, line, self.benchmark, here["gpus"] or here["cpu"])
+        key = hashlib.sha256(repr(depends).encode()).hexdigest()[:12]
         name = f"{short(line[0])}-{short(line[-1])}-{key}.json"
         path = own_folder(self.asked.home, FOLDER) / name
         if path.exists() and not self.asked.fresh:
@@ -154,8 +151,8 @@ class BisectRunner:
             except (ValueError, OverflowError, RecursionError) as error:
                 what = f"{path} cannot be read: {error}"
                 raise GpurunError(what, "--fresh starts again") from None
-            self.found = replace(found, smallest_slowdown=self.plan.smallest)
-            pairs = count(len(self.found.pairs), "pair")
+            self.found = found
+            pairs = count(len(found.pairs), "pair")
             self.asked.tell(f"continuing after {pairs} (--fresh starts again)")
         return path
 

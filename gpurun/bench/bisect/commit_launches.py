@@ -10,8 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
-from gpurun.bench.bench_pairs import BenchEngine, Tell, bench_engine, obstacle
-from gpurun.bench.benchmark_launcher import Launch, Launcher
+from gpurun.bench.benchmark_launcher import BenchEngine, Launch, Launcher, Tell
 from gpurun.bench.bisect.culprit_search import Measure
 from gpurun.bench.trees.git import short
 from gpurun.bench.trees.module_origins import check_origins
@@ -116,9 +115,9 @@ class CommitLauncher:
         self._check(launch)
         if self._rule is None:
             self._rule, self._work = later_rule(steps, [launch.result]), Work.of(launch)
-            self._engine = bench_engine(self.launcher, self._rule, self.remember, self._check)
+            self._engine = self.launcher.engine(self._rule, self.remember, self._check)
         if self._engine is not None and not self._engine.in_turn:
-            self._engine.in_turn = obstacle((launch, launch), self.launcher.mode)
+            self._engine.in_turn = self.launcher.obstacle((launch, launch))
 
     def _check(self, launch: Launch) -> None:
         """`Unmeasurable` where a launch failed, ran another tree, or did other work than GOOD."""

@@ -8,8 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpurun.bench.bench_pairs import Tell
-from gpurun.bench.benchmark_launcher import Launcher, isolation
+from gpurun.bench.benchmark_launcher import Launcher, Tell, isolation
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings, PairRunner

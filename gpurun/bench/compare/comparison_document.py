@@ -123,7 +123,7 @@ def _method(findings: Findings, speed: MetricResult) -> PairMethod | None:
     if not findings.pairs:
         return None
     live = all(pair.ratio is not None for pair in findings.pairs)
-    why = None if live else findings.in_turn or None
+    why = next((pair.in_turn for pair in findings.pairs if pair.in_turn), None)
     return PairMethod(live, why, assumed_sd(Metric.THROUGHPUT, live=live), speed.pair_sd)
 
 

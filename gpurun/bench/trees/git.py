@@ -35,7 +35,7 @@ SETTINGS = (
     "core.fsmonitor=false",
     f"core.hooksPath={os.devnull}",
     "advice.detachedHead=false",
-    "submodule.recurse=false",  # a new worktree has none yet: `submodules` fills them
+    "submodule.recurse=false",  # a new worktree has none yet: `worktrees` fills them
 )
 SOURCES = ("*.py", "*.toml", "*.yaml", "*.yml", "*.json", "*.ini", "*.cfg")
 """Files that a launch reads as code or configuration, where git does not know them."""
