@@ -102,7 +102,7 @@ def recorded(hour: int, rates: np.ndarray) -> Measured:
 def verdict_of(series: list[Measured], most: int) -> Verdict | None:
     """What the command says of the last of these runs."""
     change = last_change(Metric.THROUGHPUT, series[:-1])
-    level = series[0 if change is None else change.start : -1][-most:]
+    level = series[0 if change is None else change[0] : -1][-most:]
     if len(level) < LEAST_RUNS:
         return None
     past = [one.run for one in level]

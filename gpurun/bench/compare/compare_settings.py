@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpurun.arguments import settings_file
@@ -25,22 +25,14 @@ NONE = "none"
 AS_IT_IS = SavedSettings({}, (), None, {}, ())
 
 
-@dataclass(frozen=True)
-class Settings:
-    """One settings file, by the name it was given on the command line; "none": no settings."""
-
-    label: str
-    saved: SavedSettings
-
-
-def read_settings(name: str) -> Settings:
+def read_settings(name: str) -> LabelledSettings:
     """The settings in a file; `GpurunError` says what is wrong with it."""
-    return Settings(name, AS_IT_IS if name == NONE else settings_file.load(Path(name)))
+    return LabelledSettings(name, AS_IT_IS if name == NONE else settings_file.load(Path(name)))
 
 
 def compare_settings(
     benchmark: Benchmark,
-    both: tuple[Settings, Settings],
+    both: tuple[LabelledSettings, LabelledSettings],
     asked: CompareRequest,
     interruption: SignalGuard,
     knob_paths: Sequence[str],
@@ -63,12 +55,8 @@ def compare_settings(
     for name, one in zip((BASELINE, CURRENT), both, strict=True):
         words = ", ".join(f"{knob}={value}" for knob, value in one.saved.settings.items())
         asked.tell(f"{name}: {one.label}, {words or 'the script as it is'}")
-    first, second = (
-        LabelledSettings(one.label, settings.settings)
-        for one, settings in zip(both, applied, strict=True)
-    )
     plan = ComparisonPlan(
-        Compared(version, version, settings=(first, second)),
+        Compared(version, version, settings=both),
         lambda _: nullcontext(Sides(baseline, current, side.tree)),
         BenchmarkPurpose.SETTINGS,
         batch_may_differ="training" in allow,

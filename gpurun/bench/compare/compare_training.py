@@ -60,10 +60,8 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
             f"and in {len(theirs)} of {counts[1]} of the current side"
         )
     lost = _nonfinite(mine, theirs)
-    if lost is not None and lost.proven:
-        return TrainingComparison(
-            True, counts, lost.told, lost.step, nonfinite_from_step=lost.regressed
-        )
+    if lost is not None and lost.differs:
+        return lost
     few = min(counts) < LEAST
     if few and not (_repeat(mine) and _repeat(theirs)):
         told = f"only {count(min(counts), 'launch')} of a side, {LEAST} are needed"
@@ -77,32 +75,21 @@ def loses_its_loss(baseline: Curves, current: Curves) -> bool:
     The part of `compare_training` that is cheap enough to be asked after every pair.
     """
     lost = None if None in (*baseline, *current) else _nonfinite(_seen(baseline), _seen(current))
-    return lost is not None and lost.regressed is not None
+    return lost is not None and lost.nonfinite_from_step is not None
 
 
 def _seen(curves: Curves) -> list[LossCurve]:
     return [curve for curve in curves if curve is not None]
 
 
-@dataclass(frozen=True)
-class _NonFinite:
-    """Losses that are NaN or infinite. `proven`: one side has more of them than chance deals out.
+def _nonfinite(
+    baseline: Sequence[LossCurve], current: Sequence[LossCurve]
+) -> TrainingComparison | None:
+    """Losses that are NaN or infinite on the two sides; None if all are finite.
 
-    `step`: the first such step; `regressed`: the same where all launches of the current side have
-    one and none of the baseline's.
-    """
-
-    told: str
-    proven: bool
-    step: int
-    regressed: int | None = None
-
-
-def _nonfinite(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _NonFinite | None:
-    """Losses that are not finite on the two sides; None if all are finite.
-
-    A curve that ended before the last step at which one ceased to be finite does not count: in
-    launches that take turns it may be shorter, and says nothing of what follows.
+    They differ if one side has more of them than chance deals out. A curve that ended before the
+    last step at which one ceased to be finite does not count: in launches that take turns it may be
+    shorter, and says nothing of what follows.
     """
     ends = [c.nonfinite_step for c in (*baseline, *current) if c.nonfinite_step]
     if not ends:
@@ -116,27 +103,28 @@ def _nonfinite(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _
         sum(bool(c.nonfinite_step) for c in sides[1]),
     )
     counts, step = (len(sides[0]), len(sides[1])), min(ends)
-    enough = min(counts) >= LEAST_NONFINITE
+    all_of, proven = (len(baseline), len(current)), min(counts) >= LEAST_NONFINITE or None
     if bad == (0, counts[1]):
         told = f"the loss is not finite from step {step} on; the baseline's is finite"
-        return _NonFinite(told, enough, step, step if enough else None)
+        lost = step if proven else None
+        return TrainingComparison(proven, all_of, told, step, nonfinite_from_step=lost)
     if bad == (counts[0], 0):
         told = f"the training differs: the baseline's loss is not finite from step {step} on"
-        return _NonFinite(f"{told}; the current one's is finite", enough, step)
+        return TrainingComparison(proven, all_of, f"{told}; the current one's is finite", step)
     told = (
         f"the loss is not finite in {bad[0]} of {count(counts[0], 'launch')} of the "
         f"baseline and in {bad[1]} of {counts[1]} of the current side"
     )
     ours, theirs = zip(bad, counts, strict=True)
     if min(chance_of_more(ours, theirs), chance_of_more(theirs, ours)) < NOT_BY_CHANCE:
-        return _NonFinite(f"the training differs: {told}", True, step)
-    return _NonFinite(told, False, step)
+        return TrainingComparison(True, all_of, f"the training differs: {told}", step)
+    return TrainingComparison(None, all_of, told, step)
 
 
 def _by_curves(
     baseline: Sequence[LossCurve],
     current: Sequence[LossCurve],
-    lost: _NonFinite | None,
+    lost: TrainingComparison | None,
     exact: bool,
 ) -> TrainingComparison:
     """`exact`: the launches of a side repeat each other. Then the first point that rounding does

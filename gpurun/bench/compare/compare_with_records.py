@@ -39,6 +39,7 @@ from gpurun.bench.trees.git import Repository, incomparable, open_repository, sh
 from gpurun.bench.unfinished import ended_by
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
+from gpurun.pairs.engine import ToldOnce
 from gpurun.pairs.estimate import LOOKS
 from gpurun.pairs.gate import Verdict
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
@@ -176,6 +177,9 @@ class RecordComparison:
     used: list[BenchmarkRecord] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
+    def __post_init__(self) -> None:
+        self.remember = ToldOnce(self.asked.tell, self.findings.notes)
+
     def document(self, work: Callable[[], None], interruption: SignalGuard) -> Comparison:
         """Do the work and report its result; errors of ours and of the command line are raised."""
         unfinished = None
@@ -233,7 +237,8 @@ class RecordComparison:
         if repository is not None:
             end = self.compared.baseline.commit or ""
             past, told = since_accepted(past, current, self.store, repository, end)
-            self.remember(*told)
+            for line in told:
+                self.remember(line)
         self._judge(past, current)
         last = self.used[-1]
         commits: tuple[str, ...] = ()
@@ -260,9 +265,10 @@ class RecordComparison:
             change = last_change(metric, series)
             if change is None or measured(metric, current) is None:
                 continue
-            since = past.index(series[change.start].record)
-            enough(past[since:], f"{change.told}: {count(len(past) - since, 'record')} since")
-            self.remember(f"{change.told}: only records since then count")
+            first, told = change
+            since = past.index(series[first].record)
+            enough(past[since:], f"{told}: {count(len(past) - since, 'record')} since")
+            self.remember(f"{told}: only records since then count")
             start = max(start, since)
         self.used = past[start:][-MOST_RUNS:]
         held = []
@@ -286,12 +292,6 @@ class RecordComparison:
                 ExitCode.BENCHMARK_FAILED if now is None else ExitCode.NO_BASELINE,
             )
         self.remember(f"{metric.value} was not measured {where} and is not gated")
-
-    def remember(self, *lines: str) -> None:
-        """Tell lines that belong into the report, too."""
-        self.findings.notes += lines
-        for line in lines:
-            self.asked.tell(line)
 
 
 def _series(metric: Metric, records: Sequence[BenchmarkRecord]) -> list[Measured]:

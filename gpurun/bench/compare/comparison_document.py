@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.pair_runner import BY_TURNS, Findings
@@ -24,6 +22,7 @@ from gpurun.records.bench.comparison import (
 )
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.script_arguments import masked
+from gpurun.records.tuning import SavedSettings
 
 EXIT_CODES = {
     "pass": ExitCode.OK,
@@ -44,10 +43,10 @@ SPEED = BY_TURNS
 
 @dataclass(frozen=True)
 class LabelledSettings:
-    """The settings of a side, and the name that they have for the user."""
+    """The settings of a side by the name that the user gave them: a file, or "none"."""
 
     label: str
-    settings: Mapping[str, Any]
+    saved: SavedSettings
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ def _side(compared: Compared, number: int) -> ComparedSide:
         record=None if record is None else record.id,
         launches=() if record is None else record.launches,
         label=None if labelled is None else labelled.label,
-        settings=None if labelled is None else dict(labelled.settings),
+        settings=None if labelled is None else dict(labelled.saved.settings),
         **{name: None if record is None else getattr(record, name) for name in names},
     )
 

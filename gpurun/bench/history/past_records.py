@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -155,24 +155,19 @@ def _accepted_between(document: Comparison, store: BenchmarkStore, folder: Path)
     )
 
 
-@dataclass(frozen=True)
-class LastChange:
-    """The last change of level of one metric. The new level surely holds from `series[start]` on:
-    the change may have come with one of several commits."""
+def last_change(metric: Metric, series: Sequence[Measured]) -> tuple[int, str] | None:
+    """The last change of level in a series in the order of commits, in words; None without one.
 
-    start: int
-    told: str
-
-
-def last_change(metric: Metric, series: Sequence[Measured]) -> LastChange | None:
-    """The last change in a series in the order of commits, None where there is none."""
+    The new level surely holds from the first figure on: the index of a record in the series. The
+    change may have come with one of several commits.
+    """
     changes = changes_of(metric, series)
     if not changes:
         return None
     commit = series[int(changes[-1].commit)].record.commit
     where = "" if commit is None else f" with {short(commit)}"
     told = f"the {metric.value} of the branch changed{where}"
-    return LastChange(int(changes[-1].latest), f"{told} ({signed_percent(changes[-1].change)})")
+    return int(changes[-1].latest), f"{told} ({signed_percent(changes[-1].change)})"
 
 
 def _words(args: Sequence[str]) -> str:

@@ -139,9 +139,10 @@ def _make_or_check(path: Path) -> None:
 def _is_ours(path: Path) -> bool:
     with closing(sqlite3.connect(_uri(path, "ro&immutable=1"), uri=True)) as database:
         try:
-            return database.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+            (number,) = database.execute("PRAGMA application_id").fetchone()
         except sqlite3.DatabaseError:
             return False
+    return bool(number == APPLICATION_ID)
 
 
 def _uri(path: Path, mode: str) -> str:

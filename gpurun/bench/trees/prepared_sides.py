@@ -12,8 +12,7 @@ from pathlib import Path
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import Repository, without_redirection
 from gpurun.bench.trees.installed_packages import Tree
-from gpurun.bench.trees.needed_files import copy_needed
-from gpurun.bench.trees.side_setup import activated, make_environment, run_setup
+from gpurun.bench.trees.side_setup import activated, copy_needed, make_environment, run_setup
 from gpurun.bench.trees.worktrees import WORKTREES, checked_out
 from gpurun.errors import GpurunError
 from gpurun.records.script_arguments import masked_text
