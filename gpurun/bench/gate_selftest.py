@@ -13,7 +13,7 @@ from gpurun.bench.compare.compare_commits import CompareRequest, ComparisonPlan,
 from gpurun.bench.compare.comparison_document import SPEED, Compared
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import open_repository, short
-from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, prepared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.optional_figures import mean
@@ -100,9 +100,10 @@ def _stages(
     loss, delay = FACTOR * threshold, 0.0
     planted = {None: 0.0, CURRENT: loss, BASELINE: loss / (loss - 1)}
     run = nullcontext(asked.home) if benchmark.setup is None else kept_run(asked.home)
+    both = {BASELINE: head, CURRENT: head}
     with (
         run as logs,
-        compared_sides(repository, head, asked.home, benchmark, logs, head, asked.tell) as sides,
+        prepared_sides(repository, both, asked.home, benchmark, logs, asked.tell) as sides,
     ):
         for number, plan in enumerate(PLANS, 1):
             interruption.release()

@@ -14,7 +14,7 @@ from typing import Any
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import open_repository
 from gpurun.bench.trees.module_origins import check_origins
-from gpurun.bench.trees.prepared_sides import Side, compared_sides
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, prepared_sides
 from gpurun.errors import GpurunError
 from gpurun.launch.child_environment import child_environment
 from gpurun.measure.run_events import read_run
@@ -61,7 +61,8 @@ def faults(folder: Path, words: Sequence[str], made: Benchmark) -> Faults:
     baseline = repository.first_parent(repository.head())
     assert baseline is not None
     found = {}
-    with compared_sides(repository, baseline, home, made, home / "logs") as sides:
+    commits = {BASELINE: baseline, CURRENT: None}
+    with prepared_sides(repository, commits, home, made, home / "logs") as sides:
         for side in (sides.baseline, sides.current):
             try:
                 check_origins(sides, side, launch(side, home, words))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.trees.git import open_repository
-from gpurun.bench.trees.prepared_sides import compared_sides
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, prepared_sides
 from gpurun.bench.trees.worktrees import WORKTREES
 from gpurun.errors import GpurunError
 from gpurun.rundir import find_home
@@ -80,9 +80,8 @@ def test_two_commits_can_be_compared_away_from_the_users_tree(folder: Path) -> N
     repository, home = open_repository(folder), find_home(folder)
     old, new = git(folder, "rev-parse", "HEAD~1", "HEAD").split()
     (folder / "scripts" / "train.py").write_text("dirty")
-    with compared_sides(
-        repository, old, home, benchmark(folder), home / "logs", current=new
-    ) as sides:
+    commits = {BASELINE: old, CURRENT: new}
+    with prepared_sides(repository, commits, home, benchmark(folder), home / "logs") as sides:
         assert (sides.baseline.folder / "scripts/train.py").read_text() == "old"
         assert (sides.current.folder / "scripts/train.py").read_text() == "new"
         trees = sides.current.trees

@@ -13,10 +13,10 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
 from gpurun.bench.record_of_launches import Version, keep, record_of, version_of
-from gpurun.bench.trees.baseline_commit import choose_baseline
-from gpurun.bench.trees.git import open_repository
-from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides
+from gpurun.bench.trees.git import Changes, Repository, open_repository, short
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, prepared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
+from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
@@ -73,9 +73,8 @@ def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> ComparisonPla
     asked.tell(baseline.why)
 
     def sides(folder: Path) -> AbstractContextManager[Sides]:
-        return compared_sides(
-            repository, baseline.commit, asked.home, benchmark, folder, tell=asked.tell
-        )
+        both = {BASELINE: baseline.commit, CURRENT: None}
+        return prepared_sides(repository, both, asked.home, benchmark, folder, asked.tell)
 
     compared = Compared(older, current, commits=commits)
     return ComparisonPlan(compared, sides, BenchmarkPurpose.COMPARE, notes=(baseline.why,))
@@ -141,3 +140,56 @@ def compare_sides(
 def not_compared(benchmark: Benchmark, unfinished: Unfinished) -> Comparison:
     """The document of a benchmark that was not compared, with the reason."""
     return comparison(benchmark, Findings(), Compared(Version(), Version()), 0.0, unfinished)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The commit to compare the working tree with. `why` is one line."""
+
+    commit: str
+    why: str
+
+
+def choose_baseline(repository: Repository, ref: str) -> Baseline:
+    """The merge base of `ref` and HEAD: what others did on `ref` since then is not ours to judge.
+
+    If that is HEAD itself (a run on main), a user can mean two things. Uncommitted changes are
+    compared with HEAD. Without any, HEAD is compared with its first parent. `GpurunError` with exit
+    code 4 where there is no such commit.
+    """
+    head, asked = repository.head(), repository.resolve(ref)
+    changes = repository.changes()
+    base = repository.merge_base(asked.commit, head)
+    if base != head:
+        why = f"the merge base of {asked.name} and HEAD{_with(changes)}"
+        return _told(base, why, changes)
+    if changes.dirty:
+        number = count(len(changes.tracked), "uncommitted change")
+        verb = "is" if len(changes.tracked) == 1 else "are"
+        why = (
+            f"HEAD, because {asked.name} holds it already: your {number} "
+            f"{verb} compared (the last commit itself: --compare HEAD~1)"
+        )
+        return _told(base, why, changes)
+    parent = repository.first_parent(head)
+    if parent is None:
+        raise GpurunError(
+            f"HEAD is the first commit of {repository.root}: there is nothing before it",
+            "compare from the second commit on",
+            ExitCode.NO_BASELINE,
+        )
+    return _told(parent, f"HEAD's first parent, because {asked.name} holds HEAD already", changes)
+
+
+def _told(commit: str, why: str, changes: Changes) -> Baseline:
+    new = changes.untracked_python
+    if new:
+        number = count(len(new), "untracked python file")
+        why += f"; {number} ({new[0]}{', …' if len(new) > 1 else ''}) not in it"
+    return Baseline(commit, f"baseline {short(commit)}: {why}")
+
+
+def _with(changes: Changes) -> str:
+    if not changes.dirty:
+        return ""
+    return f", against HEAD with {count(len(changes.tracked), 'uncommitted change')}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmark_launcher import isolation
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest
+from gpurun.bench.compare.compare_commits import CompareRequest, choose_baseline
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings
@@ -34,7 +34,6 @@ from gpurun.bench.history.prediction_interval import LEAST_RUNS, MOST_RUNS, NewR
 from gpurun.bench.record_of_launches import Version, keep, version_of
 from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store.record_files import read_records
-from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
 from gpurun.bench.unfinished import ended_by
 from gpurun.errors import ExitCode, GpurunError

@@ -16,7 +16,6 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
-from gpurun.bench.store.records_table import APPLICATION_ID
 from gpurun.errors import GpurunError
 
 T = TypeVar("T")
@@ -25,6 +24,8 @@ Work = Callable[[sa.Connection], T]
 PATIENCE_SECONDS = 15.0
 """How long the database waits for a lock, and we for a server (unless the URL has
 `?connect_timeout=`): longer than any writer of ours needs."""
+APPLICATION_ID = 0x67707275
+"""The number ("gpru") in an SQLite file's head by which it is known as gpurun's."""
 FORMS = (
     "write postgresql://user@host:5432/database (an @ in a password as %40) or sqlite:///file.db"
 )

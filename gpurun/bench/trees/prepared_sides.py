@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -67,20 +67,6 @@ class Sides:
         return replace(self, baseline=asleep(self.baseline), current=asleep(self.current))
 
 
-def compared_sides(
-    repository: Repository,
-    baseline: str,
-    home: Path,
-    benchmark: Benchmark,
-    logs: Path,
-    current: str | None = None,
-    tell: Callable[[str], None] = lambda line: None,
-) -> AbstractContextManager[Sides]:
-    """The commit `baseline` and the user's working tree (or the commit `current`), set up."""
-    both = {BASELINE: baseline, CURRENT: current}
-    return prepared_sides(repository, both, home, benchmark, logs, tell)
-
-
 @contextmanager
 def prepared_sides(
     repository: Repository,
@@ -88,9 +74,9 @@ def prepared_sides(
     home: Path,
     benchmark: Benchmark,
     logs: Path,
-    tell: Callable[[str], None],
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Sides]:
-    """The sides of one or two commits by name (None: the user's tree); a single one is both.
+    """The sides of two commits by name (None: the user's tree), set up; a single one is both.
 
     `home`: the folder of records; worktrees are made in it and removed at the end of the block.
     `logs`: the folder for the output of the setup commands. `tell` hears what takes its time.
