@@ -43,7 +43,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.bench.history.measured_records import Measured
+from gpurun.bench.history.branch_records import Measured
 from gpurun.bench.history.past_records import last_change
 from gpurun.bench.history.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
 from gpurun.pairs.gate import Verdict

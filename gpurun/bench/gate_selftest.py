@@ -91,11 +91,11 @@ def _stages(
 ) -> Iterator[Selftest]:
     """The growing document, up to a comparison that fails or measures nothing."""
     threshold, repository = _threshold(benchmark), open_repository(benchmark.folder)
-    head, changes = repository.head(), repository.changes()
-    notes = (LEFT_OUT,) if changes.dirty or changes.untracked_python else ()
+    head, dirty = repository.head(), bool(repository.changed_files())
+    notes = (LEFT_OUT,) if dirty else ()
     for line in (f"both sides are HEAD, {short(head)}, in worktrees of their own", *notes):
         asked.tell(line)
-    document = replace(document, commit=head, dirty=changes.dirty, threshold=threshold, notes=notes)
+    document = replace(document, commit=head, dirty=dirty, threshold=threshold, notes=notes)
     yield document
     loss, delay = FACTOR * threshold, 0.0
     planted = {None: 0.0, CURRENT: loss, BASELINE: loss / (loss - 1)}

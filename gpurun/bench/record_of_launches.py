@@ -44,7 +44,7 @@ class Version:
 
 def version_of(repository: Repository) -> Version:
     """The version of the user's working tree."""
-    return Version(repository.head(), repository.branch(), repository.changes().dirty)
+    return Version(repository.head(), repository.branch(), bool(repository.changed_files()))
 
 
 def version_here(folder: Path, commit: str | None = None) -> Version:

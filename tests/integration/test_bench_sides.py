@@ -54,7 +54,7 @@ def test_the_users_repository_stays_as_it_was(folder: Path) -> None:
     ran.unlink()
     before = state(folder)
     with both(folder) as sides:
-        assert open_repository(folder).changes().tracked == ("scripts/train.py", "staged.py")
+        assert open_repository(folder).changed_files() == ("scripts/train.py", "staged.py")
         during = state(folder / ".git")
     (home / WORKTREES / ".gitignore").unlink()
     (home / WORKTREES).rmdir()
@@ -109,7 +109,10 @@ def test_a_filter_that_is_not_installed_is_named(folder: Path) -> None:
         git(folder, "config", f"filter.lfs.{key}", value)
     git(folder, "config", "filter.lfs.required", "true")
     (folder / "weights.bin").touch()
-    for broken in (lambda: both(folder).__enter__(), lambda: open_repository(folder).changes()):
+    for broken in (
+        lambda: both(folder).__enter__(),
+        lambda: open_repository(folder).changed_files(),
+    ):
         with pytest.raises(GpurunError, match="external filter 'git-lfx ") as caught:
             broken()
         assert caught.value.todo.startswith("install that filter")

@@ -12,8 +12,8 @@ import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
-from gpurun.bench.trees.edited_files import EditedFiles
 from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.module_origins import EditedFiles
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode

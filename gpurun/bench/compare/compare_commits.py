@@ -13,10 +13,9 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
 from gpurun.bench.record_of_launches import Version, keep, record_of, version_of
-from gpurun.bench.trees.git import Changes, Repository, open_repository, short
+from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, prepared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
-from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
@@ -158,38 +157,24 @@ def choose_baseline(repository: Repository, ref: str) -> Baseline:
     code 4 where there is no such commit.
     """
     head, asked = repository.head(), repository.resolve(ref)
-    changes = repository.changes()
+    changed = repository.changed_files()
+    uncommitted = count(len(changed), "uncommitted change")
     base = repository.merge_base(asked.commit, head)
     if base != head:
-        why = f"the merge base of {asked.name} and HEAD{_with(changes)}"
-        return _told(base, why, changes)
-    if changes.dirty:
-        number = count(len(changes.tracked), "uncommitted change")
-        verb = "is" if len(changes.tracked) == 1 else "are"
+        why = f"the merge base of {asked.name} and HEAD"
+        why += f", against HEAD with {uncommitted}" if changed else ""
+    elif changed:
+        verb = "is" if len(changed) == 1 else "are"
         why = (
-            f"HEAD, because {asked.name} holds it already: your {number} "
+            f"HEAD, because {asked.name} holds it already: your {uncommitted} "
             f"{verb} compared (the last commit itself: --compare HEAD~1)"
         )
-        return _told(base, why, changes)
-    parent = repository.first_parent(head)
-    if parent is None:
-        raise GpurunError(
-            f"HEAD is the first commit of {repository.root}: there is nothing before it",
-            "compare from the second commit on",
-            ExitCode.NO_BASELINE,
-        )
-    return _told(parent, f"HEAD's first parent, because {asked.name} holds HEAD already", changes)
-
-
-def _told(commit: str, why: str, changes: Changes) -> Baseline:
-    new = changes.untracked_python
-    if new:
-        number = count(len(new), "untracked python file")
-        why += f"; {number} ({new[0]}{', …' if len(new) > 1 else ''}) not in it"
-    return Baseline(commit, f"baseline {short(commit)}: {why}")
-
-
-def _with(changes: Changes) -> str:
-    if not changes.dirty:
-        return ""
-    return f", against HEAD with {count(len(changes.tracked), 'uncommitted change')}"
+    else:
+        parent = repository.first_parent(head)
+        if parent is None:
+            raise incomparable(
+                f"HEAD is the first commit of {repository.root}: there is nothing before it",
+                "compare from the second commit on",
+            )
+        base, why = parent, f"HEAD's first parent, because {asked.name} holds HEAD already"
+    return Baseline(base, f"baseline {short(base)}: {why}")

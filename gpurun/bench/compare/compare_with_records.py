@@ -20,8 +20,7 @@ from gpurun.bench.compare.compare_commits import CompareRequest, choose_baseline
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings
-from gpurun.bench.history.branch import PURPOSES, branch_up_to
-from gpurun.bench.history.measured_records import Measured, measured, pooled
+from gpurun.bench.history.branch_records import PURPOSES, Measured, branch_up_to, measured, pooled
 from gpurun.bench.history.past_records import (
     comparable,
     enough,

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from gpurun.bench.benchmark_launcher import BenchEngine, Launch, Launcher, Tell, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_training import LEAST, Curves, compare_training, loses_its_loss
-from gpurun.bench.trees.edited_files import EditedFiles
-from gpurun.bench.trees.module_origins import check_origins
+from gpurun.bench.trees.module_origins import EditedFiles, check_origins
 from gpurun.bench.trees.prepared_sides import Sides
 from gpurun.bench.workload import check_workload, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError

@@ -9,8 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.bench.history.branch import Branch
-from gpurun.bench.history.measured_records import Measured, changes_of, counts_samples, work_of
+from gpurun.bench.history.branch_records import (
+    Branch,
+    Measured,
+    changes_of,
+    counts_samples,
+    work_of,
+)
 from gpurun.bench.history.prediction_interval import LEAST_RUNS
 from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
 from gpurun.bench.workload import refuse_changed

@@ -43,23 +43,6 @@ FULL_HISTORY = "fetch it with git fetch --unshallow; in CI check out with fetch-
 
 
 @dataclass(frozen=True)
-class Changes:
-    """Differences between a working tree and its HEAD, as paths relative to the repository's root.
-
-    `tracked`: files under git that were changed, staged or not. `untracked_python`: `*.py` files
-    that git neither tracks nor ignores, which may well be imported.
-    """
-
-    tracked: tuple[str, ...]
-    untracked_python: tuple[str, ...]
-
-    @property
-    def dirty(self) -> bool:
-        """True if a tracked file differs from the commit."""
-        return bool(self.tracked)
-
-
-@dataclass(frozen=True)
 class Revision:
     """A commit and the name under which it was found."""
 
@@ -86,14 +69,10 @@ class Repository:
         done = self._ask("symbolic-ref", "--quiet", "--short", "HEAD")
         return done.stdout.strip() or None
 
-    def changes(self) -> Changes:
-        """The changes that are not committed."""
+    def changed_files(self) -> tuple[str, ...]:
+        """Files under git that differ from HEAD, staged or not, relative to the root."""
         status = self.call("status", "--porcelain", "-z", "--untracked-files=no", "--no-renames")
-        new = self.call("ls-files", "-z", "--others", "--exclude-standard", "--", "*.py")
-        return Changes(
-            tracked=tuple(entry[3:] for entry in _entries(status)),
-            untracked_python=tuple(_entries(new)),
-        )
+        return tuple(entry[3:] for entry in _entries(status))
 
     def resolve(self, ref: str) -> Revision:
         """The commit that `ref` names: a branch, a tag or a commit, else a remote's branch.
