@@ -125,11 +125,6 @@ class Launcher:
         self._live = LiveLaunches(self.trials)
         self._note = note
 
-    @property
-    def longest(self) -> float:
-        """Seconds of the longest launch so far."""
-        return self.trials.longest
-
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
 
@@ -188,10 +183,6 @@ class Launcher:
         results = [launch.result for launch in first]
         gpus = known(d.memory_total_bytes for result in results for d in result.devices)
         return live_pair_obstacle(results, list(map(peaks_of, results)), min(gpus, default=None))
-
-    def forget(self, name: str) -> None:
-        """Remove what launches of the tree `name` shared: the tree is no more."""
-        self.trials.forget(name)
 
     def close(self) -> None:
         """Remove what only launches needed."""

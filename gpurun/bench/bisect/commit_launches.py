@@ -61,7 +61,7 @@ class CommitLauncher:
         """Seconds that a pair may take, with first launches of trees that are not here."""
         missing = {wanted.commit, wanted.against} - self._trees.keys()
         pair = 0.0 if self._engine is None else self._engine.seconds
-        return pair + len(missing) * self.launcher.longest
+        return pair + len(missing) * self.launcher.trials.longest
 
     def pair(self, wanted: Measure, number: int) -> Pair[Launch]:
         """The pair of this number, `against` first; or `Unmeasurable`."""
@@ -88,7 +88,7 @@ class CommitLauncher:
         if commit in self._trees:
             sides, stack = self._trees.pop(commit)
             stack.close()
-            self.launcher.forget(sides.current.name)
+            self.launcher.trials.forget(sides.current.name)
 
     def close(self) -> None:
         """Remove all trees."""

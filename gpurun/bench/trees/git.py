@@ -91,11 +91,10 @@ class Repository:
         done = self._ask("merge-base", one, other)
         if done.returncode == 0:
             return done.stdout.split()[0]
-        ends = f"{short(one)} and {short(other)}"
+        what = f"{short(one)} and {short(other)} have no commit in common"
         if self.is_shallow():
-            what = f"this clone is shallow: it ends before {ends} parted"
-            raise incomparable(what, FULL_HISTORY)
-        raise incomparable(f"{ends} have no commit in common", "name another REF")
+            raise incomparable(f"{what}: this clone is shallow", FULL_HISTORY)
+        raise incomparable(what, "name another REF")
 
     def first_parent(self, commit: str) -> str | None:
         """The first parent, None for a root commit; `GpurunError` where a shallow clone ends."""

@@ -94,9 +94,9 @@ def prepared_sides(
         for name, commit in commits.items():
             tree = users
             if commit is not None:
-                checkout = stack.enter_context(checked_out(repository, commit, home))
-                tree, notes = Tree(checkout.tree), (*notes, *checkout.notes)
-                places.append(checkout.tree.parent)
+                top, lacking = stack.enter_context(checked_out(repository, commit, home))
+                tree, notes = Tree(top), (*notes, *lacking)
+                places.append(top.parent)
             commit = commit or repository.head()
             made.append(_made(name, commit, tree, users, places[0], benchmark))
         roots = dict.fromkeys(str(tree.root) for tree in (*(side.tree for side in made), users))

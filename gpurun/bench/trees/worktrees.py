@@ -22,7 +22,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.bench.trees.git import Repository, call_git, failure, run_git, short
@@ -34,20 +33,12 @@ WORKTREES, SUBMODULE = "worktrees", "160000"
 """A folder; the mode by which git lists a submodule."""
 
 
-@dataclass(frozen=True)
-class Checkout:
-    """A commit checked out in `tree`; the folder around it goes with it.
-
-    `notes`: what of the commit is not there, and why.
-    """
-
-    tree: Path
-    notes: tuple[str, ...] = ()
-
-
 @contextmanager
-def checked_out(repository: Repository, commit: str, home: Path) -> Iterator[Checkout]:
+def checked_out(
+    repository: Repository, commit: str, home: Path
+) -> Iterator[tuple[Path, list[str]]]:
     """`commit` in a worktree below the folder of records `home`, removed at the end of the block.
+    The notes beside it say what of the commit is not there, and why.
 
     Worktrees that killed processes left there are removed first. Several processes may do this in
     one repository at once.
@@ -65,7 +56,7 @@ def checked_out(repository: Repository, commit: str, home: Path) -> Iterator[Che
         with _alone_with(repository.common) as lock:
             _forget(repository.common, places, lock)
             _add(repository, tree, commit, (*held, lock))
-        yield Checkout(tree, tuple(_fill_submodules(tree, repository.root)))
+        yield tree, _fill_submodules(tree, repository.root)
     finally:
         discard(place)
         for handle in held:
