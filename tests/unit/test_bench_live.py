@@ -130,10 +130,12 @@ def test_a_file_that_is_written_as_it_was_does_not_end_the_comparison(tmp_path: 
 
 
 def test_a_script_that_works_in_place_may_write_a_module(tmp_path: Path) -> None:
-    tree = new_repository(tmp_path / CURRENT)
-    edited = EditedFiles([tree], scripts_write=True)
-    (tree / "made.py").write_text("by the script")
-    edited.refuse()
+    launcher = Live(tmp_path, [0.0])
+    launcher.mode = Mode.IN_PLACE
+    one, findings = comparing(tmp_path, launcher)
+    (tmp_path / CURRENT / "made.py").write_text("by the script")
+    one.run()
+    assert findings.pairs
 
 
 def test_trees_that_git_cannot_list_are_not_compared_unwatched(tmp_path: Path) -> None:
@@ -146,7 +148,7 @@ def test_trees_that_git_cannot_list_are_not_compared_unwatched(tmp_path: Path) -
 def test_in_a_folder_without_a_repository_loaded_files_alone_are_watched(tmp_path: Path) -> None:
     for name in ("loaded.py", "other.py"):
         (tmp_path / name).write_text("1")
-    edited = EditedFiles([tmp_path], scripts_write=False)
+    edited = EditedFiles([tmp_path])
     loaded = str(tmp_path / "loaded.py")
     edited.loaded([OriginsEvent((("loaded", loaded),), (), (), (), complete=True)])
     for name in ("other.py", "new.py"):

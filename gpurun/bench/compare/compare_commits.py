@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +16,10 @@ from gpurun.bench.record_of_launches import Version, keep, record_of, version_of
 from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, prepared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
+from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.pairs.gate import GatePlan
-from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.rundir import kept_run
 from gpurun.trials.signal_guard import SignalGuard
@@ -29,7 +30,8 @@ class CompareRequest:
     """Settings that hold for all benchmarks of one command. `deadline`: of `time.monotonic`.
 
     `keep` enters a record into the store; `tell` hears what happens, a line each.
-    `fail_on_training_change`: another training is a verdict of its own.
+    `fail_on_training_change`: another training is a verdict of its own. `accepted`: the baselines
+    of a benchmark that were accepted, oldest first.
     """
 
     ref: str
@@ -40,6 +42,7 @@ class CompareRequest:
     keep: Callable[[BenchmarkRecord], None]
     tell: Tell
     fail_on_training_change: bool = False
+    accepted: Callable[[str], Sequence[AcceptedBaseline]] = lambda benchmark: ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,27 @@ def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> ComparisonPla
         return prepared_sides(repository, both, asked.home, benchmark, folder, asked.tell)
 
     compared = Compared(older, current, commits=commits)
-    return ComparisonPlan(compared, sides, BenchmarkPurpose.COMPARE, notes=(baseline.why,))
+    notes = (baseline.why, *accepted_between(benchmark.name, asked, commits))
+    return ComparisonPlan(compared, sides, BenchmarkPurpose.COMPARE, notes=notes)
+
+
+def accepted_between(
+    benchmark: str, asked: CompareRequest, commits: Sequence[str]
+) -> tuple[str, ...]:
+    """A note on each commit between the sides that was accepted as a baseline, on any machine.
+
+    The verdict stays as it is: what was accepted is for a person to weigh, who sees both figures.
+    """
+    try:
+        last = {one.commit: one for one in asked.accepted(benchmark)}
+    except GpurunError:  # the verdict stands without a database
+        return ()
+    return tuple(
+        f"this comparison includes commit {short(commit)}, which {last[commit].accepted_by} "
+        f"accepted as baseline on {last[commit].time[:10]}: {last[commit].reason or 'no reason'}"
+        for commit in commits
+        if commit in last
+    )
 
 
 def compare_sides(

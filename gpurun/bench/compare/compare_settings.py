@@ -11,8 +11,7 @@ from gpurun.arguments import settings_file
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.compare_commits import CompareRequest, ComparisonPlan, compare_sides
 from gpurun.bench.compare.comparison_document import Compared, LabelledSettings
-from gpurun.bench.record_of_launches import version_here
-from gpurun.bench.single_tree import users_side
+from gpurun.bench.record_of_launches import users_side, version_here
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.bench.comparison import Comparison

@@ -30,8 +30,7 @@ from gpurun.bench.history.past_records import (
     usable,
 )
 from gpurun.bench.history.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
-from gpurun.bench.record_of_launches import Version, keep, version_of
-from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
+from gpurun.bench.record_of_launches import DEFAULT_LAUNCHES, Version, keep, measure, version_of
 from gpurun.bench.store.record_files import read_records
 from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
 from gpurun.bench.unfinished import ended_by

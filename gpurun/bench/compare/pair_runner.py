@@ -132,8 +132,8 @@ class PairRunner:
 
     def __post_init__(self) -> None:
         self._both = (self.sides.baseline, self.sides.current)
-        roots = [side.tree.root for side in self._both]
-        self._edited = EditedFiles(roots, self.launcher.mode is Mode.IN_PLACE)
+        isolated = self.launcher.mode is not Mode.IN_PLACE  # else the script itself may edit them
+        self._edited = EditedFiles(side.tree.root for side in self._both if isolated)
         self._in_worktree = self._both[0].folder != self._both[1].folder
         self._remember = ToldOnce(self.tell, self.findings.notes)
         self._once = ToldOnce(self.tell)
@@ -191,7 +191,7 @@ class PairRunner:
             self.tell(f"first launch of the {side.name} side, to warm it up")
             launches.append(self.launcher.run(side, rule, first=True))
         self._refuse_failed(launches)
-        for launch in launches:
+        for launch in launches if self.launcher.mode is not Mode.IN_PLACE else ():
             self._edited.loaded(launch.origins)
         self._check(launches, self._remember)
         for launch in launches:

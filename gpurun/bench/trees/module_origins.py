@@ -94,14 +94,10 @@ def _packages(search_path: Sequence[str]) -> list[Path]:
 class EditedFiles:
     """The files of some trees as they are now: sources that git knows, and modules once loaded. In
     a folder that is in no repository, as two settings of a script may be, these alone.
-
-    `scripts_write`: launches work on the real files, so only python files that were there are
-    looked at.
     """
 
-    def __init__(self, roots: Iterable[Path], scripts_write: bool) -> None:
+    def __init__(self, roots: Iterable[Path]) -> None:
         self._roots = tuple(dict.fromkeys(roots))
-        self._scripts_write = scripts_write
         self._versions: dict[str, object] = {}
         self._add(self._sources())
 
@@ -115,7 +111,7 @@ class EditedFiles:
         for file, version in self._versions.items():
             if _version(file) != version:
                 raise _edited(file, "changed")
-        for file in () if self._scripts_write else self._sources():
+        for file in self._sources():
             if file not in self._versions and file.endswith(".py"):
                 raise _edited(file, "added")
 
@@ -124,9 +120,7 @@ class EditedFiles:
             yield from (str(root / name) for name in source_files(root))
 
     def _add(self, files: Iterable[str]) -> None:
-        for file in files:
-            if file not in self._versions and (file.endswith(".py") or not self._scripts_write):
-                self._versions[file] = _version(file)
+        self._versions |= {file: _version(file) for file in files if file not in self._versions}
 
 
 def _version(file: str) -> object:
