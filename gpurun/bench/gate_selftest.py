@@ -14,7 +14,7 @@ from gpurun.bench.compare.comparison_document import SPEED, Compared
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import open_repository, short
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, prepared_sides
-from gpurun.bench.unfinished import Unfinished, ended_by
+from gpurun.bench.unfinished import AGAIN, Unfinished, ended_by
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.optional_figures import mean
 from gpurun.records.bench.benchmark import BenchmarkLaunch, BenchmarkPurpose
@@ -34,7 +34,6 @@ THERE = 0.9
 """Each launch of the slowed side must record this share of its delay."""
 FELT = 0.5
 """If steps get longer by less than this share of the delay, the training waits for something."""
-AGAIN = "run it again"
 TRUSTED = "nothing to do: the gate can fail, and does so for the right reason"
 UNTRUSTED = "do not trust the gate with this benchmark here until that is fixed"
 
@@ -65,7 +64,7 @@ def selftest(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGu
             found = stage
     except BaseException as error:
         done = f"interrupted after {len(found.parts)} of {len(PLANS)} comparisons"
-        found = _ended(found, ended_by(error, benchmark.name, interruption.exit_code, done))
+        found = ended_by(error, benchmark.name, interruption.exit_code, done).ending(found)
     finally:
         interruption.hold()
     return found
@@ -73,17 +72,12 @@ def selftest(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGu
 
 def not_tried(benchmark: Benchmark, asked: CompareRequest, by: Unfinished) -> Selftest:
     """The document of a benchmark of which nothing is known but why."""
-    return _ended(_untried(benchmark, asked), by)
+    return by.ending(_untried(benchmark, asked))
 
 
 def _untried(benchmark: Benchmark, asked: CompareRequest) -> Selftest:
     command, code = masked((benchmark.script, *benchmark.args)), int(ExitCode.INCONCLUSIVE)
     return Selftest(benchmark.name, command, "inconclusive", code, asked.plan.looks[-1])
-
-
-def _ended(found: Selftest, by: Unfinished) -> Selftest:
-    found = replace(found, verdict=by.verdict, exit_code=by.exit_code)
-    return replace(found, error=by.error, recommendation=by.todo or AGAIN)
 
 
 def _stages(

@@ -126,16 +126,7 @@ class BisectRunner:
     def document(self, unfinished: Unfinished | None) -> BisectionReport:
         """The document; `unfinished` where something else than the search ended it."""
         found = answered(self.found, self.plan)
-        if unfinished is None:
-            return found
-        return replace(
-            found,
-            verdict=unfinished.verdict,
-            exit_code=unfinished.exit_code,
-            culprit=None,
-            recommendation=unfinished.todo or "run it again",
-            error=unfinished.error,
-        )
+        return found if unfinished is None else unfinished.ending(replace(found, culprit=None))
 
     def state(self, repository: Repository) -> Path:
         """The file of this search; `found` gets what it holds."""

@@ -8,7 +8,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.pair_runner import BY_TURNS, Findings
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
-from gpurun.bench.unfinished import Unfinished
+from gpurun.bench.unfinished import AGAIN, Unfinished
 from gpurun.errors import ExitCode
 from gpurun.pairs.estimate import assumed_sd
 from gpurun.pairs.gate import MetricResult, Verdict
@@ -90,7 +90,7 @@ def comparison(
     threshold = next((benchmark.thresholds[m] for m in SPEED if m in benchmark.thresholds), None)
     advice = _recommendation(verdict, compared, findings, training)
     if unfinished is not None:
-        advice = unfinished.todo or "run it again"
+        advice = unfinished.todo or AGAIN
     return Comparison(
         benchmark=benchmark.name,
         command=masked((benchmark.script, *benchmark.args)),

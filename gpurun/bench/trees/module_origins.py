@@ -108,12 +108,15 @@ class EditedFiles:
     def refuse(self) -> None:
         """`GpurunError` (exit code 5) if a file is not as it was when it was first looked at, or if
         there is a new module."""
-        for file, version in self._versions.items():
-            if _version(file) != version:
-                raise _edited(file, "changed")
-        for file in self._sources():
-            if file not in self._versions and file.endswith(".py"):
-                raise _edited(file, "added")
+        edits = {file: "changed" for file, v in self._versions.items() if _version(file) != v}
+        new = (file for file in self._sources() if file.endswith(".py"))
+        edits |= {file: "added" for file in new if file not in self._versions}
+        for file, how in edits.items():
+            raise GpurunError(
+                f"{file} was {how} while it was compared: its launches ran different code",
+                "compare again, and leave both trees as they are until it is over",
+                ExitCode.BENCHMARK_FAILED,
+            )
 
     def _sources(self) -> Iterator[str]:
         for root in filter(is_in_repository, self._roots):
@@ -132,11 +135,3 @@ def _version(file: str) -> object:
         return status.st_mtime_ns, status.st_size, status.st_ino
     except OSError:
         return None
-
-
-def _edited(file: str, how: str) -> GpurunError:
-    return GpurunError(
-        f"{file} was {how} while it was compared: its launches ran different code",
-        "compare again, and leave both trees as they are until it is over",
-        ExitCode.BENCHMARK_FAILED,
-    )
