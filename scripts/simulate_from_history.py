@@ -43,7 +43,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.bench.history.measured_records import Measured
+from gpurun.bench.history.branch_records import Measured
 from gpurun.bench.history.past_records import last_change
 from gpurun.bench.history.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
 from gpurun.pairs.gate import Verdict
@@ -102,7 +102,7 @@ def recorded(hour: int, rates: np.ndarray) -> Measured:
 def verdict_of(series: list[Measured], most: int) -> Verdict | None:
     """What the command says of the last of these runs."""
     change = last_change(Metric.THROUGHPUT, series[:-1])
-    level = series[0 if change is None else change.start : -1][-most:]
+    level = series[0 if change is None else change[0] : -1][-most:]
     if len(level) < LEAST_RUNS:
         return None
     past = [one.run for one in level]

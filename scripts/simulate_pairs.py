@@ -221,7 +221,7 @@ class Verdicts:
 
 def simulate_gate(case: Case, slowdown: float, runs: int, seed: int = 1) -> Verdicts:
     """Comparisons with a tree that has lost this fraction of throughput."""
-    drawn = draw(case, runs, gate.LOOKS[-1], seed)
+    drawn = draw(case, runs, gate.DEFAULT.looks[-1], seed)
     counts: Counter[Verdict] = Counter()
     pairs = 0
     for logs, errors in drawn.each():

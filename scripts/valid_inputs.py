@@ -15,7 +15,7 @@ from pathlib import Path
 from gpurun.arguments import settings_file
 from gpurun.arguments.bench_subcommand_flags import parse_history
 from gpurun.arguments.main_flags import parse
-from gpurun.bench.history.branch import branch_here
+from gpurun.bench.history.branch_records import branch_here
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.history_command import read_history
 from gpurun.launch.spec_file import write_spec

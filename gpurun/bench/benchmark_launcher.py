@@ -16,9 +16,11 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.prepared_sides import Side
 from gpurun.isolation.available_modes import require
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.measure.optional_figures import known
 from gpurun.measure.training_clock import step_clock
-from gpurun.pairs.engine import PairOutcome
+from gpurun.pairs.engine import PairEngine, PairOutcome
 from gpurun.pairs.live_launches import LiveLaunches
+from gpurun.pairs.obstacle import live_pair_obstacle, peaks_of
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure
@@ -33,6 +35,8 @@ from gpurun.trials.outcome import Outcome
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 
+Tell = Callable[[str], None]
+"""Hears what happens, a line each."""
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30)}
 """For glibc. Without it, glibc learns from freed blocks whether large blocks come from its heap or
 from the kernel. Launches of one script learn differently by chance, and then differ by 10 % and
@@ -95,6 +99,9 @@ class Launch:
         return self.result.status == "completed"
 
 
+BenchEngine = PairEngine[Side, Launch]
+
+
 def warm_up_rule(steps: int | None) -> StopRule:
     """The rule of the launches that come before pairs: shorter than those that are judged."""
     rule = first_rule(steps)
@@ -117,11 +124,6 @@ class Launcher:
         self.trials = TrialLauncher(folder, mode, tell=note)
         self._live = LiveLaunches(self.trials)
         self._note = note
-
-    @property
-    def longest(self) -> float:
-        """Seconds of the longest launch so far."""
-        return self.trials.longest
 
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
@@ -152,9 +154,35 @@ class Launcher:
         )
         return PairOutcome(first, second, both.ratio, both.failure, both.seconds)
 
-    def forget(self, name: str) -> None:
-        """Remove what launches of the tree `name` shared: the tree is no more."""
-        self.trials.forget(name)
+    def engine(
+        self,
+        rule: StopRule,
+        note: Callable[[str], None],
+        refuse: Callable[[Launch], None],
+        late: Callable[[], bool] = lambda: False,
+    ) -> BenchEngine:
+        """The pair engine of one comparison or search. `rule`: of launches in turn.
+
+        `note` hears what disturbed pairs; `late`: whether there is no time to measure one again.
+        `refuse` is given each launch that ended alone, and may raise: then no other one follows.
+        """
+
+        def alone(start: Side) -> Launch:
+            launch = self.run(start, rule)
+            refuse(launch)
+            return launch
+
+        return PairEngine(lambda *both: self.run_pair(both, rule), alone, note, late)
+
+    def obstacle(self, first: Sequence[Launch]) -> str:
+        """Why launches like these cannot be live pairs, "" if they can."""
+        if self.mode is Mode.IN_PLACE:
+            return "launches work on the real files"
+        if any(launch.whole for launch in first):
+            return "the script is over too soon to take turns"
+        results = [launch.result for launch in first]
+        gpus = known(d.memory_total_bytes for result in results for d in result.devices)
+        return live_pair_obstacle(results, list(map(peaks_of, results)), min(gpus, default=None))
 
     def close(self) -> None:
         """Remove what only launches needed."""

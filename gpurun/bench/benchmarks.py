@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TypeVar
 
 from gpurun.arguments.gpurun_toml import BenchConfig, BenchmarkConfig, Config
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import Metric
-
-T = TypeVar("T")
 
 GATED = (Metric.THROUGHPUT, Metric.PEAK_MEMORY)
 """Metrics that can fail a comparison unless the configuration names others."""
@@ -70,25 +67,22 @@ def named(config: Config, script: str, args: tuple[str, ...], folder: Path) -> B
 
 
 def _configured(one: BenchmarkConfig, common: BenchConfig, source: Path) -> Benchmark:
-    script = _first(one.script, common.script)
-    if script is None:
+    own = {f.name: getattr(one, f.name) for f in fields(BenchmarkConfig)}
+    both = replace(common, **{name: value for name, value in own.items() if value is not None})
+    if both.script is None:
         where = f"[[bench.benchmark]] {one.name or ''}".strip() if common.benchmark else "[bench]"
         raise GpurunError(f"{source}: {where} names no script", 'add script = "train.py"')
-    metrics = _first(one.metrics, common.metrics) or GATED
+    metrics = both.metrics or GATED
     thresholds = {**(common.thresholds or {}), **(one.thresholds or {})}
     return Benchmark(
-        name=_first(one.name, common.name) or Path(script).stem,
+        name=both.name or Path(both.script).stem,
         folder=source.parent,
-        script=script,
-        args=_first(one.args, common.args) or (),
-        steps=_first(one.steps, common.steps),
-        setup=_first(one.setup, common.setup),
+        script=both.script,
+        args=both.args or (),
+        steps=both.steps,
+        setup=both.setup,
         env={**(common.env or {}), **(one.env or {})},
-        needed=_first(one.needed, common.needed) or (),
+        needed=both.needed or (),
         metrics=metrics,
         thresholds={m: thresholds.get(m.value, m.default_threshold) for m in metrics},
     )
-
-
-def _first(own: T | None, common: T | None) -> T | None:
-    return common if own is None else own

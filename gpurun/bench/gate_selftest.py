@@ -13,8 +13,8 @@ from gpurun.bench.compare.compare_commits import CompareRequest, ComparisonPlan,
 from gpurun.bench.compare.comparison_document import SPEED, Compared
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import open_repository, short
-from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides
-from gpurun.bench.unfinished import Unfinished, ended_by
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, prepared_sides
+from gpurun.bench.unfinished import AGAIN, Unfinished, ended_by
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.optional_figures import mean
 from gpurun.records.bench.benchmark import BenchmarkLaunch, BenchmarkPurpose
@@ -34,7 +34,6 @@ THERE = 0.9
 """Each launch of the slowed side must record this share of its delay."""
 FELT = 0.5
 """If steps get longer by less than this share of the delay, the training waits for something."""
-AGAIN = "run it again"
 TRUSTED = "nothing to do: the gate can fail, and does so for the right reason"
 UNTRUSTED = "do not trust the gate with this benchmark here until that is fixed"
 
@@ -65,7 +64,7 @@ def selftest(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGu
             found = stage
     except BaseException as error:
         done = f"interrupted after {len(found.parts)} of {len(PLANS)} comparisons"
-        found = _ended(found, ended_by(error, benchmark.name, interruption.exit_code, done))
+        found = ended_by(error, benchmark.name, interruption.exit_code, done).ending(found)
     finally:
         interruption.hold()
     return found
@@ -73,7 +72,7 @@ def selftest(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGu
 
 def not_tried(benchmark: Benchmark, asked: CompareRequest, by: Unfinished) -> Selftest:
     """The document of a benchmark of which nothing is known but why."""
-    return _ended(_untried(benchmark, asked), by)
+    return by.ending(_untried(benchmark, asked))
 
 
 def _untried(benchmark: Benchmark, asked: CompareRequest) -> Selftest:
@@ -81,28 +80,24 @@ def _untried(benchmark: Benchmark, asked: CompareRequest) -> Selftest:
     return Selftest(benchmark.name, command, "inconclusive", code, asked.plan.looks[-1])
 
 
-def _ended(found: Selftest, by: Unfinished) -> Selftest:
-    found = replace(found, verdict=by.verdict, exit_code=by.exit_code)
-    return replace(found, error=by.error, recommendation=by.todo or AGAIN)
-
-
 def _stages(
     document: Selftest, benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard
 ) -> Iterator[Selftest]:
     """The growing document, up to a comparison that fails or measures nothing."""
     threshold, repository = _threshold(benchmark), open_repository(benchmark.folder)
-    head, changes = repository.head(), repository.changes()
-    notes = (LEFT_OUT,) if changes.dirty or changes.untracked_python else ()
+    head, dirty = repository.head(), bool(repository.changed_files())
+    notes = (LEFT_OUT,) if dirty else ()
     for line in (f"both sides are HEAD, {short(head)}, in worktrees of their own", *notes):
         asked.tell(line)
-    document = replace(document, commit=head, dirty=changes.dirty, threshold=threshold, notes=notes)
+    document = replace(document, commit=head, dirty=dirty, threshold=threshold, notes=notes)
     yield document
     loss, delay = FACTOR * threshold, 0.0
     planted = {None: 0.0, CURRENT: loss, BASELINE: loss / (loss - 1)}
     run = nullcontext(asked.home) if benchmark.setup is None else kept_run(asked.home)
+    both = {BASELINE: head, CURRENT: head}
     with (
         run as logs,
-        compared_sides(repository, head, asked.home, benchmark, logs, head, asked.tell) as sides,
+        prepared_sides(repository, both, asked.home, benchmark, logs, asked.tell) as sides,
     ):
         for number, plan in enumerate(PLANS, 1):
             interruption.release()

@@ -1,8 +1,10 @@
-"""The record of a benchmark's launches, as the store keeps it."""
+"""The record of a benchmark's launches, as the store keeps it; launches of the user's own tree."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timezone
@@ -10,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from gpurun import __version__
-from gpurun.bench.benchmark_launcher import Launch
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Tell
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.trees.git import Repository, open_repository, short
+from gpurun.bench.trees.git import Repository, open_repository, short, without_redirection
+from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.prepared_sides import CURRENT, Side
 from gpurun.errors import GpurunError
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.measure.optional_figures import known, mean, mean_record, shared
 from gpurun.records.bench.benchmark import (
@@ -27,7 +32,10 @@ from gpurun.records.bench.benchmark import (
 )
 from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.records.script_arguments import masked, secrets_digest
+from gpurun.trials.stop_rules import first_rule, later_rule
 
+DEFAULT_LAUNCHES = 5
+"""Launches differ by more than the steps of one do; fewer say little of how much."""
 HASH = re.compile(r"[0-9a-fA-F]{7,64}")
 TURNED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING")
 """Variables that decide how fast the same code runs."""
@@ -44,7 +52,7 @@ class Version:
 
 def version_of(repository: Repository) -> Version:
     """The version of the user's working tree."""
-    return Version(repository.head(), repository.branch(), repository.changes().dirty)
+    return Version(repository.head(), repository.branch(), bool(repository.changed_files()))
 
 
 def version_here(folder: Path, commit: str | None = None) -> Version:
@@ -146,6 +154,52 @@ def record_of(
         whole=all(x.whole for x in launches if not x.error) if useful else None,
         secrets_sha256=secrets_digest(benchmark.args),
     )
+
+
+def measure(
+    benchmark: Benchmark, folder: Path, mode: Mode, launches: int, tell: Tell, version: Version
+) -> BenchmarkRecord:
+    """The record of so many launches, after one that warms up; it ends at one that fails.
+
+    Interrupted, it is that of the launches until then; KeyboardInterrupt where there is none.
+    `folder` receives their run folders; `version` is what is measured. Nothing is set up: the
+    user's environment is measured.
+    """
+    start = users_side(benchmark)
+    launcher = Launcher(benchmark, folder, mode, tell)
+    measured: list[Launch] = []
+    interrupted = False
+    try:
+        tell(f"first launch of {benchmark.name}, to warm it up")
+        first = launcher.run(start, first_rule(benchmark.steps), first=True)
+        rule = later_rule(benchmark.steps, [first.result])
+        if first.error:
+            measured.append(first)
+        while len(measured) < launches and not (measured and measured[-1].error):
+            measured.append(launcher.run(start, rule))
+            tell(f"launch {len(measured)}: {_shown(measured[-1])}")
+    except KeyboardInterrupt:
+        if not measured:
+            raise
+        interrupted = True
+    finally:
+        launcher.close()
+    if measured[-1].error:
+        for line in measured[-1].printed:
+            tell(f"output: {line}")
+    return record_of(benchmark, measured, version, BenchmarkPurpose.BENCH, interrupted=interrupted)
+
+
+def users_side(benchmark: Benchmark) -> Side:
+    """The user's own tree, as it is."""
+    folder = benchmark.folder
+    variables = {**without_redirection(os.environ), **benchmark.env, "PWD": str(folder)}
+    return Side(CURRENT, "", Tree(folder.resolve()), folder, Path(sys.executable), variables)
+
+
+def _shown(launch: Launch) -> str:
+    rate, steps = launch.result.samples_per_second, launch.steps_per_second or 0.0
+    return launch.error or (f"{steps:.4g} steps/s" if rate is None else f"{rate:.4g} samples/s")
 
 
 def keep(

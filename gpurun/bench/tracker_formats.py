@@ -117,7 +117,6 @@ def action_benchmark(runs: Sequence[Tracked], *, bigger: bool) -> list[dict[str,
             "unit": figure.unit,
             "value": value,
             **({} if spread is None else {"range": f"± {spread:.4g}"}),
-            "extra": "\n".join(_extra(one, figure)),
         }
         for one in runs
         for figure, value, spread in one.measured()
@@ -131,18 +130,6 @@ TRACKERS: Mapping[str, Callable[[Sequence[Tracked]], Any]] = {
     "bencher": bencher,
 }
 """By the name that the tracker itself has for it, what makes its document."""
-
-
-def _extra(one: Tracked, figure: Figure) -> list[str]:
-    """Lines for the tooltip of a point."""
-    lines = [f"launches: {len(one.run.launches)}"]
-    if isinstance(one.run, BenchmarkRecord):
-        lines += [f"device: {one.run.device}"] if one.run.device else []
-    elif one.comparison is not None:
-        before = figure.of(one.comparison.baseline)
-        lines += [] if before is None else [f"baseline: {before:.6g} {figure.unit}"]
-        lines.append(f"verdict: {one.comparison.verdict}")
-    return lines
 
 
 def _metric(value: float, bounds: tuple[float, float] | None) -> dict[str, float]:

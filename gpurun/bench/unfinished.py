@@ -14,6 +14,7 @@ from gpurun.records.bench.selftest import Selftest
 
 Document = TypeVar("Document", Comparison, BisectionReport, Selftest)
 
+AGAIN = "run it again"
 ANSWERS = (ExitCode.BENCHMARK_FAILED, ExitCode.NO_BASELINE)
 """Exit codes that a document tells. Other errors are gpurun's own or of the command line."""
 
@@ -26,6 +27,11 @@ class Unfinished:
     exit_code: int
     error: str
     todo: str = ""
+
+    def ending(self, found: Document) -> Document:
+        """The document so far with this end."""
+        found = replace(found, verdict=self.verdict, exit_code=self.exit_code, error=self.error)
+        return replace(found, recommendation=self.todo or AGAIN)
 
 
 def failure(error: GpurunError | OSError, benchmark: str) -> Unfinished:

@@ -30,9 +30,12 @@ from gpurun.stats.student_t import t_quantile, t_upper_tail
 
 MOST_WEIGHT = 3.0
 """SPEC: no weight above three times the least."""
-WIDENING = math.sqrt((1 + 0.3) / (1 - 0.3))
-"""The effect of AR(1) noise, whose neighbours are correlated by 0.3 (SPEC), on the error of a mean.
-"""
+CORRELATION = 0.3
+"""SPEC: neighbouring pairs are taken to be correlated by this."""
+WIDENING = math.sqrt((1 + CORRELATION) / (1 - CORRELATION))
+"""The effect of AR(1) noise, whose neighbours are so correlated, on the error of a mean."""
+LOOKS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
+"""Both plans look after so many pairs, the tuner's (`gain.py`) only up to 12."""
 IN_TURN_SD = 0.025
 """Launches one after the other. Set by hand, not fitted: 0.9 % was seen on a quiet machine, 10 %
 and more on a shared one. `scripts/record_live_pairs.py --in-turn` records what would fit it."""

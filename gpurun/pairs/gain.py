@@ -11,11 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpurun.pairs.estimate import Reading, estimate
+from gpurun.pairs.estimate import LOOKS, Reading, estimate
 
-LEVELS = {
-    2: 0.011, 3: 0.005, 4: 0.010, 5: 0.005, 6: 0.005, 8: 0.005, 10: 0.005, 12: 0.004,
-}  # fmt: skip
+LEVELS = dict(zip(LOOKS, (0.011, 0.005, 0.010, 0.005, 0.005, 0.005, 0.005, 0.004), strict=False))
 """Two-sided error of the look after so many pairs. The second gets much: a large gain is to be
 proven by two pairs. One pair shows no scatter, so nothing is claimed of it."""
 MOST_PAIRS = max(LEVELS)

@@ -13,13 +13,12 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.pairs.estimate import Reading, estimate, reading
+from gpurun.pairs.estimate import LOOKS, Reading, estimate, reading
 from gpurun.records.bench.metrics import Metric
 
-LOOKS = (2, 3, 4, 5, 6, 8, 10, 12, 16)
 REGRESSION_ERROR, PASS_ERROR = 0.01, 0.05
 """SPEC: the chance of a false regression and of a false pass, over all looks."""
 LAST_OF_REGRESSION, LAST_OF_PASS = 0.7, 0.5
@@ -88,13 +87,6 @@ class Gated:
     threshold: float
     errors: Sequence[float | None] = ()
 
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise GpurunError(
-                f"the threshold of {self.metric.value} is {self.threshold:g}",
-                "give a fraction between 0 and 1: 0.05 for 5 %",
-            )
-
     def readings(self) -> list[Reading]:
         """The d of each pair; refuses figures that are none, with the pair's number."""
         for number, pair in enumerate(self.pairs, 1):
@@ -133,12 +125,10 @@ class MetricResult:
 
 @dataclass(frozen=True)
 class GateResult:
-    """The answer of all gated metrics together. `next_look`: the pairs that MORE asks for."""
+    """The answer of all gated metrics together."""
 
     verdict: Verdict
     pairs_used: int
-    next_look: int | None
-    p_value: float | None
     metrics: tuple[MetricResult, ...]
 
     @property
@@ -156,13 +146,6 @@ def judge(gated: Sequence[Gated], plan: GatePlan = DEFAULT) -> GateResult:
     """
     if not gated:
         raise ValueError("a gate needs a metric")
-    counts = {g.metric.value: len(g.pairs) for g in gated}
-    if len(set(counts.values())) > 1:
-        raise GpurunError(
-            f"not every pair has all gated metrics: pairs by metric {counts}",
-            "gate only metrics that every launch reports",
-            ExitCode.BENCHMARK_FAILED,
-        )
     readings = [(g, g.readings()) for g in gated]
     metrics = tuple(MetricResult(g.metric, Verdict.MORE, g.threshold) for g in gated)
     verdict, used = Verdict.MORE, 0
@@ -173,15 +156,7 @@ def judge(gated: Sequence[Gated], plan: GatePlan = DEFAULT) -> GateResult:
             break
     if verdict is Verdict.MORE and used == plan.looks[-1]:
         verdict = Verdict.INCONCLUSIVE
-    if verdict is not Verdict.MORE:  # an undecided metric stays so once the comparison has ended
-        metrics = tuple(map(_closed, metrics))
-    return GateResult(
-        verdict=verdict,
-        pairs_used=used,
-        next_look=next(n for n in plan.looks if n > used) if verdict is Verdict.MORE else None,
-        p_value=min((m.p_value for m in metrics if m.p_value is not None), default=None),
-        metrics=metrics,
-    )
+    return GateResult(verdict, used, metrics)
 
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
@@ -211,8 +186,3 @@ def _look(gated: Gated, readings: Sequence[Reading], plan: GatePlan, metrics: in
         p_value=min(1.0, found.tail(irrelevant) * metrics * plan.regression_error / lower),
         pair_sd=found.pair_sd,
     )
-
-
-def _closed(result: MetricResult) -> MetricResult:
-    undecided = result.verdict is Verdict.MORE
-    return replace(result, verdict=Verdict.INCONCLUSIVE) if undecided else result

@@ -14,7 +14,7 @@ from typing import Any
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import open_repository
 from gpurun.bench.trees.module_origins import check_origins
-from gpurun.bench.trees.prepared_sides import Side, Sides, compared_sides
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, prepared_sides
 from gpurun.errors import GpurunError
 from gpurun.launch.child_environment import child_environment
 from gpurun.measure.run_events import read_run
@@ -28,10 +28,10 @@ Faults = Mapping[str, tuple[str, str, int]]
 """By side: what, what to do and exit code, for a side that is not its own tree."""
 
 
-def launch(sides: Sides, side: Side, home: Path, words: Sequence[str]) -> list[OriginsEvent]:
+def launch(side: Side, home: Path, words: Sequence[str]) -> list[OriginsEvent]:
     """Run `python words...` on a side and return what its processes recorded of their modules."""
     run = new_run(home)
-    spec = RunSpec(run_dir=str(run), launcher_pid=os.getpid(), trees=sides.watched(side))
+    spec = RunSpec(run_dir=str(run), launcher_pid=os.getpid(), trees=side.trees)
     write_json(run / "spec.json", to_json(spec))
     environment = child_environment(run / "spec.json", side.variables)
     done = subprocess.run(
@@ -61,10 +61,11 @@ def faults(folder: Path, words: Sequence[str], made: Benchmark) -> Faults:
     baseline = repository.first_parent(repository.head())
     assert baseline is not None
     found = {}
-    with compared_sides(repository, baseline, home, made, home / "logs") as sides:
+    commits = {BASELINE: baseline, CURRENT: None}
+    with prepared_sides(repository, commits, home, made, home / "logs") as sides:
         for side in (sides.baseline, sides.current):
             try:
-                check_origins(sides, side, launch(sides, side, home, words))
+                check_origins(sides, side, launch(side, home, words))
             except GpurunError as error:
                 found[side.name] = (error.what, error.todo, int(error.code))
     return found

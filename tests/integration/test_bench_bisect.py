@@ -60,14 +60,8 @@ def test_a_search_that_was_killed_goes_on_and_names_the_culprit(tmp_path: Path) 
         for line in running.stderr:
             if line.startswith("gpurun: pair 1:"):
                 break
-        running.send_signal(signal.SIGSTOP)  # it comes to no second pair meanwhile
-        with command(folder, *words) as second:
-            assert second.stderr is not None
-            told = second.stderr.read()
         running.send_signal(signal.SIGKILL)
         running.stderr.read()
-    assert second.returncode == 2
-    assert "this search is running already" in told
     assert worktrees(folder) > 1
 
     with command(folder, *words) as running:

@@ -33,8 +33,8 @@ from gpurun.bench.trees.worktrees import checked_out
 repository = open_repository(Path(sys.argv[1]))
 print("ready", flush=True)
 while True:
-    with checked_out(repository, sys.argv[2], Path(sys.argv[3])) as checkout:
-        print(checkout.tree, flush=True)
+    with checked_out(repository, sys.argv[2], Path(sys.argv[3])) as (tree, _):
+        print(tree, flush=True)
         time.sleep(float(sys.argv[4]))
     if sys.argv[5] == "once":
         break
@@ -168,8 +168,8 @@ def test_many_threads_make_and_remove_worktrees_at_once(folder: Path) -> None:
 
     def work() -> None:
         for _ in range(3):
-            with checked_out(repository, first, home) as checkout:
-                seen.append((checkout.tree / "scripts" / "train.py").read_text())
+            with checked_out(repository, first, home) as (tree, _):
+                seen.append((tree / "scripts" / "train.py").read_text())
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:

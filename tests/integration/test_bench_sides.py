@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.trees.git import open_repository
-from gpurun.bench.trees.prepared_sides import compared_sides
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, prepared_sides
 from gpurun.bench.trees.worktrees import WORKTREES
 from gpurun.errors import GpurunError
 from gpurun.rundir import find_home
@@ -54,7 +54,7 @@ def test_the_users_repository_stays_as_it_was(folder: Path) -> None:
     ran.unlink()
     before = state(folder)
     with both(folder) as sides:
-        assert open_repository(folder).changes().tracked == ("scripts/train.py", "staged.py")
+        assert open_repository(folder).changed_files() == ("scripts/train.py", "staged.py")
         during = state(folder / ".git")
     (home / WORKTREES / ".gitignore").unlink()
     (home / WORKTREES).rmdir()
@@ -80,12 +80,13 @@ def test_two_commits_can_be_compared_away_from_the_users_tree(folder: Path) -> N
     repository, home = open_repository(folder), find_home(folder)
     old, new = git(folder, "rev-parse", "HEAD~1", "HEAD").split()
     (folder / "scripts" / "train.py").write_text("dirty")
-    with compared_sides(
-        repository, old, home, benchmark(folder), home / "logs", current=new
-    ) as sides:
+    commits = {BASELINE: old, CURRENT: new}
+    with prepared_sides(repository, commits, home, benchmark(folder), home / "logs") as sides:
         assert (sides.baseline.folder / "scripts/train.py").read_text() == "old"
         assert (sides.current.folder / "scripts/train.py").read_text() == "new"
-        assert str(folder) in sides.watched(sides.current).others
+        trees = sides.current.trees
+        assert trees is not None
+        assert str(folder) in trees.others
     assert_nothing_left(folder)
 
 
@@ -95,7 +96,7 @@ def test_a_file_that_git_lfs_cannot_bring_is_told_with_the_cure(folder: Path) ->
     git(folder, "config", "filter.lfs.required", "true")
     commit(folder, {".gitattributes": "*.bin filter=lfs\n", "weights.bin": "pointer"})
     commit(folder, {"scripts/train.py": "newer"})
-    with pytest.raises(GpurunError, match="git LFS could not bring") as caught, both(folder):
+    with pytest.raises(GpurunError, match="external filter 'false' failed") as caught, both(folder):
         pass
     assert "git lfs fetch origin" in caught.value.todo
     assert_nothing_left(folder)
@@ -108,10 +109,13 @@ def test_a_filter_that_is_not_installed_is_named(folder: Path) -> None:
         git(folder, "config", f"filter.lfs.{key}", value)
     git(folder, "config", "filter.lfs.required", "true")
     (folder / "weights.bin").touch()
-    for broken in (lambda: both(folder).__enter__(), lambda: open_repository(folder).changes()):
-        with pytest.raises(GpurunError, match="git needs git-lfx") as caught:
+    for broken in (
+        lambda: both(folder).__enter__(),
+        lambda: open_repository(folder).changed_files(),
+    ):
+        with pytest.raises(GpurunError, match="external filter 'git-lfx ") as caught:
             broken()
-        assert caught.value.todo.startswith("install git-lfx")
+        assert caught.value.todo.startswith("install that filter")
     assert_nothing_left(folder)
 
 

@@ -84,7 +84,7 @@ def test_a_submodules_name_leads_to_no_folder_outside_of_the_repository(
     commit(folder, {".gitmodules": told})
     commit(folder, {"scripts/train.py": "newer"})
     with both(folder) as sides:
-        assert sides.notes == ("submodule sub is empty: it was never fetched here",)
+        assert sides.notes == ("submodule sub is empty, as it is in your tree",)
 
 
 def test_a_submodules_commit_that_is_not_here_is_named(tmp_path: Path, folder: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.pairs.freezer import tree_below
+from gpurun.pairs.side import tree_below
 from tests.integration.launched import (
     DEADLINE_SECONDS,
     ORPHAN_SECONDS,

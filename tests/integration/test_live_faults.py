@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.pairs import side as side_module
-from gpurun.pairs.freezer import tree_below
-from gpurun.pairs.side import PairFailed, Side, SideBlocked, SideEnded, await_both
+from gpurun.pairs.side import PairFailed, Side, SideBlocked, SideEnded, await_both, tree_below
 from gpurun.pairs.turn_taking import take_turns
 from gpurun.records.messages.turns import ANSWERS, Turn
 from gpurun.trials.turn_fifos import make_fifos

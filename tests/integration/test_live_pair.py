@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.measure import summarise_run
-from gpurun.pairs.freezer import tree_below
-from gpurun.pairs.side import SideEnded, await_both
+from gpurun.pairs.side import SideEnded, await_both, tree_below
 from gpurun.pairs.turn_taking import take_turns
 from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, wait_for
@@ -110,7 +109,7 @@ sys.path.insert(0, {repository!r})
 from contextlib import ExitStack
 from pathlib import Path
 from tests.integration.live_sides import Sides
-from gpurun.pairs.freezer import tree_below
+from gpurun.pairs.side import tree_below
 from gpurun.pairs.side import await_both
 from gpurun.pairs.turn_taking import take_turns
 with ExitStack() as stack:

@@ -11,7 +11,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from gpurun.pairs.freezer import tree_below
+from gpurun.pairs.side import tree_below
 from scripts.generate_schemas import all_schemas
 from tests.integration.launched import (
     DEADLINE_SECONDS,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import open_repository
-from gpurun.bench.trees.prepared_sides import Sides, compared_sides
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, prepared_sides
 from gpurun.bench.trees.worktrees import WORKTREES
 from gpurun.rundir import find_home
 from tests.integration.side_launches import benchmark
@@ -29,7 +29,8 @@ def both(folder: Path, made: Benchmark | None = None) -> Iterator[Sides]:
     home = find_home(folder)
     first = git(folder, "rev-parse", "HEAD~1")
     made = made or benchmark(folder)
-    with compared_sides(repository, first, home, made, home / "logs") as sides:
+    commits = {BASELINE: first, CURRENT: None}
+    with prepared_sides(repository, commits, home, made, home / "logs") as sides:
         yield sides
 
 

@@ -311,7 +311,7 @@ def test_imports_go_down(package: list[Source]) -> None:
     ("of", "what"),
     [
         ("gpurun.trials.failure_cause", "gpurun.tuner.trial_length"),  # up
-        ("gpurun.bench.single_tree", "gpurun.tuner.decision"),  # to a neighbour
+        ("gpurun.bench.record_of_launches", "gpurun.tuner.decision"),  # to a neighbour
         ("gpurun.attic.things", "gpurun.records.spec"),  # from a room that stands nowhere
         ("gpurun.knobs.loss.fused_loss", "gpurun.runtime.core.patching"),  # it hands in Hooks
     ],

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.compare import compare_with_records as from_history
-from gpurun.bench.compare.compare_commits import CompareRequest
+from gpurun.bench.compare.compare_commits import CompareRequest, accepted_between
 from gpurun.bench.compare.compare_with_records import compare_with_history
-from gpurun.bench.history.past_records import with_accepted
 from gpurun.bench.store import open_store
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import INTERRUPTED, BenchmarkRecord
@@ -209,15 +208,11 @@ def test_memory_that_was_not_measured_is_not_gated(bench: Bench) -> None:
 
 
 def test_a_comparison_names_what_was_accepted_between_its_sides(bench: Bench) -> None:
-    bench.keep(lambda number: 1000.0 if number < 9 else 900.0)
+    bench.keep(steady)
     bench.store.accept("r0009", "Ada", "float64 is worth it")
-    found = bench.compare(900.0)
-    sides = {n: replace(found.baseline, commit=bench.shas[n], dirty=False) for n in (5, 10)}
-    older = with_accepted(
-        replace(found, baseline=sides[5], notes=()), bench.store, bench.folder, print
-    )
-    (note,) = older.notes
+    asked = CompareRequest("main", bench.home, GatePlan(), math.inf, False, bench.store.add, print)
+    asked = replace(asked, accepted=bench.store.baselines)
+    (note,) = accepted_between("vision", asked, bench.shas[6:])
     assert f"includes commit {bench.shas[9][:9]}, which Ada accepted" in note
     assert note.endswith("float64 is worth it")
-    newer = replace(found, baseline=sides[10], notes=())
-    assert with_accepted(newer, bench.store, bench.folder, print).notes == ()
+    assert accepted_between("vision", asked, bench.shas[10:]) == ()

@@ -22,7 +22,7 @@ from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.codec import from_json
 from scripts.generate_schemas import all_schemas
 from tests.repositories import commit, git, new_repository
-from tests.unit.benchmark_records import FINGERPRINT, LAUNCH, record
+from tests.unit.benchmark_records import LAUNCH, record
 
 COMMITS = 12
 
@@ -168,7 +168,7 @@ def test_accept_moves_the_baseline_and_the_history_shows_it(
     told = lines(capsys)
     assert "(900 samples/s on NVIDIA H200) by Ada <ada@example.org>" in told[0]
     assert told[-1] == "verdict=accepted exit=0 baselines=1"
-    kept = open_store(folder / ".gpurun", notice=print).baselines("vision", FINGERPRINT.key)
+    kept = open_store(folder / ".gpurun", notice=print).baselines("vision")
     assert [(one.record, one.branch, one.reason) for one in kept] == [
         (f"r{last:04}", "main", "float64 is worth it")
     ]

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.bench_pairs import bench_engine, obstacle
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
-from gpurun.bench.trees.edited_files import EditedFiles
 from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.module_origins import EditedFiles
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
@@ -131,10 +130,12 @@ def test_a_file_that_is_written_as_it_was_does_not_end_the_comparison(tmp_path: 
 
 
 def test_a_script_that_works_in_place_may_write_a_module(tmp_path: Path) -> None:
-    tree = new_repository(tmp_path / CURRENT)
-    edited = EditedFiles([tree], scripts_write=True)
-    (tree / "made.py").write_text("by the script")
-    edited.refuse()
+    launcher = Live(tmp_path, [0.0])
+    launcher.mode = Mode.IN_PLACE
+    one, findings = comparing(tmp_path, launcher)
+    (tmp_path / CURRENT / "made.py").write_text("by the script")
+    one.run()
+    assert findings.pairs
 
 
 def test_trees_that_git_cannot_list_are_not_compared_unwatched(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ def test_trees_that_git_cannot_list_are_not_compared_unwatched(tmp_path: Path) -
 def test_in_a_folder_without_a_repository_loaded_files_alone_are_watched(tmp_path: Path) -> None:
     for name in ("loaded.py", "other.py"):
         (tmp_path / name).write_text("1")
-    edited = EditedFiles([tmp_path], scripts_write=False)
+    edited = EditedFiles([tmp_path])
     loaded = str(tmp_path / "loaded.py")
     edited.loaded([OriginsEvent((("loaded", loaded),), (), (), (), complete=True)])
     for name in ("other.py", "new.py"):
@@ -228,7 +229,9 @@ def test_what_fails_beside_a_partner_is_launched_in_turn_and_both_kinds_count(
     launcher.run_pair = run_pair  # type: ignore[method-assign]
     one.run()
     assert launcher.turns.startswith("bc(bc)(cb)(cb)" + "cb" + "bccb")
-    assert findings.in_turn == "a live pair failed: OSError: address in use"
+    assert {pair.in_turn for pair in findings.pairs[1:]} == {
+        "a live pair failed: OSError: address in use"
+    }
     live, *in_turn = findings.figures(Metric.THROUGHPUT)
     assert live[1] == pytest.approx(1000.0 * math.exp(-0.3))
     assert set(in_turn) == {(1000.0, 1000.0)}
@@ -251,7 +254,7 @@ def test_one_live_pair_that_fails_takes_nothing_from_the_others(tmp_path: Path) 
     one.run()
     again = first_turns(2) + first_turns(len(findings.pairs)).removeprefix(first_turns(1))
     assert launcher.turns == again
-    assert (findings.in_turn, findings.verdict) == ("", Verdict.PASS)
+    assert ({pair.in_turn for pair in findings.pairs}, findings.verdict) == ({""}, Verdict.PASS)
 
 
 def test_launches_that_fail_alone_too_fail_the_benchmark(tmp_path: Path) -> None:
@@ -285,20 +288,23 @@ SLOW = StepTime(21e3, 21e3, 21e3, 21e3)
     ],
 )
 def test_what_cannot_be_live_is_launched_in_turn_and_why(
-    changes: dict[str, Any], mode: Mode, why: str
+    changes: dict[str, Any], mode: Mode, why: str, tmp_path: Path
 ) -> None:
+    launcher = Live(tmp_path, [0.0])
+    launcher.mode = mode
     first = [launch(BASELINE, 1000.0), launch(CURRENT, 1000.0, **changes)]
-    assert obstacle(first, mode) == why
+    assert launcher.obstacle(first) == why
 
 
-def test_two_models_that_do_not_fit_on_one_gpu_are_launched_in_turn() -> None:
+def test_two_models_that_do_not_fit_on_one_gpu_are_launched_in_turn(tmp_path: Path) -> None:
+    launcher = Live(tmp_path, [0.0])
     gpu = replace(device(), memory_total_bytes=10 << 30)
     sides = [
         launch(side, 1000.0, peak_reserved_bytes=4 << 30, devices=(gpu,))
         for side in (BASELINE, CURRENT)
     ]
-    assert obstacle(sides, Mode.OVERLAY) == "both sides together do not fit in memory"
-    assert obstacle(sides[:1], Mode.OVERLAY) == ""
+    assert launcher.obstacle(sides) == "both sides together do not fit in memory"
+    assert launcher.obstacle(sides[:1]) == ""
 
 
 def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn(tmp_path: Path) -> None:
@@ -307,7 +313,7 @@ def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn(tmp_path: Pa
     over = Failure(FailureKind.TOO_FEW_STEPS, "current ended with exit code 0")
     launcher.run_pair = lambda *_: PairOutcome(ended, ended, None, over)  # type: ignore[method-assign]
     start = Side(BASELINE, "", Tree(tmp_path), tmp_path, Path("/usr/bin/python"), {})
-    engine = bench_engine(launcher, first_rule(12), print)
+    engine = launcher.engine(first_rule(12), print, lambda launch: None)
     taken = engine.take(start, replace(start, name=CURRENT), 1, turned=False)
     assert (launcher.turns, taken.ratio) == ("bc", None)
     assert engine.in_turn == "the script is over before a live pair is measured"

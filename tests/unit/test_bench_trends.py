@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from gpurun.arguments.flag_values import moment_of
-from gpurun.bench.history.branch import Branch
+from gpurun.bench.history.branch_records import Branch
 from gpurun.bench.history.trends import Accepted, trends
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkRecord

@@ -9,8 +9,8 @@ import pytest
 
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.pairs import gate
-from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, MEMORY_SD, assumed_sd
-from gpurun.pairs.gate import DEFAULT, LOOKS, Gated, GatePlan, GateResult, Verdict, judge
+from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, LOOKS, MEMORY_SD, assumed_sd
+from gpurun.pairs.gate import DEFAULT, Gated, GatePlan, GateResult, Verdict, judge
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.descriptive import mean
 from scripts.simulate_pairs import (
@@ -46,7 +46,7 @@ def throughput(pairs: Pairs, plan: GatePlan = DEFAULT, error: float = QUIET) -> 
 
 def test_a_tree_that_lost_nothing_passes_after_a_few_live_pairs() -> None:
     result = throughput(noisy(16, 1.0, 0.003, 1))
-    assert (result.verdict, result.next_look) == (Verdict.PASS, None)
+    assert result.verdict is Verdict.PASS
     assert result.pairs_used <= 5
 
 
@@ -77,18 +77,18 @@ def test_a_proven_loss_below_the_threshold_passes() -> None:
 def test_before_the_first_look_it_asks_for_more_and_says_nothing() -> None:
     for count in (0, 1):
         result = throughput(noisy(count, 0.5, 0.01, 4))
-        assert (result.verdict, result.pairs_used, result.next_look) == (Verdict.MORE, 0, 2)
-        assert result.p_value is None
+        assert (result.verdict, result.pairs_used) == (Verdict.MORE, 0)
+        assert result.metrics[0].p_value is None
         assert result.metrics[0].interval is None
         assert result.metrics[0].slowdown is None
 
 
 def test_undecided_means_more_between_looks_and_inconclusive_at_the_last() -> None:
     pairs = [(100.0, 130.0), (100.0, 70.0)] * 8
-    assert [throughput(pairs[:n]).next_look for n in (2, 3, 6, 7, 15)] == [3, 4, 8, 8, 16]
-    result = throughput(pairs)
-    assert (result.verdict, result.next_look) == (Verdict.INCONCLUSIVE, None)
-    assert result.metrics[0].verdict is Verdict.INCONCLUSIVE
+    between = [throughput(pairs[:n]) for n in (2, 3, 6, 7, 15)]
+    assert [one.pairs_used for one in between] == [2, 3, 6, 6, 12]
+    assert {one.verdict for one in between} == {Verdict.MORE}
+    assert throughput(pairs).verdict is Verdict.INCONCLUSIVE
 
 
 def test_pairs_after_the_deciding_look_change_nothing() -> None:
@@ -153,9 +153,9 @@ def test_the_p_value_agrees_with_the_interval_and_so_with_the_verdict() -> None:
         result = throughput(noisy(16, 0.96, 0.02, seed))
         (metric,) = result.metrics
         assert metric.interval is not None
-        assert result.p_value is not None
-        assert (result.p_value < 0.01) == (metric.interval[0] > 0.01)
-        proven = result.p_value < 0.01 and metric.interval[1] >= 0.05
+        assert metric.p_value is not None
+        assert (metric.p_value < 0.01) == (metric.interval[0] > 0.01)
+        proven = metric.p_value < 0.01 and metric.interval[1] >= 0.05
         assert proven == (result.verdict is Verdict.REGRESSION)
         verdicts.add(result.verdict)
     assert verdicts == {Verdict.PASS, Verdict.REGRESSION, Verdict.INCONCLUSIVE}
@@ -198,12 +198,6 @@ def test_a_figure_that_is_none_is_an_error_of_the_benchmark(figure: float, side:
     assert caught.value.todo
 
 
-@pytest.mark.parametrize("threshold", [0.0, -0.05, 5.0, math.nan])
-def test_a_threshold_that_is_no_fraction_is_refused(threshold: float) -> None:
-    with pytest.raises(GpurunError, match="threshold of throughput"):
-        Gated(Metric.THROUGHPUT, [], threshold)
-
-
 # -- several metrics -------------------------------------------------------------------------------
 
 
@@ -215,7 +209,6 @@ def test_all_metrics_must_pass_and_one_regression_is_enough() -> None:
     result = judge([good, memory])
     assert result.verdict is Verdict.REGRESSION
     assert [m.metric for m in result.regressed] == [Metric.PEAK_MEMORY]
-    assert result.metrics[0].verdict in (Verdict.PASS, Verdict.INCONCLUSIVE), "it is closed too"
     both = judge([good, Gated(Metric.ENERGY, noisier, 0.05)])
     alone = judge([good])
     assert both.verdict is Verdict.PASS
@@ -231,13 +224,6 @@ def test_metrics_share_the_error_of_a_false_alarm_but_not_that_of_a_false_pass()
     assert shared.interval[1] == alone.interval[1]
     assert alone.p_value is not None
     assert shared.p_value == pytest.approx(min(1.0, 2 * alone.p_value))
-
-
-def test_metrics_of_unequal_lengths_are_refused() -> None:
-    pairs = noisy(6, 1.0, 0.01, 10)
-    with pytest.raises(GpurunError, match="'peak_memory': 5") as caught:
-        judge([Gated(Metric.THROUGHPUT, pairs, 0.05), Gated(Metric.PEAK_MEMORY, pairs[:5], 0.01)])
-    assert caught.value.code is ExitCode.BENCHMARK_FAILED
 
 
 # -- the plan --------------------------------------------------------------------------------------

@@ -7,18 +7,15 @@ key stands for the repository and for everything that a launch depends on.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpurun.bench.bench_pairs import Tell
-from gpurun.bench.benchmark_launcher import Launch, Launcher, isolation
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Tell, isolation
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.commit_launches import CommitLauncher, Unmeasurable
 from gpurun.bench.bisect.culprit_search import Measure, SearchPlan, answered, next_action
@@ -30,7 +27,7 @@ from gpurun.bench.trees.git import (
     open_repository,
     short,
 )
-from gpurun.bench.trees.prepared_sides import Sides, single_side
+from gpurun.bench.trees.prepared_sides import Sides, prepared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count, signed_percent
@@ -45,7 +42,6 @@ from gpurun.trials.signal_guard import SignalGuard
 
 FOLDER = "bisections"
 FIELDS = "%H%x00%P%x00%an%x00%aI%x00%s"
-KEYED = ("folder", "base", "name", "script", "args", "steps", "setup", "needed")
 
 
 @dataclass(frozen=True)
@@ -123,45 +119,33 @@ class BisectRunner:
         self.found = replace(self.found, good=good, commits=tuple(commits))
         ends = f"{short(good.commit)}..{short(commits[-1].commit)}"
         self.asked.tell(f"{ends}: {count(len(commits), 'commit')} along first parents")
-        with self.state(repository) as path:
-            if next_action(self.found, self.plan).more is not None:
-                self._launch(repository, path)
+        path = self.state(repository)
+        if next_action(self.found, self.plan).more is not None:
+            self._launch(repository, path)
 
     def document(self, unfinished: Unfinished | None) -> BisectionReport:
         """The document; `unfinished` where something else than the search ended it."""
         found = answered(self.found, self.plan)
-        if unfinished is None:
-            return found
-        return replace(
-            found,
-            verdict=unfinished.verdict,
-            exit_code=unfinished.exit_code,
-            culprit=None,
-            recommendation=unfinished.todo or "run it again",
-            error=unfinished.error,
-        )
+        return found if unfinished is None else unfinished.ending(replace(found, culprit=None))
 
-    @contextmanager
-    def state(self, repository: Repository) -> Iterator[Path]:
-        """The file of this search, for this process alone, and what it holds in `found`."""
+    def state(self, repository: Repository) -> Path:
+        """The file of this search; `found` gets what it holds."""
         here = fingerprint((), Path.cwd(), None)
-        depends = [getattr(self.benchmark, name) for name in KEYED]
-        depends += [sorted(self.benchmark.env.items()), here["gpus"] or here["cpu"]]
         line = [one.commit for one in self.found.line]
-        key = hashlib.sha256(repr((repository.common, line, depends)).encode()).hexdigest()[:12]
+        depends = (repository.common, line, self.benchmark, here["gpus"] or here["cpu"])
+        key = hashlib.sha256(repr(depends).encode()).hexdigest()[:12]
         name = f"{short(line[0])}-{short(line[-1])}-{key}.json"
         path = own_folder(self.asked.home, FOLDER) / name
-        with _alone(path.with_suffix(".lock")):
-            if path.exists() and not self.asked.fresh:
-                try:
-                    found = from_json(BisectionReport, read_json(path))
-                except (ValueError, OverflowError, RecursionError) as error:
-                    what = f"{path} cannot be read: {error}"
-                    raise GpurunError(what, "--fresh starts again") from None
-                self.found = replace(found, smallest_slowdown=self.plan.smallest)
-                pairs = count(len(self.found.pairs), "pair")
-                self.asked.tell(f"continuing after {pairs} (--fresh starts again)")
-            yield path
+        if path.exists() and not self.asked.fresh:
+            try:
+                found = from_json(BisectionReport, read_json(path))
+            except (ValueError, OverflowError, RecursionError) as error:
+                what = f"{path} cannot be read: {error}"
+                raise GpurunError(what, "--fresh starts again") from None
+            self.found = found
+            pairs = count(len(found.pairs), "pair")
+            self.asked.tell(f"continuing after {pairs} (--fresh starts again)")
+        return path
 
     def _launch(self, repository: Repository, path: Path) -> None:
         """Everything that is launched; at its end nothing may cut the cleaning short."""
@@ -169,7 +153,8 @@ class BisectRunner:
         mode = isolation(benchmark.folder, asked.in_place, asked.tell)
 
         def make(commit: str) -> AbstractContextManager[Sides]:
-            return single_side(repository, commit, asked.home, benchmark, folder, asked.tell)
+            one = {short(commit): commit}
+            return prepared_sides(repository, one, asked.home, benchmark, folder, asked.tell)
 
         good = self.found.line[0].commit
         launcher = Launcher(benchmark, folder, mode, asked.tell)
@@ -248,46 +233,26 @@ def commit_range(repository: Repository, good: str, bad: str) -> tuple[BisectedC
     GOOD comes first, and BAD last. Along first parents each commit holds all that came before it. A
     merged branch is one change there, named by its merge.
     """
-    older, newer = repository.resolve(good), repository.resolve(bad)
-    if older.commit == newer.commit:
+    older, newer = (repository.resolve(name).commit for name in (good, bad))
+    if older == newer:
         raise incomparable(
-            f"{good} and {bad} are the same commit {short(older.commit)}",
+            f"{good} and {bad} are the same commit {short(older)}",
             "name an older one that is known to be faster first, as in v1.0..main",
         )
-    try:
-        commits = repository.commits_between(older, newer, first_parent=True)
-    except GpurunError as error:
-        raise incomparable(error.what, f"{error.todo}; or swap them") from None
-    start = repository.first_parent(commits[0])
-    if start != older.commit:
+    if repository.merge_base(older, newer) != older:
+        cure = "name one of its ancestors, as in A..B; or swap them"
+        raise incomparable(f"{good} is not an ancestor of {bad}", cure)
+    words = ("log", "--no-show-signature", "--encoding=UTF-8", f"--format={FIELDS}")
+    after = ("--first-parent", "--topo-order", "--reverse", f"{older}..{newer}")
+    listed = repository.call(*words, "--no-walk", older) + repository.call(*words, *after)
+    line = tuple(map(_commit, listed.splitlines()))
+    start = repository.first_parent(line[1].commit)
+    if start != older:
         cure = f"start at their common ancestor: {short(start)}..{bad}" if start else FULL_HISTORY
         raise incomparable(f"{good} is not on the line of first parents of {bad}", cure)
-    words = ("log", "--no-show-signature", "--encoding=UTF-8", f"--format={FIELDS}")
-    after = ("--first-parent", "--topo-order", "--reverse", f"{older.commit}..{newer.commit}")
-    listed = repository.call(*words, "--no-walk", older.commit) + repository.call(*words, *after)
-    return tuple(map(_commit, listed.splitlines()))
+    return line
 
 
 def _commit(line: str) -> BisectedCommit:
     commit, parents, author, authored, subject = line.split("\0", 4)
     return BisectedCommit(commit, subject, author, authored, len(parents.split()) > 1)
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Have a search for this process alone; `GpurunError` if another one has it."""
-    todo = "wait for its end, or use another folder of records (--out)"
-    try:
-        file = os.open(lock, os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise GpurunError(f"{lock} cannot be opened: {error.strerror}", todo) from None
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise GpurunError("this search is running already", todo) from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-    finally:
-        os.close(file)

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from gpurun.bench.bench_pairs import BenchEngine, Tell, bench_engine, obstacle
-from gpurun.bench.benchmark_launcher import Launch, Launcher
+from gpurun.bench.benchmark_launcher import BenchEngine, Launch, Launcher, Tell
 from gpurun.bench.bisect.culprit_search import Measure
 from gpurun.bench.trees.git import short
 from gpurun.bench.trees.module_origins import check_origins
-from gpurun.bench.trees.prepared_sides import Side, Sides
+from gpurun.bench.trees.prepared_sides import Sides
 from gpurun.bench.workload import Work
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.pairs.engine import Pair, ToldOnce
-from gpurun.records.spec import StopRule, Trees
+from gpurun.records.spec import StopRule
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import WHOLE, first_rule, later_rule
 
@@ -62,7 +61,7 @@ class CommitLauncher:
         """Seconds that a pair may take, with first launches of trees that are not here."""
         missing = {wanted.commit, wanted.against} - self._trees.keys()
         pair = 0.0 if self._engine is None else self._engine.seconds
-        return pair + len(missing) * self.launcher.longest
+        return pair + len(missing) * self.launcher.trials.longest
 
     def pair(self, wanted: Measure, number: int) -> Pair[Launch]:
         """The pair of this number, `against` first; or `Unmeasurable`."""
@@ -74,7 +73,7 @@ class CommitLauncher:
         for commit in both:
             if commit not in self._trees:
                 self._first(commit)
-        against, of = self._start(wanted.against), self._start(wanted.commit)
+        against, of = (self._trees[commit][0].current for commit in both)
         engine = self._engine
         assert engine is not None
         taken = engine.take(against, of, number, turned=not wanted.against_first)
@@ -89,7 +88,7 @@ class CommitLauncher:
         if commit in self._trees:
             sides, stack = self._trees.pop(commit)
             stack.close()
-            self.launcher.forget(sides.current.name)
+            self.launcher.trials.forget(sides.current.name)
 
     def close(self) -> None:
         """Remove all trees."""
@@ -112,20 +111,13 @@ class CommitLauncher:
             self.remember(f"{short(commit)}: {note}")
         self.tell(f"first launch of {short(commit)}, to warm it up")
         steps = self.launcher.benchmark.steps
-        launch = self.launcher.run(self._start(commit), first_rule(steps), first=True)
+        launch = self.launcher.run(sides.current, first_rule(steps), first=True)
         self._check(launch)
         if self._rule is None:
             self._rule, self._work = later_rule(steps, [launch.result]), Work.of(launch)
-            self._engine = bench_engine(self.launcher, self._rule, self.remember, self._check)
+            self._engine = self.launcher.engine(self._rule, self.remember, self._check)
         if self._engine is not None and not self._engine.in_turn:
-            self._engine.in_turn = obstacle((launch, launch), self.launcher.mode)
-
-    def _start(self, commit: str) -> Side:
-        """The side of a tree; its launches record which files they load of any tree here."""
-        side, here = self._trees[commit][0].current, [one for one, _ in self._trees.values()]
-        roots = [tree.root for one in here for tree in (one.current.tree, one.users)]
-        others = dict.fromkeys(str(root) for root in roots if root != side.tree.root)
-        return replace(side, trees=Trees(own=str(side.tree.root), others=tuple(others)))
+            self._engine.in_turn = self.launcher.obstacle((launch, launch))
 
     def _check(self, launch: Launch) -> None:
         """`Unmeasurable` where a launch failed, ran another tree, or did other work than GOOD."""

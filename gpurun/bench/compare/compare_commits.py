@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpurun.bench.bench_pairs import Tell
-from gpurun.bench.benchmark_launcher import Launcher, isolation
+from gpurun.bench.benchmark_launcher import Launcher, Tell, isolation
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
 from gpurun.bench.record_of_launches import Version, keep, record_of, version_of
-from gpurun.bench.trees.baseline_commit import choose_baseline
-from gpurun.bench.trees.git import Revision, open_repository
-from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides
+from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, prepared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
+from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.pairs.gate import GatePlan
-from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.rundir import kept_run
 from gpurun.trials.signal_guard import SignalGuard
@@ -31,7 +30,8 @@ class CompareRequest:
     """Settings that hold for all benchmarks of one command. `deadline`: of `time.monotonic`.
 
     `keep` enters a record into the store; `tell` hears what happens, a line each.
-    `fail_on_training_change`: another training is a verdict of its own.
+    `fail_on_training_change`: another training is a verdict of its own. `accepted`: the baselines
+    of a benchmark that were accepted, oldest first.
     """
 
     ref: str
@@ -42,6 +42,7 @@ class CompareRequest:
     keep: Callable[[BenchmarkRecord], None]
     tell: Tell
     fail_on_training_change: bool = False
+    accepted: Callable[[str], Sequence[AcceptedBaseline]] = lambda benchmark: ()
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,36 @@ def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> ComparisonPla
     repository = open_repository(benchmark.folder)
     baseline = choose_baseline(repository, asked.ref)
     current = version_of(repository)
-    ends = Revision("the baseline", baseline.commit), Revision("HEAD", current.commit or "")
-    older, commits = Version(baseline.commit, None, False), repository.commits_between(*ends)
+    older = Version(baseline.commit, None, False)
+    commits = repository.commits_between(baseline.commit, current.commit or "")
     asked.tell(baseline.why)
 
     def sides(folder: Path) -> AbstractContextManager[Sides]:
-        return compared_sides(
-            repository, baseline.commit, asked.home, benchmark, folder, tell=asked.tell
-        )
+        both = {BASELINE: baseline.commit, CURRENT: None}
+        return prepared_sides(repository, both, asked.home, benchmark, folder, asked.tell)
 
     compared = Compared(older, current, commits=commits)
-    return ComparisonPlan(compared, sides, BenchmarkPurpose.COMPARE, notes=(baseline.why,))
+    notes = (baseline.why, *accepted_between(benchmark.name, asked, commits))
+    return ComparisonPlan(compared, sides, BenchmarkPurpose.COMPARE, notes=notes)
+
+
+def accepted_between(
+    benchmark: str, asked: CompareRequest, commits: Sequence[str]
+) -> tuple[str, ...]:
+    """A note on each commit between the sides that was accepted as a baseline, on any machine.
+
+    The verdict stays as it is: what was accepted is for a person to weigh, who sees both figures.
+    """
+    try:
+        last = {one.commit: one for one in asked.accepted(benchmark)}
+    except GpurunError:  # the verdict stands without a database
+        return ()
+    return tuple(
+        f"this comparison includes commit {short(commit)}, which {last[commit].accepted_by} "
+        f"accepted as baseline on {last[commit].time[:10]}: {last[commit].reason or 'no reason'}"
+        for commit in commits
+        if commit in last
+    )
 
 
 def compare_sides(
@@ -142,3 +162,42 @@ def compare_sides(
 def not_compared(benchmark: Benchmark, unfinished: Unfinished) -> Comparison:
     """The document of a benchmark that was not compared, with the reason."""
     return comparison(benchmark, Findings(), Compared(Version(), Version()), 0.0, unfinished)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The commit to compare the working tree with. `why` is one line."""
+
+    commit: str
+    why: str
+
+
+def choose_baseline(repository: Repository, ref: str) -> Baseline:
+    """The merge base of `ref` and HEAD: what others did on `ref` since then is not ours to judge.
+
+    If that is HEAD itself (a run on main), a user can mean two things. Uncommitted changes are
+    compared with HEAD. Without any, HEAD is compared with its first parent. `GpurunError` with exit
+    code 4 where there is no such commit.
+    """
+    head, asked = repository.head(), repository.resolve(ref)
+    changed = repository.changed_files()
+    uncommitted = count(len(changed), "uncommitted change")
+    base = repository.merge_base(asked.commit, head)
+    if base != head:
+        why = f"the merge base of {asked.name} and HEAD"
+        why += f", against HEAD with {uncommitted}" if changed else ""
+    elif changed:
+        verb = "is" if len(changed) == 1 else "are"
+        why = (
+            f"HEAD, because {asked.name} holds it already: your {uncommitted} "
+            f"{verb} compared (the last commit itself: --compare HEAD~1)"
+        )
+    else:
+        parent = repository.first_parent(head)
+        if parent is None:
+            raise incomparable(
+                f"HEAD is the first commit of {repository.root}: there is nothing before it",
+                "compare from the second commit on",
+            )
+        base, why = parent, f"HEAD's first parent, because {asked.name} holds HEAD already"
+    return Baseline(base, f"baseline {short(base)}: {why}")

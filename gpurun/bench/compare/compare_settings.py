@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpurun.arguments import settings_file
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.compare_commits import CompareRequest, ComparisonPlan, compare_sides
 from gpurun.bench.compare.comparison_document import Compared, LabelledSettings
-from gpurun.bench.record_of_launches import version_here
-from gpurun.bench.single_tree import users_side
+from gpurun.bench.record_of_launches import users_side, version_here
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.bench.comparison import Comparison
@@ -25,22 +24,14 @@ NONE = "none"
 AS_IT_IS = SavedSettings({}, (), None, {}, ())
 
 
-@dataclass(frozen=True)
-class Settings:
-    """One settings file, by the name it was given on the command line; "none": no settings."""
-
-    label: str
-    saved: SavedSettings
-
-
-def read_settings(name: str) -> Settings:
+def read_settings(name: str) -> LabelledSettings:
     """The settings in a file; `GpurunError` says what is wrong with it."""
-    return Settings(name, AS_IT_IS if name == NONE else settings_file.load(Path(name)))
+    return LabelledSettings(name, AS_IT_IS if name == NONE else settings_file.load(Path(name)))
 
 
 def compare_settings(
     benchmark: Benchmark,
-    both: tuple[Settings, Settings],
+    both: tuple[LabelledSettings, LabelledSettings],
     asked: CompareRequest,
     interruption: SignalGuard,
     knob_paths: Sequence[str],
@@ -63,12 +54,8 @@ def compare_settings(
     for name, one in zip((BASELINE, CURRENT), both, strict=True):
         words = ", ".join(f"{knob}={value}" for knob, value in one.saved.settings.items())
         asked.tell(f"{name}: {one.label}, {words or 'the script as it is'}")
-    first, second = (
-        LabelledSettings(one.label, settings.settings)
-        for one, settings in zip(both, applied, strict=True)
-    )
     plan = ComparisonPlan(
-        Compared(version, version, settings=(first, second)),
+        Compared(version, version, settings=both),
         lambda _: nullcontext(Sides(baseline, current, side.tree)),
         BenchmarkPurpose.SETTINGS,
         batch_may_differ="training" in allow,

@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from gpurun.formatting.number_text import count
 from gpurun.records.bench.benchmark import LossCurve
@@ -28,6 +27,7 @@ from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.stats.curve_separation import CurveTable
 from gpurun.stats.loss_curve_points import blocks, steps_below
 from gpurun.stats.loss_deviation import deviation, differences, repeat_spread
+from gpurun.stats.two_samples import chance_of_more
 
 LEAST = 4
 """With fewer launches of a side, too many splits of them are as good as the true one. Where the
@@ -35,8 +35,8 @@ launches of a side repeat each other exactly there is no chance in them, and two
 LEAST_NONFINITE = 2
 """So many launches suffice if all of one side are finite and all of the other are not: they have
 one seed, and a loss is finite or not."""
-NOT_BY_CHANCE = 0.05
-"""The p-value below which losses that are not finite in some launches are no chance."""
+NOT_BY_CHANCE = 0.025
+"""The one-sided p-value below which losses that are not finite in some launches are no chance."""
 ROUNDING = 1e-6
 """About ten times the rounding of float32: a smaller difference of losses does not count."""
 HONEST = "one more random number, or other rounding, also causes this"
@@ -60,16 +60,13 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
             f"and in {len(theirs)} of {counts[1]} of the current side"
         )
     lost = _nonfinite(mine, theirs)
-    if lost is not None and lost.proven:
-        return TrainingComparison(
-            True, counts, lost.told, lost.step, nonfinite_from_step=lost.regressed
-        )
-    if min(counts) < LEAST and _repeat(mine) and _repeat(theirs):
-        return _by_exact_curves(mine, theirs)
-    if min(counts) < LEAST:
-        few = f"only {count(min(counts), 'launch')} of a side, {LEAST} are needed"
-        return untold(f"{few}; {lost.told}" if lost is not None else few)
-    return _by_curves(mine, theirs, lost)
+    if lost is not None and lost.differs:
+        return lost
+    few = min(counts) < LEAST
+    if few and not (_repeat(mine) and _repeat(theirs)):
+        told = f"only {count(min(counts), 'launch')} of a side, {LEAST} are needed"
+        return untold(f"{told}; {lost.told}" if lost is not None else told)
+    return _by_curves(mine, theirs, lost, exact=few)
 
 
 def loses_its_loss(baseline: Curves, current: Curves) -> bool:
@@ -78,32 +75,21 @@ def loses_its_loss(baseline: Curves, current: Curves) -> bool:
     The part of `compare_training` that is cheap enough to be asked after every pair.
     """
     lost = None if None in (*baseline, *current) else _nonfinite(_seen(baseline), _seen(current))
-    return lost is not None and lost.regressed is not None
+    return lost is not None and lost.nonfinite_from_step is not None
 
 
 def _seen(curves: Curves) -> list[LossCurve]:
     return [curve for curve in curves if curve is not None]
 
 
-@dataclass(frozen=True)
-class _NonFinite:
-    """Losses that are NaN or infinite. `proven`: one side has more of them than chance deals out.
+def _nonfinite(
+    baseline: Sequence[LossCurve], current: Sequence[LossCurve]
+) -> TrainingComparison | None:
+    """Losses that are NaN or infinite on the two sides; None if all are finite.
 
-    `step`: the first such step; `regressed`: the same where all launches of the current side have
-    one and none of the baseline's.
-    """
-
-    told: str
-    proven: bool
-    step: int
-    regressed: int | None = None
-
-
-def _nonfinite(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _NonFinite | None:
-    """Losses that are not finite on the two sides; None if all are finite.
-
-    A curve that ended before the last step at which one ceased to be finite does not count: in
-    launches that take turns it may be shorter, and says nothing of what follows.
+    They differ if one side has more of them than chance deals out. A curve that ended before the
+    last step at which one ceased to be finite does not count: in launches that take turns it may be
+    shorter, and says nothing of what follows.
     """
     ends = [c.nonfinite_step for c in (*baseline, *current) if c.nonfinite_step]
     if not ends:
@@ -117,46 +103,46 @@ def _nonfinite(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _
         sum(bool(c.nonfinite_step) for c in sides[1]),
     )
     counts, step = (len(sides[0]), len(sides[1])), min(ends)
-    enough = min(counts) >= LEAST_NONFINITE
+    all_of, proven = (len(baseline), len(current)), min(counts) >= LEAST_NONFINITE or None
     if bad == (0, counts[1]):
         told = f"the loss is not finite from step {step} on; the baseline's is finite"
-        return _NonFinite(told, enough, step, step if enough else None)
+        lost = step if proven else None
+        return TrainingComparison(proven, all_of, told, step, nonfinite_from_step=lost)
     if bad == (counts[0], 0):
         told = f"the training differs: the baseline's loss is not finite from step {step} on"
-        return _NonFinite(f"{told}; the current one's is finite", enough, step)
+        return TrainingComparison(proven, all_of, f"{told}; the current one's is finite", step)
     told = (
         f"the loss is not finite in {bad[0]} of {count(counts[0], 'launch')} of the "
         f"baseline and in {bad[1]} of {counts[1]} of the current side"
     )
-    if _chance(bad, counts) < NOT_BY_CHANCE:
-        return _NonFinite(f"the training differs: {told}", True, step)
-    return _NonFinite(told, False, step)
-
-
-def _chance(bad: tuple[int, int], counts: tuple[int, int]) -> float:
-    """Two-sided p-value of Fisher's exact test on launches whose loss is not finite."""
-    total, size = sum(bad), sum(counts)
-
-    def weight(first: int) -> float:
-        return math.comb(counts[0], first) * math.comb(counts[1], total - first)
-
-    own = weight(bad[0])
-    dealt = (weight(n) for n in range(max(0, total - counts[1]), min(total, counts[0]) + 1))
-    return math.fsum(w for w in dealt if w <= own) / math.comb(size, total)
+    ours, theirs = zip(bad, counts, strict=True)
+    if min(chance_of_more(ours, theirs), chance_of_more(theirs, ours)) < NOT_BY_CHANCE:
+        return TrainingComparison(True, all_of, f"the training differs: {told}", step)
+    return TrainingComparison(None, all_of, told, step)
 
 
 def _by_curves(
-    baseline: Sequence[LossCurve], current: Sequence[LossCurve], lost: _NonFinite | None
+    baseline: Sequence[LossCurve],
+    current: Sequence[LossCurve],
+    lost: TrainingComparison | None,
+    exact: bool,
 ) -> TrainingComparison:
+    """`exact`: the launches of a side repeat each other. Then the first point that rounding does
+    not explain tells the sides apart, else the test of all splits."""
     counts = (len(baseline), len(current))
-    table = CurveTable([*baseline, *current], len(baseline))
     also = "" if lost is None else f"; {lost.told}"
-    if not table.values:
-        return TrainingComparison(None, counts, f"the training was not compared{also}")
+    if exact:
+        step = _first_step_apart(baseline[0], current[0])
+        differs = step is not None
+    else:
+        table = CurveTable([*baseline, *current], len(baseline))
+        if not table.values:
+            return TrainingComparison(None, counts, f"the training was not compared{also}")
+        differs = table.differs()
+        step = table.first_step() if differs else None
     size, spread = _sizes(baseline, current)
     repeats = f"repeats of one side: {_percent(spread)}" if spread else "repeats are equal"
-    if table.differs():
-        step = table.first_step()
+    if differs:
         where = "" if step is None else f" from step {step} on"
         told = (
             f"the training differs: the loss is not the baseline's{where}, by up to "
@@ -177,22 +163,10 @@ def _repeat(side: Sequence[LossCurve]) -> bool:
     return len(side) > 1 and len(ends) == 1 and all(len(set(each)) == 1 for each in points)
 
 
-def _by_exact_curves(
-    baseline: Sequence[LossCurve], current: Sequence[LossCurve]
-) -> TrainingComparison:
-    """Sides whose launches repeat each other: the first point that rounding does not explain."""
-    counts, (size, _) = (len(baseline), len(current)), _sizes(baseline, current)
-    shared = zip(baseline[0].points, current[0].points, strict=False)
-    point = next((n for n, (a, b) in enumerate(shared) if not _same_but_rounding(a, b)), None)
-    if point is None:
-        told = f"no difference in training was seen in {counts[0]} and {counts[1]} loss curves"
-        return TrainingComparison(False, counts, f"{told} (repeats are equal)", None, size, 0.0)
-    step = next(islice(blocks(1 << 62), point, None))[0] + 1
-    told = (
-        f"the training differs: the loss is not the baseline's from step {step} on, by up to "
-        f"{_percent(size)} (repeats are equal); {HONEST}"
-    )
-    return TrainingComparison(True, counts, told, step, size, 0.0)
+def _first_step_apart(one: LossCurve, other: LossCurve) -> int | None:
+    """The first step of the first point at which two curves differ by more than rounding."""
+    shared = zip(one.points, other.points, blocks(1 << 62), strict=False)
+    return next((start + 1 for a, b, (start, _) in shared if not _same_but_rounding(a, b)), None)
 
 
 def _same_but_rounding(one: float | None, other: float | None) -> bool:

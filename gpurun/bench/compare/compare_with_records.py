@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmark_launcher import isolation
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest
+from gpurun.bench.compare.compare_commits import CompareRequest, choose_baseline
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings
-from gpurun.bench.history.branch import PURPOSES, branch_up_to
-from gpurun.bench.history.measured_records import Measured, measured, pooled
+from gpurun.bench.history.branch_records import PURPOSES, Measured, branch_up_to, measured, pooled
 from gpurun.bench.history.past_records import (
     comparable,
     enough,
@@ -31,15 +30,15 @@ from gpurun.bench.history.past_records import (
     usable,
 )
 from gpurun.bench.history.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
-from gpurun.bench.record_of_launches import Version, keep, version_of
-from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
+from gpurun.bench.record_of_launches import DEFAULT_LAUNCHES, Version, keep, measure, version_of
 from gpurun.bench.store.record_files import read_records
-from gpurun.bench.trees.baseline_commit import choose_baseline
-from gpurun.bench.trees.git import Repository, Revision, incomparable, open_repository, short
+from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
 from gpurun.bench.unfinished import ended_by
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
-from gpurun.pairs.gate import LOOKS, Verdict
+from gpurun.pairs.engine import ToldOnce
+from gpurun.pairs.estimate import LOOKS
+from gpurun.pairs.gate import Verdict
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
@@ -175,6 +174,9 @@ class RecordComparison:
     used: list[BenchmarkRecord] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
+    def __post_init__(self) -> None:
+        self.remember = ToldOnce(self.asked.tell, self.findings.notes)
+
     def document(self, work: Callable[[], None], interruption: SignalGuard) -> Comparison:
         """Do the work and report its result; errors of ours and of the command line are raised."""
         unfinished = None
@@ -232,14 +234,14 @@ class RecordComparison:
         if repository is not None:
             end = self.compared.baseline.commit or ""
             past, told = since_accepted(past, current, self.store, repository, end)
-            self.remember(*told)
+            for line in told:
+                self.remember(line)
         self._judge(past, current)
         last = self.used[-1]
         commits: tuple[str, ...] = ()
         if repository is not None:
-            newer = Revision("HEAD", self.compared.current.commit or "")
-            older = Revision("the newest record", last.commit or "")
-            commits = repository.commits_between(older, newer)
+            ends = (last.commit or "", self.compared.current.commit or "")
+            commits = repository.commits_between(*ends)
         version = Version(last.commit, last.branch, False)
         records = (pooled(self.used), current)
         self.compared = replace(self.compared, baseline=version, records=records, commits=commits)
@@ -260,9 +262,10 @@ class RecordComparison:
             change = last_change(metric, series)
             if change is None or measured(metric, current) is None:
                 continue
-            since = past.index(series[change.start].record)
-            enough(past[since:], f"{change.told}: {count(len(past) - since, 'record')} since")
-            self.remember(f"{change.told}: only records since then count")
+            first, told = change
+            since = past.index(series[first].record)
+            enough(past[since:], f"{told}: {count(len(past) - since, 'record')} since")
+            self.remember(f"{told}: only records since then count")
             start = max(start, since)
         self.used = past[start:][-MOST_RUNS:]
         held = []
@@ -286,12 +289,6 @@ class RecordComparison:
                 ExitCode.BENCHMARK_FAILED if now is None else ExitCode.NO_BASELINE,
             )
         self.remember(f"{metric.value} was not measured {where} and is not gated")
-
-    def remember(self, *lines: str) -> None:
-        """Tell lines that belong into the report, too."""
-        self.findings.notes += lines
-        for line in lines:
-            self.asked.tell(line)
 
 
 def _series(metric: Metric, records: Sequence[BenchmarkRecord]) -> list[Measured]:

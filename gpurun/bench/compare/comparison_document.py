@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.pair_runner import BY_TURNS, Findings
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
-from gpurun.bench.unfinished import Unfinished
+from gpurun.bench.unfinished import AGAIN, Unfinished
 from gpurun.errors import ExitCode
 from gpurun.pairs.estimate import assumed_sd
 from gpurun.pairs.gate import MetricResult, Verdict
@@ -24,6 +22,7 @@ from gpurun.records.bench.comparison import (
 )
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.script_arguments import masked
+from gpurun.records.tuning import SavedSettings
 
 EXIT_CODES = {
     "pass": ExitCode.OK,
@@ -44,10 +43,10 @@ SPEED = BY_TURNS
 
 @dataclass(frozen=True)
 class LabelledSettings:
-    """The settings of a side, and the name that they have for the user."""
+    """The settings of a side by the name that the user gave them: a file, or "none"."""
 
     label: str
-    settings: Mapping[str, Any]
+    saved: SavedSettings
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def comparison(
     threshold = next((benchmark.thresholds[m] for m in SPEED if m in benchmark.thresholds), None)
     advice = _recommendation(verdict, compared, findings, training)
     if unfinished is not None:
-        advice = unfinished.todo or "run it again"
+        advice = unfinished.todo or AGAIN
     return Comparison(
         benchmark=benchmark.name,
         command=masked((benchmark.script, *benchmark.args)),
@@ -123,7 +122,7 @@ def _method(findings: Findings, speed: MetricResult) -> PairMethod | None:
     if not findings.pairs:
         return None
     live = all(pair.ratio is not None for pair in findings.pairs)
-    why = None if live else findings.in_turn or None
+    why = next((pair.in_turn for pair in findings.pairs if pair.in_turn), None)
     return PairMethod(live, why, assumed_sd(Metric.THROUGHPUT, live=live), speed.pair_sd)
 
 
@@ -167,7 +166,7 @@ def _side(compared: Compared, number: int) -> ComparedSide:
         record=None if record is None else record.id,
         launches=() if record is None else record.launches,
         label=None if labelled is None else labelled.label,
-        settings=None if labelled is None else dict(labelled.settings),
+        settings=None if labelled is None else dict(labelled.saved.settings),
         **{name: None if record is None else getattr(record, name) for name in names},
     )
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from gpurun.bench.bench_pairs import BenchEngine, Tell, bench_engine, obstacle
-from gpurun.bench.benchmark_launcher import Launch, Launcher, warm_up_rule
+from gpurun.bench.benchmark_launcher import BenchEngine, Launch, Launcher, Tell, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_training import LEAST, Curves, compare_training, loses_its_loss
-from gpurun.bench.trees.edited_files import EditedFiles
-from gpurun.bench.trees.module_origins import check_origins
-from gpurun.bench.trees.prepared_sides import Side, Sides
+from gpurun.bench.trees.module_origins import EditedFiles, check_origins
+from gpurun.bench.trees.prepared_sides import Sides
 from gpurun.bench.workload import check_workload, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count, signed_percent
@@ -40,12 +38,11 @@ class Findings:
     `pairs`: the baseline's launch first; a ratio is the current step time over the baseline's.
     `gated`: the metrics that are judged, with their thresholds. `by_samples`: the throughput is in
     samples/s, else in steps/s. `ended`: why it ended before the gate decided. `first`: the launches
-    that warmed up, baseline first. `in_turn`: why pairs are not live, "" if they are.
+    that warmed up, baseline first.
     """
 
     pairs: list[Pair[Launch]] = field(default_factory=list)
     first: list[Launch] = field(default_factory=list)
-    in_turn: str = ""
     gated: dict[Metric, float] = field(default_factory=dict)
     by_samples: bool = True
     result: GateResult | None = None
@@ -64,11 +61,6 @@ class Findings:
     def undecided(self) -> bool:
         """True if the gate wants a further pair."""
         return self.result is None or self.result.verdict is Verdict.MORE
-
-    @property
-    def live(self) -> bool:
-        """True if pairs are live."""
-        return not self.in_turn
 
     def launches(self, side: str) -> list[Launch]:
         """The launches of a side, "baseline" or "current": those of its pairs, and one that
@@ -140,10 +132,11 @@ class PairRunner:
 
     def __post_init__(self) -> None:
         self._both = (self.sides.baseline, self.sides.current)
-        roots = [side.tree.root for side in self._both]
-        self._edited = EditedFiles(roots, self.launcher.mode is Mode.IN_PLACE)
+        isolated = self.launcher.mode is not Mode.IN_PLACE  # else the script itself may edit them
+        self._edited = EditedFiles(side.tree.root for side in self._both if isolated)
         self._in_worktree = self._both[0].folder != self._both[1].folder
         self._remember = ToldOnce(self.tell, self.findings.notes)
+        self._once = ToldOnce(self.tell)
 
     def run(self) -> None:
         """Launch until the gate decides or time ends; `GpurunError` where the benchmark fails."""
@@ -151,11 +144,11 @@ class PairRunner:
         findings.first = self._warmed_up()
         rule = later_rule(self.benchmark.steps, [launch.result for launch in findings.first])
         self._choose_figures()
-        engine = bench_engine(
-            self.launcher, rule, self._remember, self._refuse_alone, lambda: self._late(engine)
+        engine = self.launcher.engine(
+            rule, self._remember, self._refuse_alone, lambda: self._late(engine)
         )
-        engine.in_turn = obstacle(findings.first, self.launcher.mode)
-        self._note_in_turn(engine)
+        engine.in_turn = self.launcher.obstacle(findings.first)
+        self._tell_in_turn(engine)
         while findings.undecided or self._training_unknown():
             if self._late(engine):
                 findings.ended = f"the budget ended after {count(len(findings.pairs), 'pair')}"
@@ -176,12 +169,9 @@ class PairRunner:
         asked = self.fail_on_training_change and len(findings.pairs) < LEAST
         return asked and findings.training().differs is None
 
-    def _note_in_turn(self, engine: BenchEngine) -> None:
-        """Tell once that pairs are launched in turn from here on."""
-        findings = self.findings
-        if engine.in_turn and not findings.in_turn:
-            findings.in_turn = engine.in_turn
-            self.tell(f"launches one after the other, not live pairs: {engine.in_turn}")
+    def _tell_in_turn(self, engine: BenchEngine) -> None:
+        if engine.in_turn:
+            self._once(f"launches one after the other, not live pairs: {engine.in_turn}")
 
     def _late(self, engine: BenchEngine) -> bool:
         """True if a pair that takes as long as the last one would end after the deadline."""
@@ -199,9 +189,9 @@ class PairRunner:
         launches = []
         for side in self._both:
             self.tell(f"first launch of the {side.name} side, to warm it up")
-            launches.append(self.launcher.run(self._start(side), rule, first=True))
+            launches.append(self.launcher.run(side, rule, first=True))
         self._refuse_failed(launches)
-        for launch in launches:
+        for launch in launches if self.launcher.mode is not Mode.IN_PLACE else ():
             self._edited.loaded(launch.origins)
         self._check(launches, self._remember)
         for launch in launches:
@@ -243,10 +233,9 @@ class PairRunner:
         """One more pair."""
         findings = self.findings
         number = len(findings.pairs) + 1
-        before, now = map(self._start, self._both)
-        pair = engine.take(before, now, number, turned=number % 2 == 0)
+        pair = engine.take(*self._both, number, turned=number % 2 == 0)
         self._edited.refuse()
-        self._note_in_turn(engine)
+        self._tell_in_turn(engine)
         self._check((pair.first, pair.second), lambda line: None)
         findings.pairs.append(pair)
         then, here = findings.figures(Metric.THROUGHPUT)[-1]
@@ -256,9 +245,6 @@ class PairRunner:
             change = signed_percent(here / then - 1)
             told += f": baseline {then:.4g}, current {here:.4g} {unit} ({change})"
         self.tell(told)
-
-    def _start(self, side: Side) -> Side:
-        return replace(side, trees=self.sides.watched(side))
 
     def _refuse_alone(self, launch: Launch) -> None:
         self._refuse_failed([launch], f" in pair {len(self.findings.pairs) + 1}")

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from gpurun.bench.history.branch import Branch
-from gpurun.bench.history.measured_records import Measured, changes_of, counts_samples, work_of
+from gpurun.bench.history.branch_records import (
+    Branch,
+    Measured,
+    changes_of,
+    counts_samples,
+    work_of,
+)
 from gpurun.bench.history.prediction_interval import LEAST_RUNS
-from gpurun.bench.trees.git import Repository, Revision, incomparable, open_repository, short
+from gpurun.bench.trees.git import Repository, incomparable, short
 from gpurun.bench.workload import refuse_changed
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count, signed_percent
 from gpurun.records.bench.benchmark import (
     INTERRUPTED,
-    AcceptedBaseline,
     BenchmarkFingerprint,
     BenchmarkRecord,
 )
-from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
 
 if TYPE_CHECKING:
@@ -92,16 +93,6 @@ def enough(records: list[BenchmarkRecord], told: str) -> list[BenchmarkRecord]:
     return records
 
 
-def of_same_work(
-    accepted: AcceptedBaseline, record: BenchmarkRecord, store: BenchmarkStore
-) -> bool:
-    """True if a baseline has the fingerprint and, as far as is known, the workload of a record."""
-    if accepted.fingerprint != record.fingerprint.key:
-        return False
-    own = store.get(accepted.record)
-    return own is None or changed_work(own, record) is None
-
-
 def since_accepted(
     past: list[BenchmarkRecord],
     current: BenchmarkRecord,
@@ -112,7 +103,10 @@ def since_accepted(
     """Only the records since the baseline that was last accepted in the history of commit `end`,
     and a line that says so."""
     for one in reversed(store.baselines(current.benchmark)):
-        if one.commit is None or not of_same_work(one, current, store):
+        if one.commit is None or one.fingerprint != current.fingerprint.key:
+            continue
+        own = store.get(one.record)
+        if own is not None and changed_work(own, current) is not None:
             continue
         holding = repository.descendants(one.commit, end) | {one.commit}
         if end in holding:
@@ -123,57 +117,19 @@ def since_accepted(
     return past, ()
 
 
-def with_accepted(
-    document: Comparison, store: BenchmarkStore, folder: Path, tell: Callable[[str], None]
-) -> Comparison:
-    """The comparison with a note for each baseline that was accepted between its sides.
+def last_change(metric: Metric, series: Sequence[Measured]) -> tuple[int, str] | None:
+    """The last change of level in a series in the order of commits, in words; None without one.
 
-    The verdict stays as it is: what was accepted is for a person to weigh, who sees both figures. A
-    store out of reach says nothing.
+    The new level surely holds from the first figure on: the index of a record in the series. The
+    change may have come with one of several commits.
     """
-    try:
-        notes = _accepted_between(document, store, folder) if document.error is None else ()
-    except GpurunError:  # the verdict stands without a database
-        return document
-    for note in notes:
-        tell(note)
-    return replace(document, notes=(*document.notes, *notes))
-
-
-def _accepted_between(document: Comparison, store: BenchmarkStore, folder: Path) -> tuple[str, ...]:
-    older, newer = document.baseline.commit, document.current.commit
-    current = store.get(document.current.record or "")
-    baselines = store.baselines(document.benchmark)
-    if older is None or newer is None or current is None or not baselines:
-        return ()
-    sides = Revision("the baseline", older), Revision("HEAD", newer)
-    between = set(open_repository(folder).commits_between(*sides))
-    here = [b for b in baselines if b.commit in between and of_same_work(b, current, store)]
-    return tuple(
-        f"this comparison includes commit {short(commit or '')}, which {one.accepted_by} "
-        f"accepted as baseline on {one.time[:10]}{f': {one.reason}' if one.reason else ''}"
-        for commit, one in {b.commit: b for b in here}.items()
-    )
-
-
-@dataclass(frozen=True)
-class LastChange:
-    """The last change of level of one metric. The new level surely holds from `series[start]` on:
-    the change may have come with one of several commits."""
-
-    start: int
-    told: str
-
-
-def last_change(metric: Metric, series: Sequence[Measured]) -> LastChange | None:
-    """The last change in a series in the order of commits, None where there is none."""
     changes = changes_of(metric, series)
     if not changes:
         return None
     commit = series[int(changes[-1].commit)].record.commit
     where = "" if commit is None else f" with {short(commit)}"
     told = f"the {metric.value} of the branch changed{where}"
-    return LastChange(int(changes[-1].latest), f"{told} ({signed_percent(changes[-1].change)})")
+    return int(changes[-1].latest), f"{told} ({signed_percent(changes[-1].change)})"
 
 
 def _words(args: Sequence[str]) -> str:

@@ -63,8 +63,7 @@ def judge_new_run(held: Sequence[NewRun]) -> GateResult:
         raise ValueError(f"a run is compared with {LEAST_RUNS} others or more")
     metrics = tuple(_judged(one, len(held)) for one in held)
     verdict = together([metric.verdict for metric in metrics])
-    p_values = [metric.p_value for metric in metrics if metric.p_value is not None]
-    return GateResult(verdict, 0, None, min(p_values, default=None), metrics)
+    return GateResult(verdict, 0, metrics)
 
 
 def _judged(held: NewRun, metrics: int) -> MetricResult:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from gpurun.bench.history.branch import Branch
-from gpurun.bench.history.measured_records import (
+from gpurun.bench.history.branch_records import (
+    Branch,
     Measured,
     changes_of,
     counts_samples,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import (
+    BENCHMARK_SCHEMA,
     EXPORT_SCHEMA,
     ID,
     AcceptedBaseline,
@@ -91,25 +92,23 @@ def read_records(path: Path) -> list[BenchmarkRecord]:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
     except OSError:  # a name that is too long, a folder that may not be looked into
         files = [path]
-    found = (
-        one for file in files for one in read_documents(file) if isinstance(one, BenchmarkRecord)
-    )
+    found = (record for file in files for record in _records_of(file))
     return sorted(found, key=lambda record: (utc_moment(record.time), record.id))
 
 
-def read_documents(path: Path) -> list[Document]:
-    """The records and baselines of any file; `GpurunError` if it cannot be read, or has none."""
-    kinds = {EXPORT_SCHEMA: BenchmarkExport, **{cls.schema: cls for cls in FOLDERS}}
+def _records_of(path: Path) -> tuple[BenchmarkRecord, ...]:
     try:
         document = read_json(path)
         schema = document.get("schema") if isinstance(document, dict) else None
-        if schema not in tuple(kinds):  # which a list, too, may be asked of
-            raise ValueError(f"its schema is {schema!r}, not one of {', '.join(kinds)}")
-        found: Any = from_json(kinds[schema], document)
-        documents = [*found.records, *found.baselines] if schema == EXPORT_SCHEMA else [found]
-        for one in documents:
+        if schema == EXPORT_SCHEMA:
+            records = from_json(BenchmarkExport, document).records
+        elif schema == BENCHMARK_SCHEMA:
+            records = (from_json(BenchmarkRecord, document),)
+        else:
+            raise ValueError(f"its schema is {schema!r}, not {BENCHMARK_SCHEMA} or {EXPORT_SCHEMA}")
+        for one in records:
             document_text(one)
-        return documents
+        return records
     except OSError as error:
         fault = f"cannot be read: {error.strerror or error}"
     except UNREADABLE as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -36,30 +35,11 @@ SETTINGS = (
     "core.fsmonitor=false",
     f"core.hooksPath={os.devnull}",
     "advice.detachedHead=false",
-    "submodule.recurse=false",  # a new worktree has none yet: `submodules` fills them
+    "submodule.recurse=false",  # a new worktree has none yet: `worktrees` fills them
 )
-NOT_INSTALLED = re.compile(r"([\w./+-]+): (?:command )?not found$", re.MULTILINE)
-"""A shell's line about the program of a filter."""
 SOURCES = ("*.py", "*.toml", "*.yaml", "*.yml", "*.json", "*.ini", "*.cfg")
 """Files that a launch reads as code or configuration, where git does not know them."""
 FULL_HISTORY = "fetch it with git fetch --unshallow; in CI check out with fetch-depth: 0"
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Differences between a working tree and its HEAD, as paths relative to the repository's root.
-
-    `tracked`: files under git that were changed, staged or not. `untracked_python`: `*.py` files
-    that git neither tracks nor ignores, which may well be imported.
-    """
-
-    tracked: tuple[str, ...]
-    untracked_python: tuple[str, ...]
-
-    @property
-    def dirty(self) -> bool:
-        """True if a tracked file differs from the commit."""
-        return bool(self.tracked)
 
 
 @dataclass(frozen=True)
@@ -89,14 +69,10 @@ class Repository:
         done = self._ask("symbolic-ref", "--quiet", "--short", "HEAD")
         return done.stdout.strip() or None
 
-    def changes(self) -> Changes:
-        """The changes that are not committed."""
+    def changed_files(self) -> tuple[str, ...]:
+        """Files under git that differ from HEAD, staged or not, relative to the root."""
         status = self.call("status", "--porcelain", "-z", "--untracked-files=no", "--no-renames")
-        new = self.call("ls-files", "-z", "--others", "--exclude-standard", "--", "*.py")
-        return Changes(
-            tracked=tuple(entry[3:] for entry in _entries(status)),
-            untracked_python=tuple(_entries(new)),
-        )
+        return tuple(entry[3:] for entry in _entries(status))
 
     def resolve(self, ref: str) -> Revision:
         """The commit that `ref` names: a branch, a tag or a commit, else a remote's branch.
@@ -110,19 +86,15 @@ class Repository:
                 return Revision(name, commit)
         raise self._unknown(ref)
 
-    def merge_base(self, one: Revision, other: Revision) -> str:
+    def merge_base(self, one: str, other: str) -> str:
         """The commit where two histories parted; `GpurunError` if the clone does not reach it."""
-        done = self._ask("merge-base", one.commit, other.commit)
+        done = self._ask("merge-base", one, other)
         if done.returncode == 0:
             return done.stdout.split()[0]
+        what = f"{short(one)} and {short(other)} have no commit in common"
         if self.is_shallow():
-            raise incomparable(
-                f"this clone is shallow: it ends before {one.name} and {other.name} parted",
-                FULL_HISTORY,
-            )
-        raise incomparable(
-            f"{one.name} and {other.name} have no commit in common", "name another REF"
-        )
+            raise incomparable(f"{what}: this clone is shallow", FULL_HISTORY)
+        raise incomparable(what, "name another REF")
 
     def first_parent(self, commit: str) -> str | None:
         """The first parent, None for a root commit; `GpurunError` where a shallow clone ends."""
@@ -136,19 +108,11 @@ class Repository:
             f"this clone is shallow: it ends at {short(commit)}, before its parent", FULL_HISTORY
         )
 
-    def commits_between(
-        self, good: Revision, bad: Revision, first_parent: bool = False
-    ) -> tuple[str, ...]:
-        """The commits after `good` up to and with `bad`, each after its parents.
-
-        `first_parent` follows only the first parent of merges: a merged branch is one change.
-        """
-        done = self._ask("merge-base", "--is-ancestor", good.commit, bad.commit)
-        if done.returncode:
-            cure = FULL_HISTORY if self.is_shallow() else "name one of its ancestors, as in A..B"
-            raise GpurunError(f"{good.name} is not an ancestor of {bad.name}", cure)
-        options = ("--topo-order", "--reverse", *(("--first-parent",) if first_parent else ()))
-        return tuple(self.call("rev-list", *options, f"{good.commit}..{bad.commit}").split())
+    def commits_between(self, older: str, newer: str) -> tuple[str, ...]:
+        """The commits after `older` up to and with `newer`, each after its parents."""
+        return tuple(
+            self.call("rev-list", "--topo-order", "--reverse", f"{older}..{newer}").split()
+        )
 
     def line(self, commit: str) -> tuple[tuple[str, str], ...]:
         """The commits up to this one along first parents, oldest first, each with its subject."""
@@ -295,16 +259,13 @@ def short(commit: str) -> str:
 
 def failure(words: tuple[str, ...], stderr: str) -> GpurunError:
     """The error for a failed git command, with its cause in one line."""
-    missing = NOT_INSTALLED.search(stderr)
-    if missing is not None:
-        return GpurunError(
-            f"git needs {missing[1]} for files of this repository, and it is not installed",
-            f"install {missing[1]}, or take its filter out of git's configuration",
-        )
     lines = [line for line in stderr.splitlines() if line.strip()]
     reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), None)
     told = reason or (lines[-1] if lines else "it gave no reason")
-    return GpurunError(f"git {words[0]} failed: {told.strip()}", "fix that, and compare again")
+    todo = "fix that"
+    if " filter " in told:
+        todo = "install that filter, or fetch its files first (git lfs fetch origin COMMIT)"
+    return GpurunError(f"git {words[0]} failed: {told.strip()}", f"{todo}, and compare again")
 
 
 def incomparable(what: str, todo: str) -> GpurunError:

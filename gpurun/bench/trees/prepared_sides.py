@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.trees.git import Repository, short, without_redirection
+from gpurun.bench.trees.git import Repository, without_redirection
 from gpurun.bench.trees.installed_packages import Tree
-from gpurun.bench.trees.needed_files import copy_needed
-from gpurun.bench.trees.side_setup import activated, make_environment, run_setup
+from gpurun.bench.trees.side_setup import activated, copy_needed, make_environment, run_setup
 from gpurun.bench.trees.worktrees import WORKTREES, checked_out
 from gpurun.errors import GpurunError
 from gpurun.records.script_arguments import masked_text
@@ -59,14 +58,6 @@ class Sides:
     users: Tree
     notes: tuple[str, ...] = ()
 
-    def watched(self, side: Side) -> Trees | None:
-        """Trees that the runtime watches in a side's launches; None if both sides are one."""
-        if self.baseline.tree == self.current.tree:
-            return None
-        roots = (tree.root for tree in (self.baseline.tree, self.current.tree, self.users))
-        others = dict.fromkeys(str(root) for root in roots if root != side.tree.root)
-        return Trees(own=str(side.tree.root), others=tuple(others))
-
     def slowed(self, name: str | None, seconds: float) -> Sides:
         """The same sides, of which the one of this name sleeps in each step; None: neither does."""
 
@@ -77,49 +68,15 @@ class Sides:
 
 
 @contextmanager
-def compared_sides(
+def prepared_sides(
     repository: Repository,
-    baseline: str,
-    home: Path,
-    benchmark: Benchmark,
-    logs: Path,
-    current: str | None = None,
-    tell: Callable[[str], None] = lambda line: None,
-) -> Iterator[Sides]:
-    """The commit `baseline` and the user's working tree (or the commit `current`), set up."""
-    both = ((BASELINE, baseline), (CURRENT, current))
-    with _prepared(repository, both, home, benchmark, logs, tell) as (sides, users, notes):
-        yield Sides(sides[0], sides[1], users, notes)
-
-
-@contextmanager
-def single_side(
-    repository: Repository,
-    commit: str,
+    commits: Mapping[str, str | None],
     home: Path,
     benchmark: Benchmark,
     logs: Path,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Sides]:
-    """The tree of one commit, set up as those of a comparison are; it is both sides.
-
-    The side is named by the short form of its commit.
-    """
-    one = ((short(commit), commit),)
-    with _prepared(repository, one, home, benchmark, logs, tell) as (sides, users, notes):
-        yield Sides(sides[0], sides[0], users, notes)
-
-
-@contextmanager
-def _prepared(
-    repository: Repository,
-    commits: Sequence[tuple[str, str | None]],
-    home: Path,
-    benchmark: Benchmark,
-    logs: Path,
-    tell: Callable[[str], None],
-) -> Iterator[tuple[list[Side], Tree, tuple[str, ...]]]:
-    """A side for each name and commit (None: the user's tree), the user's tree, and notes.
+    """The sides of two commits by name (None: the user's tree), set up; a single one is both.
 
     `home`: the folder of records; worktrees are made in it and removed at the end of the block.
     `logs`: the folder for the output of the setup commands. `tell` hears what takes its time.
@@ -131,19 +88,25 @@ def _prepared(
             f"{benchmark.folder} is not in the repository {root}",
             "keep gpurun.toml and the script in the repository that is compared",
         )
-    users, sides, places = Tree(root, (home.resolve() / WORKTREES,)), [], []
+    users, made, places = Tree(root, (home.resolve() / WORKTREES,)), [], []
     notes: tuple[str, ...] = ()
     with ExitStack() as stack:
-        for name, commit in commits:
+        for name, commit in commits.items():
             tree = users
             if commit is not None:
-                checkout = stack.enter_context(checked_out(repository, commit, home))
-                tree, notes = Tree(checkout.tree), (*notes, *checkout.notes)
-                places.append(checkout.tree.parent)
+                top, lacking = stack.enter_context(checked_out(repository, commit, home))
+                tree, notes = Tree(top), (*notes, *lacking)
+                places.append(top.parent)
             commit = commit or repository.head()
-            sides.append(_made(name, commit, tree, users, places[0], benchmark))
+            made.append(_made(name, commit, tree, users, places[0], benchmark))
+        roots = dict.fromkeys(str(tree.root) for tree in (*(side.tree for side in made), users))
+        sides = []
+        for side in made:
+            own = str(side.tree.root)
+            others = tuple(one for one in roots if one != own)
+            sides.append(replace(side, trees=Trees(own=own, others=others)))
         _set_up(sides, users, benchmark, logs, tell)
-        yield sides, users, notes
+        yield Sides(sides[0], sides[-1], users, notes)
 
 
 def _set_up(

@@ -1,4 +1,5 @@
-"""The setup of one side: a command (`pip install -e .`, `make`) in a python environment of its own.
+"""What a side needs beside its commit: untracked files, copied from the user's tree, and a setup
+command (`pip install -e .`, `make`) in a python environment of its own.
 
 Both sides' setup commands may install, and one environment can hold only one of two trees. So each
 side gets a small environment on top of the one that gpurun runs in. It shows the packages of the
@@ -9,6 +10,7 @@ user's environment stays as it is.
 from __future__ import annotations
 
 import os
+import shutil
 import site
 import subprocess
 import sysconfig
@@ -20,6 +22,7 @@ from gpurun.bench.trees.installed_packages import Tree, leads_to
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.launch.exit_code import exit_code_of
 from gpurun.records.script_arguments import masked_text
+from gpurun.rundir import FOLDER
 
 FIRST = "~0.pth"
 """Path files are read in the order of their names: after whatever a setup command installs."""
@@ -123,3 +126,63 @@ def _absolute(path: Path, place: Path) -> str:
         literal = not word or word.startswith(("#", "import ", "import\t"))
         lines.append(line if literal else str(place / word))
     return "".join(f"{line}\n" for line in lines)
+
+
+def copy_needed(patterns: Sequence[str], source: Path, target: Path, tree: Tree) -> None:
+    """Copy what the glob `patterns` match in `source` to the same places in `target`, in `tree`.
+
+    Files that `target` has already are of its own commit, and stay. A link stays a link (one that
+    leaves the folder is made absolute), so that a large data set need not be copied.
+    """
+    files: dict[Path, Path] = {}
+    for pattern in patterns:
+        found = list(_matches(pattern, source))
+        if not found:
+            raise GpurunError(
+                f"[bench] needed: nothing in {source} matches {pattern!r}",
+                "make it, or take it out of needed",
+            )
+        copies = {path: target / path.relative_to(source) for path in found}
+        files |= {path: copy for path, copy in copies.items() if not os.path.lexists(copy)}
+    for path, copy in files.items():
+        if os.path.lexists(copy):  # behind a link that was copied just now
+            continue
+        if not tree.holds(copy.parent):
+            raise GpurunError(
+                f"[bench] needed: {copy.relative_to(target)} of the other commit lies behind a link"
+                f" to {os.path.realpath(copy.parent)}, outside of its tree",
+                "take it out of needed: both sides find that place as it is",
+            )
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():
+            copy.symlink_to(_link_target(path, source))
+        else:
+            shutil.copy2(path, copy)
+
+
+def _matches(pattern: str, source: Path) -> Iterator[Path]:
+    """Files and links; of a folder that matches, all that is in it."""
+    if os.path.isabs(pattern) or ".." in Path(pattern).parts or not pattern.strip():
+        raise GpurunError(
+            f"[bench] needed: {pattern!r} is no path inside of {source}",
+            "name files of the repository; both sides find files outside it in the same place",
+        )
+    try:
+        matches = sorted(source.glob(pattern))
+    except ValueError as error:
+        raise GpurunError(f"[bench] needed: {pattern!r}: {error}", "see pathlib's glob") from None
+    for match in matches:
+        if match.is_symlink() or match.is_file():
+            yield match
+            continue
+        for place, names, files in os.walk(match):
+            names[:] = [name for name in names if name not in (FOLDER, ".git")]
+            linked = [name for name in names if os.path.islink(os.path.join(place, name))]
+            yield from (Path(place, name) for name in (*linked, *files))
+
+
+def _link_target(link: Path, source: Path) -> str:
+    text = os.readlink(link)
+    absolute = Path(os.path.normpath(link.parent / text))
+    inside = not os.path.isabs(text) and absolute.is_relative_to(source)
+    return text if inside else str(absolute)

@@ -9,6 +9,10 @@ The user's repository stays as it was. No hook runs, and the list of worktrees i
 end. `git worktree prune` is never called: it would also forget the user's own worktrees on a disk
 that is away. Filters do run, git LFS's too, because without them the files would not be those of
 the commit. Missing objects are then fetched, or git says that it cannot.
+
+`git submodule update` would clone from the submodule's URL, and write to the configuration that
+all worktrees share. Here each submodule becomes a small repository that borrows the objects of the
+one that the user has, without network, and is removed with the tree.
 """
 
 from __future__ import annotations
@@ -18,32 +22,23 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.bench.trees import submodules
-from gpurun.bench.trees.git import NOT_INSTALLED, Repository, failure, run_git
-from gpurun.errors import GpurunError
+from gpurun.bench.trees.git import Repository, call_git, failure, run_git, short
+from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.rundir import own_folder
 
-WORKTREES = "worktrees"
-
-
-@dataclass(frozen=True)
-class Checkout:
-    """A commit checked out in `tree`; the folder around it goes with it.
-
-    `notes`: what of the commit is not there, and why.
-    """
-
-    tree: Path
-    notes: tuple[str, ...] = ()
+WORKTREES, SUBMODULE = "worktrees", "160000"
+"""A folder; the mode by which git lists a submodule."""
 
 
 @contextmanager
-def checked_out(repository: Repository, commit: str, home: Path) -> Iterator[Checkout]:
+def checked_out(
+    repository: Repository, commit: str, home: Path
+) -> Iterator[tuple[Path, list[str]]]:
     """`commit` in a worktree below the folder of records `home`, removed at the end of the block.
+    The notes beside it say what of the commit is not there, and why.
 
     Worktrees that killed processes left there are removed first. Several processes may do this in
     one repository at once.
@@ -61,7 +56,7 @@ def checked_out(repository: Repository, commit: str, home: Path) -> Iterator[Che
         with _alone_with(repository.common) as lock:
             _forget(repository.common, places, lock)
             _add(repository, tree, commit, (*held, lock))
-        yield Checkout(tree, submodules.check_out(repository, tree))
+        yield tree, _fill_submodules(tree, repository.root)
     finally:
         discard(place)
         for handle in held:
@@ -84,15 +79,8 @@ def _add(repository: Repository, tree: Path, commit: str, locks: tuple[int, ...]
     done = run_git(repository.root, *words, os.fspath(tree), commit, locks=locks)
     if done.returncode == 0:
         done = run_git(tree, "reset", "--hard", "--quiet")
-    if done.returncode == 0:
-        return
-    of_lfs = "smudge filter lfs" in done.stderr or "git-lfs" in done.stderr
-    if of_lfs and not NOT_INSTALLED.search(done.stderr):
-        raise GpurunError(
-            f"git LFS could not bring the files of {commit[:9]}",
-            f"git lfs fetch origin {commit[:9]}, then compare again",
-        )
-    raise failure(words[:2], done.stderr)
+    if done.returncode:
+        raise failure(words, done.stderr)
 
 
 def _forget(common: Path, places: Path, lock: int) -> None:
@@ -106,6 +94,45 @@ def _forget(common: Path, places: Path, lock: int) -> None:
         if tree.parent.parent == places and not os.path.lexists(tree.parent):
             words = ("worktree", "remove", "--force", "--force", os.fspath(tree))
             run_git(common, *words, locks=(lock,))
+
+
+def _fill_submodules(tree: Path, users: Path, above: str = "") -> list[str]:
+    """Fill the submodules of `tree`, and theirs, from the user's tree `users`; notes on those that
+    are empty there, and stay so."""
+    notes = []
+    for path, commit in _submodules(tree):
+        shown = f"{above}{path}"
+        source = _source(users / path)
+        if source is None:
+            notes.append(f"submodule {shown} is empty, as it is in your tree")
+            continue
+        if run_git(source, "cat-file", "-e", f"{commit}^{{commit}}").returncode:
+            raise GpurunError(
+                f"commit {short(commit)} of submodule {shown}, which the baseline needs, is not "
+                "here",
+                f"git -C {users / path} fetch origin {commit}",
+                ExitCode.NO_BASELINE,
+            )
+        words = ("clone", "--quiet", "--shared", "--no-checkout", "--template=")
+        call_git(tree, *words, os.fspath(source), os.fspath(tree / path))
+        call_git(tree / path, "checkout", "--quiet", "--detach", commit)
+        notes += _fill_submodules(tree / path, users / path, f"{shown}/")
+    return notes
+
+
+def _submodules(tree: Path) -> list[tuple[str, str]]:
+    """Path and commit of each submodule."""
+    listed = run_git(tree, "ls-tree", "-r", "-z", "HEAD").stdout.split("\0")
+    lines = [entry.partition("\t") for entry in listed if entry.startswith(SUBMODULE)]
+    return [(path, head.split()[2]) for head, _, path in lines]
+
+
+def _source(users: Path) -> Path | None:
+    """The git folder of the user's copy, None if there is none."""
+    done = run_git(users, "rev-parse", "--git-common-dir") if (users / ".git").exists() else None
+    if done is None or done.returncode:
+        return None
+    return Path(os.path.realpath(users / done.stdout.strip()))
 
 
 @contextmanager

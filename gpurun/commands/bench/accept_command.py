@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpurun.arguments.bench_subcommand_flags import parse_accept
 from gpurun.arguments.options import AcceptOptions
-from gpurun.bench.history.branch import PURPOSES
-from gpurun.bench.history.measured_records import series_key
+from gpurun.bench.history.branch_records import PURPOSES, series_key
 from gpurun.bench.store import open_store
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.commands.bench.chosen_benchmarks import records_home

@@ -17,9 +17,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.compare_commits import CompareRequest, compare, not_compared
 from gpurun.bench.compare.compare_settings import compare_settings, read_settings
 from gpurun.bench.compare.compare_with_records import compare_with_history
-from gpurun.bench.history.past_records import with_accepted
-from gpurun.bench.record_of_launches import Version, keep, version_here
-from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
+from gpurun.bench.record_of_launches import DEFAULT_LAUNCHES, Version, keep, measure, version_here
 from gpurun.bench.store import open_store
 from gpurun.bench.tracker_formats import tracked_records
 from gpurun.commands.bench.bench_outputs import SUMMARY_VARIABLE, conclude, emit_exports, shown
@@ -128,6 +126,7 @@ def run_bench(options: BenchOptions) -> int:
             keep=store.add,
             tell=teller(options.quiet),
             fail_on_training_change=options.fail_on_training_change,
+            accepted=store.baselines,
         )
         return _compare(wanted, options, asked, interruption, compared)
 
@@ -144,8 +143,7 @@ def _of_commits(store: BenchmarkStore, options: BenchOptions) -> How:
     ) -> Comparison:
         if options.from_history:
             return compare_with_history(benchmark, asked, store, options.launches, interruption)
-        found = compare(benchmark, asked, interruption)
-        return with_accepted(found, store, benchmark.folder, asked.tell)
+        return compare(benchmark, asked, interruption)
 
     return compared
 

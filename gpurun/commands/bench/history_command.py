@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpurun.arguments.bench_subcommand_flags import parse_history
 from gpurun.arguments.options import HistoryOptions
-from gpurun.bench.history.branch import PURPOSES, Branch, branch_here
-from gpurun.bench.history.measured_records import PLAN
+from gpurun.bench.history.branch_records import PLAN, PURPOSES, Branch, branch_here
 from gpurun.bench.history.trends import Accepted, trends
 from gpurun.bench.store import open_store
 from gpurun.bench.trees.git import incomparable

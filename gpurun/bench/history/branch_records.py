@@ -1,21 +1,81 @@
-"""The records of a history with their figures of one metric, and the changes of level in them."""
+"""The records of a branch in the order of its commits, with their figures of one metric, and the
+changes of level in them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import groupby
+from pathlib import Path
 
 from gpurun.bench.record_of_launches import run_figures
+from gpurun.bench.trees.git import Repository, open_repository
 from gpurun.bench.workload import Work, figure
-from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment
+from gpurun.errors import GpurunError
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Change, ChangePlan, Point, find_changes
 from gpurun.stats.descriptive import geometric_mean
 
+PURPOSES = (BenchmarkPurpose.BENCH, BenchmarkPurpose.COMPARE)
+"""Purposes that a history shows, and that a baseline may have; others are planted slow-downs, other
+settings, and commits in a search."""
 PLAN = ChangePlan(most_points=150)
 """In a longer history only the newest commits are searched: time grows with the cube."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """The commits of a branch along first parents, so that a merged branch is one change.
+
+    `places` counts them, oldest first; `subjects` are the first lines of their messages. Without
+    `whole` git does not know all of them (no repository, a shallow clone, a branch that is gone).
+    Then records also belong to it by their branch's name, in the order of time.
+    """
+
+    name: str | None
+    places: Mapping[str, int] = field(default_factory=dict)
+    subjects: Mapping[str, str] = field(default_factory=dict)
+    whole: bool = False
+
+    def holds(self, record: BenchmarkRecord) -> bool:
+        """True if the record is one of this branch."""
+        if record.commit in self.places:
+            return True
+        if self.whole:
+            return False
+        return record.branch == self.name if self.name is not None else not self.places
+
+    def ordered(self, records: Iterable[BenchmarkRecord]) -> list[BenchmarkRecord]:
+        """The records that belong to it, in the order of commits, and of time within one commit."""
+
+        def order(record: BenchmarkRecord) -> tuple[int, datetime, str]:
+            place = self.places.get(record.commit or "", 0) if self.whole else 0
+            return place, utc_moment(record.time), record.id
+
+        return sorted(filter(self.holds, records), key=order)
+
+
+def branch_up_to(repository: Repository, commit: str, name: str | None) -> Branch:
+    """The branch that ends with this commit."""
+    line = repository.line(commit)
+    places = {commit: place for place, (commit, _) in enumerate(line)}
+    return Branch(name, places, dict(line), whole=not repository.is_shallow())
+
+
+def branch_here(folder: Path, name: str | None = None) -> Branch:
+    """The branch of this name, by default the one that is checked out in `folder`.
+
+    Without git, all records are of the one branch there is.
+    """
+    try:
+        repository = open_repository(folder)
+        commit = repository.head() if name is None else repository.resolve(name).commit
+    except GpurunError:  # no repository, no commit, or a branch that git does not know (any more)
+        return Branch(name)
+    return branch_up_to(repository, commit, name or repository.branch())
 
 
 @dataclass(frozen=True)
