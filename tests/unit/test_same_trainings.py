@@ -1,0 +1,551 @@
+"""Verdicts on trainings made by hand: what is rejected, and what is allowed."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpurun.knobs.api import Effect
+from gpurun.records.events import AuditEvent, SamplesEvent
+from gpurun.same.floors import ROUNDING, SEEDS
+from gpurun.same.launch_audit import LaunchAudit
+from tests.unit.same_launches import judged, missing
+
+INFINITE = float("inf")
+UNSEEN = float("nan")
+
+
+def audit(step: int, **fields: Any) -> AuditEvent:
+    usual: dict[str, Any] = {
+        "loss": 1.0, "finite": True, "hyperparameters": ({"lr": 0.1, "fused": None},),
+        "gradient_norms": {"0.weight": 1.0, "0.bias": 0.5},
+        "update_norms": {"0.weight": 0.1, "0.bias": 0.05}, "side_update_norms": {"Net 0": 0.01},
+        "gradient_values": (0.5, -0.25, 0.1), "input_values": (1.0, 2.0), "fed": (step,),
+        "draws": False, "modules": {"0.": "Net(), training"},
+    }  # fmt: skip
+    return AuditEvent(step=step, **{**usual, **fields})
+
+
+def passing(number: int, order: list[int], **fields: Any) -> SamplesEvent:
+    """By default all samples are fetched twice, and come out alike."""
+    checksums = {str(i): (i * 7, i * 11) for i in order}
+    usual: dict[str, Any] = {"checksums": checksums, "checksums_again": checksums, "moments": {}}
+    return SamplesEvent(loader=0, epoch=number, order=tuple(order), **{**usual, **fields})
+
+
+def shuffled(seed: int, size: int = 64) -> list[int]:
+    return random.Random(seed).sample(range(size), size)
+
+
+def trial(seed: int = 0, **fields: Any) -> LaunchAudit:
+    usual: dict[str, Any] = {
+        "losses": (1.0, 0.9, 0.8, 0.7) * 10, "microbatches": (1,) * 40,
+        "audits": tuple(audit(step) for step in range(1, 9)),
+        "samples": (passing(1, shuffled(1)), passing(2, shuffled(2))),
+        "rates": ((1, (0.1,)),),
+    }  # fmt: skip
+    return LaunchAudit(seed=seed, **{**usual, **fields})
+
+
+BASELINES = [trial(), trial()]
+
+
+def audits(**fields: Any) -> dict[str, Any]:
+    return {"audits": tuple(audit(step, **fields) for step in range(1, 9))}
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "not finite": {"losses": (1.0,) * 10 + (INFINITE,) * 30},
+    "not finite at step 41": {"losses": (1.0, 0.9, 0.8, 0.7) * 10 + (INFINITE,)},
+    "no loss was seen": {"losses": (UNSEEN,) * 40},
+    "lr is 0.2": audits(hyperparameters=({"lr": 0.2, "fused": None},)),
+    "instead of 0.1 in step 21": {"rates": ((1, (0.1,)), (21, (0.05,)))},
+    "no gradient": audits(gradient_norms={"0.weight": 1.0, "0.bias": 0.0}),
+    "no longer optimized": audits(gradient_norms={"0.weight": 1.0}),
+    "gradient of 0.weight is not": audits(gradient_norms={"0.weight": INFINITE, "0.bias": 0.5}),
+    "gradients are 2.00": audits(gradient_norms={"0.weight": 2.0, "0.bias": 1.0}),
+    "gradients of 0.bias": audits(gradient_norms={"0.weight": 1.0, "0.bias": 0.25}),
+    "changed no parameter": audits(update_norms={"0.weight": 0.0, "0.bias": 0.0}),
+    "left parameter 0.bias": audits(update_norms={"0.weight": 0.1, "0.bias": 0.0}),
+    "no longer follows": audits(side_update_norms={"Net 0": 0.0}),
+    "point elsewhere": audits(gradient_values=(-0.5, 0.25, -0.1)),
+    "first loss": audits(loss=1.2),
+    "fed batch 9": audits(fed=(9,)),
+    "fed other tensors": audits(input_values=(-1.0, 5.0)),
+    "is Net(), evaluating": audits(modules={"0.": "Net(), evaluating"}),
+    "2 backward passes": {"microbatches": (1, 1, 2) + (1,) * 37},
+    "in another order": {"samples": (passing(1, shuffled(5)), passing(2, shuffled(2)))},
+    "hands out 32": {"samples": (passing(1, shuffled(1)[:32]), passing(2, shuffled(2)))},
+    "another content": {
+        "samples": (passing(1, shuffled(1), checksums={str(i): (i * 7, 0) for i in range(1, 9)}),)
+    },
+}
+
+
+@pytest.mark.parametrize("reason", BROKEN)
+def test_what_is_off_is_named(reason: str) -> None:
+    verdict = judged(BASELINES, [trial(**BROKEN[reason])], Effect.NUMERICS)
+    assert not verdict.accepted
+    assert any(reason in said for said in verdict.reasons), verdict.reasons
+    assert verdict.curves is not None
+
+
+@pytest.mark.parametrize("finite", [0, 10])
+def test_a_script_whose_own_loss_is_not_finite_is_not_called_the_same(finite: int) -> None:
+    broken: dict[str, Any] = {
+        "losses": (1.0,) * finite + (INFINITE,) * (40 - finite),
+        **audits(gradient_norms={"0.weight": math.nan, "0.bias": math.nan}),
+    }
+    baselines, candidate = [trial(**broken), trial(**broken)], trial(**broken)
+    verdict = judged(baselines, [candidate], Effect.PIPELINE)
+    assert (verdict.accepted, verdict.loss_deviation) == (True, None)
+    assert verdict.compared == ("samples",)
+    rounding = judged(baselines, [candidate], Effect.NUMERICS)
+    assert any("losses not compared" in said for said in rounding.reasons) == (finite == 0)
+
+
+def test_a_twin_is_accepted() -> None:
+    verdict = judged(BASELINES, [trial()], Effect.PIPELINE)
+    assert verdict.accepted, verdict.reasons
+    assert verdict.loss_deviation == 0
+
+
+SOUND: dict[str, dict[str, Any]] = {
+    "kernels chosen": audits(hyperparameters=({"lr": 0.1, "fused": True},)),
+    "rounding": audits(loss=1.004, gradient_values=(0.5, -0.26, 0.1)),
+    "a loss unseen now and then": {"losses": (1.0, UNSEEN, 0.8, 0.7) * 10},
+    "more steps": {"losses": (1.0, 0.9, 0.8, 0.7) * 12, "microbatches": (1,) * 48},
+    "a replaced module": audits(modules={"0.": "FusedNet(), training"}),
+    "a longer trial": {
+        "samples": (passing(1, shuffled(1)), passing(2, shuffled(2)), passing(3, shuffled(3)))
+    },
+}
+
+
+@pytest.mark.parametrize("change", SOUND)
+def test_what_is_harmless_is_accepted(change: str) -> None:
+    verdict = judged(BASELINES, [trial(**SOUND[change])], Effect.NUMERICS)
+    assert verdict.accepted, verdict.reasons
+
+
+def noisy(seed: int, orders: tuple[int, ...], **fields: Any) -> LaunchAudit:
+    """A trial whose data set draws random numbers for its first leaf."""
+    dice = random.Random(seed)
+    samples = tuple(
+        passing(
+            number + 1,
+            shuffled(order),
+            checksums={str(i): (dice.getrandbits(32), i * 11) for i in range(64)},
+            checksums_again={str(i): (dice.getrandbits(32), i * 11) for i in range(64)},
+        )
+        for number, order in enumerate(orders)
+    )
+    return trial(seed=0, **{"samples": samples, **fields})
+
+
+def test_later_passes_may_be_shuffled_otherwise_where_the_data_set_draws_random_numbers() -> None:
+    baselines = [replace(noisy(1, (1, 2))), noisy(1, (1, 2))]
+    assert judged(baselines, [noisy(2, (1, 9))], Effect.PIPELINE).accepted
+
+
+def test_but_they_must_still_be_shuffles() -> None:
+    baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
+    sorted_pass = passing(2, list(range(64)), checksums={}, checksums_again={})
+    first = noisy(2, (1,)).samples
+    verdict = judged(baselines, [trial(samples=(*first, sorted_pass))], Effect.PIPELINE)
+    assert "the samples are no longer shuffled" in verdict.reasons
+    verdict = judged(baselines, [noisy(2, (1, 1))], Effect.PIPELINE)
+    assert "every pass over the data has the same order" in verdict.reasons
+
+
+def test_a_loss_that_other_draws_may_explain_is_held_against_other_seeds() -> None:
+    """Seen with augmentations that workers draw from other generators."""
+    baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
+    usual = baselines[0].losses
+    off = tuple(1.06 * x for x in usual)
+    assert missing(baselines, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE) == {SEEDS}
+    alike = judged(baselines, [noisy(1, (1, 2), losses=off)], Effect.PIPELINE)
+    assert not alike.accepted
+    same = missing(baselines, [noisy(1, (1, 2), losses=off)], Effect.PIPELINE)
+    assert not same, "nothing was drawn anew"
+    far = tuple(1.2 * x for x in usual)
+    assert not missing(baselines, [noisy(2, (1, 2), losses=far)], Effect.PIPELINE), "too far off"
+    for spread, accepted in ((0.05, True), (0.001, False)):
+        seeds = [
+            replace(baselines[0], seed=seed, losses=tuple((1 + seed * spread) * x for x in usual))
+            for seed in (1, 2)
+        ]
+        verdict = judged([*baselines, *seeds], [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
+        assert verdict.accepted is accepted, verdict.reasons
+
+
+def test_draws_explain_nothing_unless_a_part_of_the_samples_is_known_to_be_random() -> None:
+    """Where samples could not be fetched twice, mixed-up ones would be taken for other draws."""
+    unknown = [
+        replace(b, samples=tuple(replace(s, checksums_again={}) for s in b.samples))
+        for b in (noisy(1, (1, 2)), noisy(1, (1, 2)))
+    ]
+    off = tuple(1.06 * x for x in unknown[0].losses)
+    verdict = judged(unknown, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
+    assert not verdict.accepted
+    assert not missing(unknown, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
+
+
+def augmented(
+    draw: int, noise: float, count: int = 96, twice: int = 64, mixed: bool = False
+) -> Any:
+    """A trial whose samples' brightness has noise on it; `twice` of them are fetched again."""
+    images, dice = random.Random(0), random.Random(draw)
+    true = [images.gauss(0, 1) for _ in range(count)]
+    owner = [(i + 5) % count if mixed else i for i in range(count)]
+
+    def fetched(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        moments = {str(i): ((true[owner[i]] + dice.gauss(0, noise), 1.0),) for i in range(number)}
+        return {i: (dice.getrandbits(32),) for i in moments}, moments
+
+    checksums, moments = fetched(count)
+    checksums_again, moments_again = fetched(twice)
+    event = passing(
+        1, shuffled(1, count), checksums=checksums, moments=moments,
+        checksums_again=checksums_again, moments_again=moments_again,
+    )  # fmt: skip
+    return trial(samples=(event,))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.2, 0.7])
+def test_augmented_samples_must_resemble_those_of_the_same_index(noise: float) -> None:
+    baselines = [augmented(1, noise), augmented(1, noise)]  # no noise: flips keep mean and spread
+    verdict = judged(baselines, [augmented(2, noise)], Effect.PIPELINE)
+    assert verdict.accepted, verdict.reasons
+    verdict = judged(baselines, [augmented(2, noise, mixed=True)], Effect.PIPELINE)
+    assert [x for x in verdict.reasons if "no longer resemble" in x]
+
+
+@pytest.mark.parametrize("noise", [1.0, 5.0])
+def test_a_few_samples_fetched_twice_show_no_likeness(noise: float) -> None:
+    """Seen with random windows of texts in batches of eight: half of their draws look alike."""
+    wrong = 0
+    for draw in range(100):
+        baseline = augmented(2 * draw, noise, twice=8)
+        verdict = judged([baseline], [augmented(2 * draw + 1, noise)], Effect.PIPELINE)
+        wrong += not verdict.accepted
+    assert wrong <= 1
+
+
+def rows(draw: int, alike: float, twice: int = 64) -> LaunchAudit:
+    """A trial one part of whose samples comes out alike that often when it is fetched again."""
+    dice = random.Random(draw)
+    checksums = {str(i): (dice.getrandbits(32), i) for i in range(64)}
+    again = {
+        i: (a if dice.random() < alike else a + 1, b)
+        for i, (a, b) in list(checksums.items())[:twice]
+    }
+    event = passing(1, shuffled(1), checksums=checksums, checksums_again=again)
+    return trial(samples=(event,))
+
+
+@pytest.mark.parametrize(("usual", "twice"), [(0.0, 64), (0.5, 64), (0.0, 8)])
+def test_random_transforms_must_go_on_varying(usual: float, twice: int) -> None:
+    """All samples may vary (noise), or half of them (flips). Slow data sets show few of them."""
+    baselines = [rows(1, usual, twice)]
+    assert judged(baselines, [rows(2, usual, twice)], Effect.PIPELINE).accepted
+    verdict = judged(baselines, [rows(2, 1.0, twice)], Effect.PIPELINE)
+    assert verdict.reasons == ("the data set's random transforms no longer vary",)
+
+
+def test_a_part_that_often_comes_out_alike_may_do_so_in_a_whole_batch() -> None:
+    """Seen with lengths in batches that are sorted by a length which varies."""
+    verdict = judged([rows(1, 0.6)], [rows(2, 1.0, twice=8)], Effect.PIPELINE)
+    assert verdict.accepted, verdict.reasons
+
+
+def labelled(mixed: bool, odd: int) -> LaunchAudit:
+    """A trial whose data set hands out another label for one sample, `odd`, each time."""
+    labels = {str(i): 100 + (i + 7 * mixed) % 64 for i in range(64)}
+    dice = random.Random(odd)
+    checksums = {i: (dice.getrandbits(32), label) for i, label in labels.items()}
+    again = {i: (dice.getrandbits(32), label) for i, label in labels.items()}
+    again[str(odd)] = again[str(odd)][0], 5
+    return trial(samples=(passing(1, shuffled(1), checksums=checksums, checksums_again=again),))
+
+
+def test_one_sample_that_varies_does_not_hide_mixed_up_labels() -> None:
+    """A data set may hand out another sample for a broken one."""
+    baselines = [labelled(mixed=False, odd=3)]
+    verdict = judged(baselines, [labelled(mixed=False, odd=9)], Effect.PIPELINE)
+    assert verdict.accepted, verdict.reasons
+    verdict = judged(baselines, [labelled(mixed=True, odd=9)], Effect.PIPELINE)
+    assert [x for x in verdict.reasons if "have another content" in x]
+
+
+def test_rows_that_follow_a_sample_that_varies_are_no_other_samples() -> None:
+    """Padded to the longest of its batch, each row changes with a sample that was replaced."""
+
+    def padded(*changed: int) -> LaunchAudit:
+        checksums = {str(i): (i * 7, i + 500 * (i // 8 in changed)) for i in range(128)}
+        again = {i: (a, int(i)) for i, (a, _) in checksums.items()}
+        event = passing(1, shuffled(1, 128), checksums=checksums, checksums_again=again)
+        return trial(samples=(event,))
+
+    verdict = judged([padded(3)], [padded(5, 6, 7)], Effect.PIPELINE)
+    assert verdict.accepted, verdict.reasons
+
+
+def test_batches_may_have_different_numbers_of_parts() -> None:
+    """Boxes of a detector are a part where there are as many of them as samples."""
+    checksums: dict[str, Any] = {str(i): (i,) * (2 if i < 8 else 3) for i in range(64)}
+    odd = trial(samples=(passing(1, shuffled(1), checksums=checksums, checksums_again=checksums),))
+    verdict = judged([odd], [odd], Effect.PIPELINE)
+    assert verdict.accepted, verdict.reasons
+
+
+@pytest.mark.parametrize("what", ["gradient_norms", "update_norms"])
+def test_where_samples_are_drawn_anew_single_parameters_may_scatter(what: str) -> None:
+    """Momentum carries the draws of the first step on: the steps do not scatter around them."""
+    baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
+
+    def off(*factors: float) -> dict[str, Any]:
+        usual = getattr(audit(1), what)
+        return audits(
+            **{what: {n: x * f for (n, x), f in zip(usual.items(), factors, strict=True)}}
+        )
+
+    for effect in (Effect.PIPELINE, Effect.NUMERICS):
+        drawn = judged(baselines, [noisy(2, (1, 2), **off(1, 2))], effect)
+        assert drawn.accepted, drawn.reasons
+        for factor in (0.5, 2, 5):
+            far = judged(baselines, [noisy(2, (1, 2), **off(factor, factor))], effect)
+            assert not far.accepted, f"all of them are {factor} times as large in every step"
+    alike = judged(baselines, [noisy(1, (1, 2), **off(1, 2))], Effect.PIPELINE)
+    assert not alike.accepted, "nothing was drawn anew"
+
+
+def test_gradients_of_samples_drawn_anew_need_only_have_something_in_common() -> None:
+    """Seen with triplets whose partners are drawn: a cosine of 0.14 is usual."""
+    baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
+
+    def accepted(draw: int, values: tuple[float, ...]) -> bool:
+        turned = (audit(1, gradient_values=values), *(audit(step) for step in range(2, 9)))
+        return judged(baselines, [noisy(draw, (1, 2), audits=turned)], Effect.PIPELINE).accepted
+
+    alike, unrelated = (0.16, 0.25, 0.3), (0.1, 0.3, 0.25)
+    assert accepted(2, alike)
+    assert not accepted(1, alike), "nothing was drawn anew"
+    assert not accepted(2, unrelated)
+
+
+def test_a_larger_batch_may_train_otherwise_but_not_on_other_samples() -> None:
+    other = {**audits(gradient_norms={"0.weight": 9.0, "0.bias": 9.0}), "microbatches": (2,) * 40}
+    assert judged(BASELINES, [trial(**other)], Effect.TRAINING).accepted
+    verdict = judged(BASELINES, [trial(**BROKEN["another content"])], Effect.TRAINING)
+    assert not verdict.accepted
+    verdict = judged(BASELINES, [trial(losses=(1.0,) * 20 + (50.0,) * 20)], Effect.TRAINING)
+    assert "the loss diverges" in verdict.reasons[0]
+
+
+VALUES = (0.5, -0.25) * 16 + (0.1, 0.3, 0.2) * 16
+COUNTS = {"gradient_counts": (32, 48)}
+"""Of two parameters: an early one, and the last before the loss."""
+TURNED = (-0.4, 0.3) * 16 + (0.1, 0.3, 0.2) * 16
+"""As rounding alone leaves them in a model whose gradients explode on their way back."""
+
+
+def under_rounding(turned: tuple[float, ...], candidate: tuple[float, ...], effect: Effect) -> bool:
+    """Whether a candidate is accepted where rounding the parameters gives `turned` gradients."""
+    plain = trial(**audits(gradient_values=VALUES, **COUNTS))
+    rounded = trial(**audits(gradient_values=turned, **COUNTS), rounded=True)
+    other = trial(**audits(gradient_values=candidate, **COUNTS))
+    verdict = judged([plain, plain, rounded], [other], effect)
+    assert not judged([plain, plain], [other], effect).accepted
+    rounds = effect is Effect.NUMERICS
+    assert missing([plain, plain], [other], effect) == ({ROUNDING} if rounds else set())
+    return verdict.accepted
+
+
+def test_gradients_that_rounding_alone_turns_about_may_be_turned_by_a_change_of_numerics() -> None:
+    other = (0.3, 0.45) * 16 + (0.1, 0.29, 0.21) * 16
+    assert under_rounding(TURNED, other, Effect.NUMERICS)
+    assert not under_rounding(VALUES, other, Effect.NUMERICS), "here rounding explains nothing"
+    assert not under_rounding(TURNED, other, Effect.PIPELINE), "and there nothing is rounded"
+
+
+def test_near_the_loss_they_must_agree_all_the_same() -> None:
+    assert not under_rounding(TURNED, tuple(-x for x in VALUES), Effect.NUMERICS)
+
+
+def test_a_rounded_trial_is_no_baseline() -> None:
+    """It would pass for the noise of the script's own repeats."""
+    far = trial(losses=(1.0, 2.0) * 20, rounded=True)
+    assert judged([trial(), trial(), far], [trial()], Effect.NUMERICS).noise == pytest.approx(0.0)
+
+
+def drifting(rate: float, steps: int = 80, **fields: Any) -> LaunchAudit:
+    """A training whose loss moves away from the plain one by this part a step."""
+    losses = tuple(0.8 * (1 + rate * step) for step in range(steps))
+    return trial(losses=losses, microbatches=(1,) * steps, **fields)
+
+
+@pytest.mark.parametrize(
+    ("rounding", "reach", "changed", "accepted"),
+    [
+        (8e-4, 80, 1e-3, True),
+        (8e-4, 80, -1e-3, True),
+        (4e-4, 80, 1.2e-3, False),
+        (8e-4, 40, 1e-3, False),
+        (8e-4, 80, 3e-3, False),
+        (1e-2, 80, 1e-3, False),
+    ],
+    ids=["as far", "the other way", "three times", "not so long", "much further", "astray"],
+)
+def test_a_loss_may_go_about_as_far_off_as_rounding_alone_takes_it(
+    rounding: float, reach: int, changed: float, accepted: bool
+) -> None:
+    rounded = drifting(rounding, reach, rounded=True)
+    known = [drifting(0), drifting(0), rounded]
+    verdict = judged(known, [drifting(changed)], Effect.NUMERICS)
+    assert verdict.accepted is accepted, verdict.reasons
+    assert not judged(known, [drifting(changed)], Effect.PIPELINE).accepted
+    assert not judged(known[:2], [drifting(changed)], Effect.NUMERICS).accepted
+
+
+def test_rounding_excuses_no_part_of_a_curve_that_is_far_off() -> None:
+    """Neither where another part of it is only a little off."""
+    plain, rounded = drifting(0), drifting(1e-3, rounded=True)
+    losses = tuple(
+        x * (1.1 if step < 20 else 1.7 if step > 60 else 1.0) for step, x in enumerate(plain.losses)
+    )
+    broken = replace(plain, losses=losses)
+    assert not judged([plain, plain, rounded], [broken], Effect.NUMERICS).accepted
+
+
+def test_late_rounding_excuses_no_early_steps() -> None:
+    """The first trial of a script is short, and a candidate is nearest to it."""
+    plain, rounded = drifting(0, 200), drifting(8e-4, 200, rounded=True)
+    first = drifting(0, 24)
+    losses = tuple(
+        x * (1.0 if step < 18 else 1.1 if step < 24 else 1.6) for step, x in enumerate(plain.losses)
+    )
+    broken = replace(plain, losses=losses)
+    assert not judged([first, plain, rounded], [broken], Effect.NUMERICS).accepted
+
+
+def test_rounding_is_asked_about_a_loss_that_is_not_far_off() -> None:
+    for rate, asked in ((1e-3, True), (1e-2, False)):
+        verdict = judged([drifting(0)], [drifting(rate)], Effect.NUMERICS)
+        assert not verdict.accepted
+        assert bool(missing([drifting(0)], [drifting(rate)], Effect.NUMERICS)) is asked
+
+
+NORMS = {"0.conv": 1.5, "0.conv bias": 3e-8, "0.norm": 0.13}
+MOVED = {"0.conv": 0.1, "0.conv bias": 0.01, "0.norm": 0.01}
+
+
+def test_steps_made_of_rounding_alone_are_not_compared() -> None:
+    """Adam makes whole steps of a gradient whose true value is zero."""
+    plain = trial(**audits(gradient_norms=NORMS, update_norms=MOVED))
+
+    def accepted(**moved: float) -> bool:
+        other = trial(**audits(gradient_norms=NORMS, update_norms={**MOVED, **moved}))
+        return judged([plain, plain], [other], Effect.NUMERICS).accepted
+
+    assert accepted(**{"0.conv bias": 0.021})
+    assert accepted(**{"0.conv bias": 0.0})
+    assert not accepted(**{"0.norm": 0.021})
+    assert not accepted(**{"0.norm": 0.0})
+
+
+def test_an_update_that_rounding_may_swallow_is_not_missed() -> None:
+    """In a warm-up from next to nothing a residual branch that begins at zero hardly moves."""
+    moved = {"0.weight": 0.1, "0.bias": 0.05, "0.branch": 2e-7}
+    norms = {"0.weight": 1.0, "0.bias": 0.5, "0.branch": 4e-4}
+    plain = trial(**audits(gradient_norms=norms, update_norms=moved))
+    for update in (0.0, 2e-7):
+        other = trial(**audits(gradient_norms=norms, update_norms={**moved, "0.branch": update}))
+        assert judged([plain, plain], [other], Effect.PIPELINE).accepted
+
+
+def test_an_update_that_the_numbers_hardly_hold_may_be_swallowed_by_rounding() -> None:
+    """A ResNet whose branches begin at zero: ones of float32 that are to move by 1e-7."""
+    moved = {"0.weight": 0.1, "0.bias": 0.05, "0.branch": 2e-6}
+    norms = {"0.weight": 1.0, "0.bias": 0.5, "0.branch": 4e-4}
+
+    def reasons(
+        near_zero: tuple[str, ...], effect: Effect, branch: float, steps: int, **others: float
+    ) -> tuple[str, ...]:
+        """`steps`: so many steps have the updates `branch` and `others`, the rest `moved`."""
+        fields: dict[str, Any] = {"gradient_norms": norms, "updates_near_zero": near_zero}
+        plain = trial(**audits(**fields, update_norms=moved))
+        now = {**moved, **others, "0.branch": branch}
+        other = tuple(
+            audit(step, **fields, update_norms=now if step <= steps else moved)
+            for step in range(1, 9)
+        )
+        return judged([plain, plain], [trial(audits=other)], effect).reasons
+
+    near = ("0.branch",)
+    assert reasons(near, Effect.NUMERICS, 0.0, steps=1) == ()
+    assert "left parameter 0.branch" in reasons((), Effect.NUMERICS, 0.0, steps=1)[0]
+    assert "left parameter 0.branch" in reasons(near, Effect.PIPELINE, 0.0, steps=1)[0]
+    assert "left parameter 0.branch" in reasons(near, Effect.NUMERICS, 0.0, steps=8)[0]
+    nothing = {"0.weight": 0.0, "0.bias": 0.0}
+    frozen = reasons(tuple(moved), Effect.NUMERICS, 0.0, steps=1, **nothing)
+    assert "step 1 changed no parameter" in frozen[0]
+
+
+def weights(
+    turned: float, seed: int = 0, dropout: str = "", other_masks: bool = False
+) -> LaunchAudit:
+    """Two weights' first gradients: a large one, and a small one turned by so many degrees.
+
+    `other_masks`: dropout drew other masks, which turns the large one, too (cosine 0.9).
+    """
+    draw = random.Random(seed)
+    large = [10 * draw.gauss(0, 1) for _ in range(64)]
+    if other_masks:
+        large = [x + 0.48 * 10 * draw.gauss(0, 1) for x in large]
+    angle = math.radians(turned)
+    small = [x for _ in range(32) for x in (math.cos(angle), math.sin(angle))]
+    fields: dict[str, Any] = {
+        "gradient_norms": {"0.head": 80.0, "0.query": 5.7},
+        "update_norms": {}, "gradient_values": (*large, *small), "gradient_counts": (64, 64),
+    }  # fmt: skip
+    if dropout:
+        fields |= {"draws": True, "modules": {"0.drop": dropout}}
+    return trial(**audits(**fields))
+
+
+def test_a_weight_whose_gradient_turns_is_told_beside_a_larger_one() -> None:
+    def accepted(turned: float, dropout: str = "", other_masks: bool = False) -> bool:
+        plain, other = weights(0, 0, dropout), weights(turned, 0, dropout, other_masks)
+        return judged([plain, plain], [other], Effect.NUMERICS).accepted
+
+    assert accepted(15)
+    assert not accepted(45)
+    drops = "Dropout(p=0.1, inplace=False), training"
+    assert not accepted(45, drops), "masks were the same"
+    # a head behind a dropout of 0.2 was turned by 65 degrees by other masks alone
+    assert accepted(65, drops, other_masks=True)
+
+
+def test_copies_of_the_model_are_told_apart_by_how_far_they_move() -> None:
+    """An averaged copy from the start, and one that waits: another process finds them swapped."""
+    plain = trial(**audits(side_update_norms={"Net 0": 0.01, "Net 1": 0.0}))
+    swapped = trial(**audits(side_update_norms={"Net 0": 0.0, "Net 1": 0.01}))
+    assert judged([plain, swapped], [swapped], Effect.PIPELINE).accepted
+    assert judged([plain, plain], [swapped], Effect.PIPELINE).accepted
+    frozen = trial(**audits(side_update_norms={"Net 0": 0.0, "Net 1": 0.0}))
+    (reason,) = judged([plain, swapped], [frozen], Effect.PIPELINE).reasons
+    assert "Net 0 no longer follows" in reason
+
+
+def test_a_weight_whose_gradient_rounding_turns_may_be_turned() -> None:
+    plain, other = weights(0), weights(30)
+    assert missing([plain, plain], [other], Effect.NUMERICS) == {ROUNDING}
+    rounded = replace(weights(20), rounded=True)
+    assert judged([plain, plain, rounded], [other], Effect.NUMERICS).accepted
+    steady = replace(weights(5), rounded=True)
+    assert not judged([plain, plain, steady], [other], Effect.NUMERICS).accepted
