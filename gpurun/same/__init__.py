@@ -1,1 +1,0 @@
-"""Do two launches train, or infer, the same? Audits -> named distances -> one verdict."""
