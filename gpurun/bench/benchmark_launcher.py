@@ -152,7 +152,7 @@ class Launcher:
             None if outcome is None else launch_of(start, outcome, self.benchmark.args)
             for start, outcome in zip(starts, (both.first, both.second), strict=True)
         )
-        return PairOutcome(first, second, both.ratio, both.failure, both.seconds)
+        return PairOutcome(first, second, both.ratio, both.failure)
 
     def engine(
         self,

@@ -57,14 +57,13 @@ class PairOutcome(Generic[Started]):
     """Both sides of a live pair, and the ratio of their step times, second over first.
 
     `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
-    launched. `seconds`: what the pair took.
+    launched.
     """
 
     first: Started | None
     second: Started | None
     ratio: TurnRatio | None
     failure: Failure | None
-    seconds: float = 0.0
 
 
 class ToldOnce:

@@ -110,7 +110,7 @@ class LiveLaunches:
             end = run_live_pair(sides, started, ready, draws, deadline, first.hurry_at)
         except GpurunError as error:
             failed = Failure(FailureKind.NOT_STARTED, error.what)
-            return PairOutcome(None, None, None, failed, time.monotonic() - began)
+            return PairOutcome(None, None, None, failed)
         finally:
             launcher.prestarted.go_on()
         outcomes = [
@@ -120,7 +120,7 @@ class LiveLaunches:
             )
         ]
         failure = _pair_failure(end, outcomes)
-        return PairOutcome(outcomes[0], outcomes[1], end.ratio, failure, end.seconds)
+        return PairOutcome(outcomes[0], outcomes[1], end.ratio, failure)
 
     def _side(self, request: LaunchRequest) -> PairSide:
         return PairSide(

@@ -57,8 +57,9 @@ def replayed_timeline(
 
     Arguments as of `checked_replay`. Gains by changes count only if the figures have no `mismatch`.
     """
-    figures, plain = checked_replay(timeline, times, others, workers=workers)
-    return figures, None if plain is None else Replay(plain, steady(timeline))
+    timeline = steady(timeline)
+    figures, plain = _checked(timeline, times, others, workers=workers)
+    return figures, None if plain is None else Replay(plain, timeline)
 
 
 def checked_replay(
@@ -73,7 +74,12 @@ def checked_replay(
     `times`: where steps that were not profiled are known. `others`: the timelines of other ranks.
     `workers`: batches come from worker processes. None where the steps have no graph.
     """
-    timeline = steady(timeline)
+    return _checked(steady(timeline), times, others, workers=workers)
+
+
+def _checked(
+    timeline: Timeline, times: StepTimes | None, others: Sequence[Timeline], *, workers: bool
+) -> tuple[ReplayFigures, StepGraph | None]:
     plain_ms = None if times is None else times.plain_ms
     try:
         graph = with_other_ranks(step_graph(timeline), others)

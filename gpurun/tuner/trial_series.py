@@ -106,7 +106,7 @@ class TrialSeries:
             )
         ]
         one, other = trials
-        return PairOutcome(one, other, pair.ratio, pair.failure, pair.seconds)
+        return PairOutcome(one, other, pair.ratio, pair.failure)
 
     def start_reference(self, request: TrialRequest, samples_a_step: float) -> str:
         """Launch what trials can take turns with; why that cannot be, "" once it waits.

@@ -46,7 +46,7 @@ from gpurun.tuner.trial_length import PROBE, needed_steps, patience, with_read_a
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
-from gpurun.tuner.tuning_trial import Trial, TrialRequest, disturbed, seconds_of
+from gpurun.tuner.tuning_trial import Trial, TrialRequest, disturbed
 from gpurun.tuner.tuning_view import TuningView
 from gpurun.tuner.unusable_baseline import too_few, unusable
 
@@ -257,7 +257,8 @@ class TuningRun:
         for line in plan.settle(trial.result):
             self._decide(line)
         self._rule = plan.rule
-        self._time.baseline(trial if plan.longer else min(trial, probe, key=seconds_of))
+        shorter = min(trial, probe, key=lambda one: one.record.seconds)
+        self._time.baseline(trial if plan.longer else shorter)
         shown = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return SearchState(
             settings=dict(base),

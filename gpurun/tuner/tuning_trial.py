@@ -152,8 +152,3 @@ class TrialRequest:
     """True if it takes turns with the reference, if there is one."""
     following: Sequence[Mapping[str, Any]] = ()
     """The settings of the launches after it, as far as one can know; none: the same."""
-
-
-def seconds_of(trial: Trial) -> float:
-    """What a launch took."""
-    return trial.record.seconds

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
+
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, gain_without_wait, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.functions_during import functions_during
 from gpurun.diagnoses.loader_cause import bare_name, innermost
 from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
-from gpurun.timeline.model import MODEL_PHASES
+from gpurun.timeline.model import MODEL_PHASES, Timeline
+from gpurun.timeline.time_intervals import Intervals
 
 ADVICE = (
     "do it once in many steps, or in a thread or process of its own",
@@ -158,7 +161,7 @@ def _at_work(evidence: Evidence) -> Sequence[FunctionSamples]:
     """
     timeline, replay = evidence.timeline, evidence.replay
     if timeline is not None and replay is not None:
-        found = functions_during(timeline, replay.python_pauses())
+        found = _functions_during(timeline, replay.python_pauses())
         if found is not None:
             return found
     waits = _waiting_lines(evidence)
@@ -237,3 +240,34 @@ def _hottest(functions: Sequence[FunctionSamples], seconds: float) -> list[Evide
         figure("function", f"{f.function} {percent(f.self_seconds / seconds)}", Source.HOST)
         for f in ranked
     ]
+
+
+def _functions_during(timeline: Timeline, times: Intervals) -> Sequence[FunctionSamples] | None:
+    """The functions with the time and the busiest line that they have in these times.
+
+    None where a recording does not tell when they were seen, or none of them was seen then.
+    """
+    moments, functions = timeline.host_moments, timeline.host_functions
+    if not moments or not functions or not timeline.host_sampled_seconds:
+        return None
+    at = np.fromiter((moment for moment, _ in moments), np.int64, len(moments))
+    inside = np.flatnonzero(times.covered(at, at + 1))
+    seconds = timeline.host_sampled_seconds / len(moments)
+    own: Counter[int] = Counter()
+    lines: dict[int, Counter[int]] = defaultdict(Counter)
+    for number in inside.tolist():
+        frames = moments[number][1]
+        own.update(place for place, _ in frames[:1])
+        for place, line in frames:
+            lines[place][line] += 1
+    found = [
+        replace(
+            functions[place],
+            line=seen.most_common(1)[0][0],
+            self_seconds=own[place] * seconds,
+            total_seconds=seen.total() * seconds,
+            blocked_seconds=None,
+        )
+        for place, seen in lines.items()
+    ]
+    return found or None
