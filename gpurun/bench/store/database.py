@@ -6,7 +6,6 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +25,8 @@ PATIENCE_SECONDS = 15.0
 `?connect_timeout=`): longer than any writer of ours needs."""
 APPLICATION_ID = 0x67707275
 """The number ("gpru") in an SQLite file's head by which it is known as gpurun's."""
+MAGIC, HEAD_BYTES, APPLICATION_ID_AT = b"SQLite format 3\0", 100, slice(68, 72)
+"""The beginning of an SQLite file, and the place of its number in its head."""
 FORMS = (
     "write postgresql://user@host:5432/database (an @ in a password as %40) or sqlite:///file.db"
 )
@@ -104,7 +105,7 @@ def _postgres(url: sa.URL, home: Path) -> Database:
 
 def _sqlite(path: Path) -> Database:
     """The index in this file, with SQLite's usual journal: nothing stays beside the file."""
-    place = _uri(path, "rw")
+    place = f"file:{quote(os.fsencode(path))}?mode=rw"
 
     def connect() -> sqlite3.Connection:
         _make_or_check(path)
@@ -118,7 +119,8 @@ def _sqlite(path: Path) -> Database:
 def _make_or_check(path: Path) -> None:
     """Make an empty file for its owner alone; `GpurunError` if there is one that is not ours.
 
-    SQLite may change a file that it opens, unless it takes it for `immutable`. A log beside it
+    SQLite alone may change a file that it opens, so the head is read before: what SQLite reads as
+    `immutable` while another process writes may be no database. A log beside it
     (`-wal`) is another database's: SQLite would write it into the file, or remove it.
     """
     flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -128,23 +130,12 @@ def _make_or_check(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         opened = os.open(path, flags, 0o600)
-        status = os.fstat(opened)
-        os.close(opened)
+        with open(opened, "rb") as file:
+            is_plain = stat.S_ISREG(os.fstat(opened).st_mode)
+            head = file.read(HEAD_BYTES) if is_plain else MAGIC
     except OSError as error:
         raise GpurunError(f"{path} cannot be opened: {error.strerror}", MOVE_AWAY) from None
-    if not stat.S_ISREG(status.st_mode) or (status.st_size and not _is_ours(path)):
+    number = int.from_bytes(head[APPLICATION_ID_AT], "big")
+    if head and not (head.startswith(MAGIC) and number == APPLICATION_ID):
         fault = "is no index of benchmarks that gpurun made; it stays as it is"
         raise GpurunError(f"{path} {fault}", MOVE_AWAY)
-
-
-def _is_ours(path: Path) -> bool:
-    with closing(sqlite3.connect(_uri(path, "ro&immutable=1"), uri=True)) as database:
-        try:
-            (number,) = database.execute("PRAGMA application_id").fetchone()
-        except sqlite3.DatabaseError:
-            return False
-    return bool(number == APPLICATION_ID)
-
-
-def _uri(path: Path, mode: str) -> str:
-    return f"file:{quote(os.fsencode(path))}?mode={mode}"
