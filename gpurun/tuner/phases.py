@@ -15,6 +15,8 @@ SEARCH_SHARE = 0.5
 """SPEC: the search may take this part of what the script as it is has left of the budget."""
 COMPILED_TIMES = 2
 """SPEC: a first set that is compiled is launched if so many plain launches would fit."""
+LAUNCHES_TO_PROVE = 3
+"""A set, and one pair of it with the script as it is."""
 
 
 class Phases:
@@ -78,14 +80,20 @@ class Phases:
         return self.left_of_phase >= self.longest
 
     def room(self, *, compiled: bool) -> bool:
-        """True if a launch fits into the phase; `compiled`: with `compile` in it."""
-        expected = self._compiled or COMPILED_TIMES * self.usual if compiled else self.usual
-        return self.left_of_phase >= expected
+        """True if a launch fits into the phase; `compiled`: with `compile` in it.
 
-    def limit(self, *, single: bool) -> float:
-        """Seconds that a launch may take; a set leaves room for a part of it."""
-        aside = 0.0 if single else COMPILED_TIMES * self.usual
-        return max(self.left_of_phase - aside, COMPILED_TIMES * self.usual)
+        As long as nothing was measured there is nothing to prove: a plain launch may then take what
+        the proof does not need for its first pair.
+        """
+        if compiled:
+            return self.left_of_phase >= (self._compiled or COMPILED_TIMES * self.usual)
+        return self.left_of_phase >= self.usual or (
+            not self.tried and self.left >= LAUNCHES_TO_PROVE * self.usual
+        )
+
+    def limit(self) -> float:
+        """Seconds that a launch of the search may take."""
+        return max(self.left_of_phase, COMPILED_TIMES * self.usual)
 
     def too_small(self) -> str:
         """A line that nothing could be tried to its end, with a budget that is large enough."""

@@ -48,9 +48,24 @@ def test_a_budget_that_is_spent_leaves_the_search_nothing() -> None:
 
 def test_a_plain_launch_is_begun_if_one_like_the_script_as_it_is_would_fit() -> None:
     times = phases(40.0, usual=15.0)
+    times.launched(trial(200.0, seconds=0.0), compiled=False)
     assert times.room(compiled=False)
     spent(times, 6.0)
     assert not times.room(compiled=False)
+
+
+def test_as_long_as_nothing_was_measured_a_plain_launch_may_take_the_proofs_time() -> None:
+    times = phases(80.0, usual=20.0)
+    spent(times, 40.0)
+    assert times.left_of_phase <= 0.0
+    assert not times.room(compiled=True)
+    assert not times.room(compiled=False), "a pair of two would not fit behind it"
+    times = phases(140.0, usual=20.0)
+    spent(times, 70.0)
+    times.launched(failed(70.0), compiled=True)
+    assert times.room(compiled=False)
+    times.launched(trial(200.0, seconds=20.0), compiled=False)
+    assert not times.room(compiled=False), "there is something to prove"
 
 
 def test_a_first_launch_that_may_compile_is_begun_if_two_plain_ones_would_fit() -> None:
@@ -73,12 +88,11 @@ def test_one_that_failed_says_nothing_of_how_long_others_take() -> None:
     assert (times.tried, times.in_vain, times.longest) == (0, 1, 15.0)
 
 
-def test_a_set_that_starts_too_slowly_leaves_room_for_a_part_of_it() -> None:
+def test_what_was_begun_may_take_the_rest_of_the_phase_or_what_two_plain_ones_do() -> None:
     times = phases(200.0, usual=20.0)
-    assert times.limit(single=True) == pytest.approx(100.0, abs=1.0)
-    assert times.limit(single=False) == pytest.approx(60.0, abs=1.0)
+    assert times.limit() == pytest.approx(100.0, abs=1.0)
     spent(times, 90.0)
-    assert times.limit(single=False) == 40.0, "what was begun gets twice what a plain one takes"
+    assert times.limit() == 40.0
 
 
 def test_a_budget_too_small_is_quoted_as_the_user_gave_it_with_one_that_is_not() -> None:

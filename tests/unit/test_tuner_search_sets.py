@@ -196,6 +196,20 @@ def test_a_change_that_raises_is_named_and_the_rest_is_tried_without_it() -> Non
     assert found.reasons == {"transfer True": "transfer: no such library"}
 
 
+def test_a_set_that_compiles_for_too_long_is_tried_without_what_is_compiled() -> None:
+    def of(request: TrialRequest) -> Trial:
+        if "compiled" not in request.settings:
+            return trial(product(data=2.0, precision=2.0)(dict(request.settings)), request.settings)
+        why = "not done after 47 s: 41 s of it went into 2 compilations"
+        failed = trial(None, request.settings, status="timeout", reason=why)
+        return replace(failed, failure=Failure(FailureKind.COMPILING, why))
+
+    found = searched([data(), precision(), compiled()], of=of)
+    assert found.names == [{"data", "precision", "compiled"}, {"data", "precision"}]
+    assert set(found.settings) == {"data", "precision"}
+    assert "41 s of it went into" in found.reasons["compiled True"]
+
+
 def skipping(name: str, rate: Rate) -> Launch:
     """Trials in which a change says that it could do nothing."""
 

@@ -53,8 +53,10 @@ class Compile(Knob):
     choices: ClassVar[tuple[str, ...]] = MODES
     order: ClassVar[int] = 22
     acts_on: ClassVar[str] = "model"
-    early_imports: ClassVar[tuple[str, ...]] = ("torch._functorch.aot_autograd",)
-    """Not the inductor: its import starts a process for each core."""
+    early_imports: ClassVar[tuple[str, ...]] = (
+        "torch._functorch.aot_autograd",
+        "torch._inductor.compile_fx",
+    )
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """CUDA graphs first, where device and script can take them: they lose the least. Repeated

@@ -89,7 +89,7 @@ class SearchTrials:
         self.untried = [name for name in self.untried if name not in settings]
         self.left -= 1
         numerics = self._effect(settings) is not Effect.PIPELINE
-        limit = self._phases.limit(single=len(changes) == 1)
+        limit = self._phases.limit()
         silent = patience(self._phases.budget, state.best.record.seconds)
         trial = self._launch(
             TrialRequest(
@@ -108,7 +108,7 @@ class SearchTrials:
     def measure(self, request: TrialRequest) -> Trial:
         """A trial that measures something else than a gain, no longer than the search lasts."""
         self.left -= 1
-        return self._launch(replace(request, limit_seconds=self._phases.limit(single=True)))
+        return self._launch(replace(request, limit_seconds=self._phases.limit()))
 
     @property
     def rule(self) -> StopRule:

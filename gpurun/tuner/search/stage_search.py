@@ -371,8 +371,12 @@ def _idle(change: Change, trial: Trial, state: SearchState) -> str | None:
 
 
 def _culprit(group: Sequence[Change], trial: Trial) -> Change | None:
-    """The change that made the trial fail."""
+    """The change that made the trial fail: what was compiled, where compiling took its time."""
     failure = trial.failure
-    if failure is None or failure.kind is not FailureKind.KNOB_FAILED:
+    if failure is None:
+        return None
+    if failure.kind is FailureKind.COMPILING:
+        return next((change for change in group if change.stage == COMPILE), None)
+    if failure.kind is not FailureKind.KNOB_FAILED:
         return None
     return next((change for change in group if change.knob.name == failure.knob), None)

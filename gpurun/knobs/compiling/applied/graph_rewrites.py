@@ -6,6 +6,7 @@ graph; it returns the callable. So a knob that compiles need not know which othe
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FunctionType
@@ -52,6 +53,7 @@ def compiled_call(module: Module, mode: str, root: Module) -> Callable[..., Any]
     """
     from torch._inductor import config
 
+    _start_processes()
     if hasattr(torch._functorch.config, "donated_buffer"):
         torch._functorch.config.donated_buffer = False
     if not any(_drops(part) for part in root.modules()):
@@ -67,6 +69,13 @@ def compiled_call(module: Module, mode: str, root: Module) -> Callable[..., Any]
 def _call(self: Module, *args: Any, **kwargs: Any) -> Any:
     """Its first argument has the name that guards show: that of the user's own code."""
     return self._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def _start_processes() -> None:
+    """Start those of the inductor if it was imported without them, in a process that waited."""
+    early = sys.modules.get("torch._inductor.async_compile")
+    if early is not None and hasattr(early, "maybe_warm_pool"):
+        early.maybe_warm_pool()
 
 
 def _drops(module: Module) -> bool:
