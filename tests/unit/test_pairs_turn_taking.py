@@ -86,6 +86,18 @@ def test_turns_that_disagree_much_go_on(
     assert seconds_taken(found) == seconds
 
 
+@pytest.mark.parametrize(("factor", "spread", "seconds"), [(20, 0.8, 8.5), (5, 0.1, 0.0)])
+def test_of_a_large_ratio_nobody_asks_for_the_percent(
+    factor: float, spread: float, seconds: float, seconds_taken: Taken
+) -> None:
+    steady = Turn(5, 1000 * MILLISECOND)
+    found = [
+        Round(steady, Turn(5, int(1000 / factor * (1 + spread * (0.618 * n % 1)) * MILLISECOND)))
+        for n in range(12)
+    ]
+    assert seconds_taken(found) == seconds
+
+
 def test_turns_go_on_for_epochs_that_begin_soon(seconds_taken: Taken) -> None:
     """An epoch of 2 s: 8 s for two of each side."""
     assert seconds_taken(rounds(40, 10.0, epoch_steps=200)) == 16.5
