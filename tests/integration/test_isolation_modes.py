@@ -165,8 +165,10 @@ def under_landlock(
     log.touch()
     ask = {"argv": [sys.executable, "-c", code], "cwd": str(folder), "mode": "landlock"}
     words = (LAUNCHER, json.dumps({**ask, "log": str(log)}))
+    # coverage could not write there, and would say so in the script's output
+    unmeasured = {k: v for k, v in environment.items() if not k.startswith("COVERAGE_")}
     done = subprocess.run(
-        [sys.executable, *prefix, *words], env=environment, capture_output=True, check=False
+        [sys.executable, *prefix, *words], env=unmeasured, capture_output=True, check=False
     )
     if done.returncode == syscalls_refused.CANNOT:
         pytest.skip("the kernel cannot be told to refuse this here")
