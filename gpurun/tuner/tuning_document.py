@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpurun.arguments.options import Objective, Options
-from gpurun.knobs import find
+from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob
 from gpurun.knobs.batching.batch_size import side_effects
 from gpurun.knobs.stages import stage_of
@@ -135,9 +135,11 @@ def _ladder(
         below = finalist if findings.verdict == "faster" else None
         rows += batch_row(findings.larger, below, chosen, rate, why)
     rows += findings.dropped
+    knobs = all_knobs(options.knob_paths, options.tuned_arguments)
     told = []
-    for row in rows:
-        seen = [answered_by(knob_of(name), findings.seen) for name in row.changes]
+    for row in rows:  # one that failed may name a companion that there is not
+        changed = [knob for knob in knobs if knob.name in row.changes]
+        seen = [answered_by(knob, findings.seen) for knob in changed]
         answers = next((finding.type for finding in seen if finding is not None), None)
         told.append(replace(row, answers=answers))
     return tuple(told)

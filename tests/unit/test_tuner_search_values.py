@@ -238,6 +238,7 @@ def test_a_launch_that_comes_to_the_end_of_the_search_is_named_with_a_budget_tha
 
     def of(request: TrialRequest) -> Trial:
         phases._end -= 100.0
+        phases.deadline -= 180.0
         return given_up(request)
 
     found = searched([data(), compiled()], of=of, phases=phases)
