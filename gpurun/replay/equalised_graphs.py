@@ -2,250 +2,215 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpurun.records.diagnosis import ThingKind
-from gpurun.replay.call_roles import Role
-from gpurun.replay.compared_names import Thing
-from gpurun.replay.graph_changes import at_places, pauses_in, without_pauses
-from gpurun.replay.replayed_side import (
-    Amount,
-    ReplayedSide,
-    dropped,
-    ratio,
-    with_less_work,
-)
-from gpurun.replay.step_graph import Edge
+from gpurun.replay.call_roles import Role, role_of
+from gpurun.replay.compared_names import Thing, thing_of
+from gpurun.replay.graph_changes import at_places, pauses_in, waiting, without_pauses, without_work
+from gpurun.replay.step_graph import Edge, StepGraph
+from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from gpurun.replay.step_events import Indices
+    from gpurun.timeline.time_intervals import Times
 
     Chosen = NDArray[np.bool_]
 
 STARTING = (Role.LAUNCH, Role.GRAPH, Role.COPY)
 """Roles of calls that start work: the work's own entry says how many there are."""
+OWN_WAIT = ", waiting for its own work"
+"""Ends the name of the waits of calls that start work, as launches wait if they are made to."""
 BATCHES = "batches of the loader's workers"
+"""The time from one batch to the next, where the script waits for it."""
 
 
-class GraphThing(Protocol):
-    """Something that both graphs may have more or less of."""
+@dataclass(frozen=True)
+class Amount:
+    """Of a step: milliseconds, and how often."""
+
+    ms: float
+    calls: float
+
+
+@dataclass(frozen=True)
+class ReplayedSide:
+    """One profile's graph. `parts`: when the host is in each part of the step, by name.
+
+    `things` of calls and of work, each with its number; `numbers`: that of each call, then of each
+    work.
+    """
+
+    graph: StepGraph
+    parts: Mapping[str, Intervals]
+    things: Mapping[Thing, int]
+    numbers: Indices
 
     @property
-    def thing(self) -> Thing:
-        """Kind and name."""
-
-    def amount(self, side: ReplayedSide) -> Amount | None:
-        """What a side has of it now; None: nothing at all."""
-
-    def shown(self, side: ReplayedSide) -> Amount | None:
-        """The same as recorded."""
-
-    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
-        """The side with the lesser amount."""
-
-
-@dataclass(frozen=True)
-class DeviceWorkThing:
-    """All launches of a kernel, or all copies of a kind."""
-
-    thing: Thing
-
-    def amount(self, side: ReplayedSide) -> Amount | None:
-        """As recorded: nothing else changes it."""
-        chosen, work = side.work.of(self.thing), side.graph.events.work
-        if chosen is None:
-            return None
-        ran = float((work.end - work.begin)[chosen].sum())
-        return Amount(ran / side.steps / 1e6, float(chosen.sum()) / side.steps)
-
-    shown = amount
-
-    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
-        """Fewer launches, with what the host does for each, and shorter runs of those left."""
-        return with_less_work(side, [(self.thing, own, least)])
-
-
-@dataclass(frozen=True)
-class CallThing:
-    """All calls of one name: their own time, and the waits of those that only one side makes."""
-
-    thing: Thing
-
-    def amount(self, side: ReplayedSide) -> Amount | None:
-        """Their own time as the graph has it now, without waits."""
-        chosen = side.calls.of(self.thing)
-        if chosen is None:
-            return None
-        costs = side.graph.edges.lag_ns[self._costs(side, chosen)]
-        return Amount(float(costs.sum()) / side.steps / 1e6, float(chosen.sum()) / side.steps)
-
-    def shown(self, side: ReplayedSide) -> Amount | None:
-        """Their time with their waits."""
-        chosen, calls = side.calls.of(self.thing), side.graph.events.calls
-        if chosen is None:
-            return None
-        took = float((calls.end - calls.begin)[chosen].sum())
-        return Amount(took / side.steps / 1e6, float(chosen.sum()) / side.steps)
-
-    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
-        """Fewer calls and their waits; of calls that start work, only less of their own time."""
-        chosen, graph = side.calls.of(self.thing), side.graph
-        assert chosen is not None
-        starts = np.isin(graph.events.calls.role, STARTING)
-        gone = dropped(chosen & ~starts, least.calls / own.calls)
-        lags = graph.edges.lag_ns.astype(float)
-        lags[self._costs(side, gone)] = 0
-        left_ms = float(lags[self._costs(side, chosen)].sum()) / side.steps / 1e6
-        if left_ms > least.ms:
-            lags[self._costs(side, chosen)] *= least.ms / left_ms
-        changed = graph.with_lags(np.rint(lags))
-        of_gone = at_places(gone, graph.call_of(graph.edges.target))
-        return side.with_graph(changed.without(graph.of_kind(Edge.WAIT) & of_gone))
-
-    def _costs(self, side: ReplayedSide, chosen: Chosen) -> Chosen:
-        graph = side.graph
-        return graph.of_kind(Edge.CALL) & at_places(chosen, graph.call_of(graph.edges.target))
-
-
-@dataclass(frozen=True)
-class OwnWaitThing:
-    """Calls of one name that start work and wait for it, as launches do if they are made to."""
-
-    call: Thing
+    def steps(self) -> int:
+        """Steps whose events the graph holds."""
+        return len(self.graph.events.step_ends)
 
     @property
-    def thing(self) -> Thing:
-        """Kind and name."""
-        return ThingKind.CALL, f"{self.call[1]}, waiting for its own work"
+    def calls(self) -> int:
+        """Calls of the graph."""
+        return len(self.graph.events.calls)
 
-    def amount(self, side: ReplayedSide) -> Amount | None:
-        """How long, and how many of them wait."""
-        waiting = self._waiting(side)
-        if not waiting.any():
-            return None
-        waited = float(side.graph.waits.waited_ns[waiting].sum())
-        return Amount(waited / side.steps / 1e6, float(waiting.sum()) / side.steps)
+    def amount(self, thing: Thing) -> Amount | None:
+        """What it has of this thing now; None: nothing at all."""
+        if thing[0] is ThingKind.HOST:
+            host_ns = self.host_ns(thing[1]).sum()
+            return self._a_step(host_ns, self.steps * bool(host_ns))
+        chosen = self.of(thing)
+        waits = thing[1].endswith(OWN_WAIT)
+        ns = self.graph.waits.waited_ns if waits else self.cost_ns()
+        return self._a_step(ns[chosen[: len(ns)]].sum(), chosen.sum())
 
-    shown = amount
+    def shown(self, thing: Thing) -> Amount | None:
+        """The same of a side as it was recorded; calls with their waits."""
+        if thing[0] is not ThingKind.CALL or thing[1].endswith(OWN_WAIT):
+            return self.amount(thing)
+        chosen, calls = self.of(thing), self.graph.events.calls
+        return self._a_step((calls.end - calls.begin)[chosen[: self.calls]].sum(), chosen.sum())
 
-    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
-        """Fewer of them wait."""
-        graph = side.graph
-        gone = dropped(self._waiting(side), least.calls / own.calls)
-        of_gone = at_places(gone, graph.call_of(graph.edges.target))
-        return side.with_graph(graph.without(graph.of_kind(Edge.WAIT) & of_gone))
+    def _a_step(self, ns: float, calls: int) -> Amount | None:
+        return Amount(float(ns) / self.steps / 1e6, calls / self.steps) if calls else None
 
-    def _waiting(self, side: ReplayedSide) -> Chosen:
-        graph = side.graph
-        waiting = np.zeros(len(graph.events.calls), dtype=bool)
-        waiting[graph.call_of(graph.edges.target[graph.of_kind(Edge.WAIT)])] = True
-        chosen = side.calls.of(self.call)
-        return waiting & chosen if chosen is not None else np.zeros_like(waiting)
+    def of(self, thing: Thing) -> Chosen:
+        """For each call, then for each work, whether it is of this thing."""
+        name = thing[1].removesuffix(OWN_WAIT)
+        chosen: Chosen = self.numbers == self.things.get((thing[0], name), -1)
+        if name != thing[1]:
+            chosen[: self.calls] &= waiting(self.graph)
+        return chosen
 
+    def cost_ns(self) -> Times:
+        """What each call, then each work, takes by itself."""
+        graph, costs = self.graph, np.zeros(len(self.numbers), dtype=np.int64)
+        own = graph.of_kind(Edge.CALL, Edge.RUN)
+        costs[graph.call_of(graph.edges.target[own])] = graph.edges.lag_ns[own]
+        return costs
 
-@dataclass(frozen=True)
-class HostWorkThing:
-    """The host's own work between its calls, in one part of the step."""
-
-    thing: Thing
-
-    def amount(self, side: ReplayedSide) -> Amount | None:
-        """As the graph has it now."""
-        part = side.parts.get(self.thing[1])
-        if part is None:
-            return None
-        return Amount(float(pauses_in(side.graph, part).sum()) / side.steps / 1e6, 1.0)
-
-    shown = amount
-
-    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
-        """All of its pauses shorter."""
-        pauses = pauses_in(side.graph, side.parts[self.thing[1]])
-        shorter = np.rint((1 - ratio(least.ms, own.ms)) * pauses)
-        return side.with_graph(without_pauses(side.graph, shorter))
+    def host_ns(self, name: str) -> Times:
+        """For each edge how much of it is the host's work in this part, or for `BATCHES`."""
+        if name in self.parts:
+            return pauses_in(self.graph, self.parts[name])
+        batches = self.graph.of_kind(Edge.BATCH) & (name == BATCHES)
+        return np.where(batches, self.graph.edges.lag_ns, 0)
 
 
-@dataclass(frozen=True)
-class BatchThing:
-    """The time from one batch of a loader's workers to the next, where the script waits for it."""
-
-    thing: Thing = (ThingKind.HOST, BATCHES)
-
-    def amount(self, side: ReplayedSide) -> Amount | None:
-        """A step; None where the script never waits for its workers."""
-        lags = side.graph.edges.lag_ns[side.graph.of_kind(Edge.BATCH)]
-        if not len(lags):
-            return None
-        return Amount(float(lags.sum()) / side.steps / 1e6, len(lags) / side.steps)
-
-    shown = amount
-
-    def reduced(self, side: ReplayedSide, own: Amount, least: Amount) -> ReplayedSide:
-        """Batches come faster."""
-        graph, lags = side.graph, side.graph.edges.lag_ns
-        batches = graph.of_kind(Edge.BATCH)
-        faster = np.where(batches, np.rint(lags * ratio(least.ms, own.ms)), lags)
-        return side.with_graph(graph.with_lags(faster))
+def replayed_side(graph: StepGraph, parts: Mapping[str, Intervals]) -> ReplayedSide:
+    """A side as it was recorded."""
+    names: dict[str, str] = {}
+    found: list[Thing] = [(ThingKind.CALL, name) for name in graph.events.calls.name]
+    found += [thing_of(each, names) for each in graph.events.work.records]
+    things = {thing: number for number, thing in enumerate(dict.fromkeys(found))}
+    numbers = np.fromiter((things[thing] for thing in found), np.intp, len(found))
+    return ReplayedSide(graph, parts, things, numbers)
 
 
 Pair = tuple[ReplayedSide, ReplayedSide]
 
 
-def equalised(pair: Pair, things: Sequence[GraphThing]) -> Pair:
+def all_things(pair: Pair) -> tuple[list[Thing], list[Thing]]:
+    """What either side has: work and waits, then the host's own time, which these leave."""
+    things = dict.fromkeys(thing for side in pair for thing in side.things)
+    starting = [(kind, name) for kind, name in things if _starts(kind, name)]
+    first = [thing for thing in things if not _starts(*thing)]
+    first += [(kind, f"{name}{OWN_WAIT}") for kind, name in starting]
+    parts = dict.fromkeys([*(name for side in pair for name in side.parts), BATCHES])
+    return first, [*starting, *((ThingKind.HOST, name) for name in parts)]
+
+
+def _starts(kind: ThingKind, name: str) -> bool:
+    return kind is ThingKind.CALL and role_of(name) in STARTING
+
+
+def equalised(pair: Pair, things: Sequence[Thing]) -> Pair:
     """Both sides with no more of each thing than the side that has less of it.
 
-    All work is changed at once: there may be hundreds of kernels.
+    All work is changed at once: there may be hundreds of kernels. It goes first, as what is left of
+    its calls counts.
     """
-    work = [(each, *_amounts(pair, each)) for each in things if isinstance(each, DeviceWorkThing)]
-    before, after = (
-        with_less_work(
-            side,
-            [
-                (each.thing, amounts[place], least)
-                for each, *amounts, least in work
-                if _has_more(amounts[place], least)
-            ],
+    work = [thing for thing in things if thing[0] in (ThingKind.KERNEL, ThingKind.COPY)]
+    for together in (work, *([thing] for thing in things if thing not in set(work))):
+        amounts = {thing: _amounts(pair, thing) for thing in together}
+        before, after = (
+            _with_less(
+                side,
+                {
+                    thing: (own[place], least)
+                    for thing, (*own, least) in amounts.items()
+                    if own[place] != least and (own[place].ms or own[place].calls > least.calls)
+                },
+            )
+            for place, side in enumerate(pair)
         )
-        for place, side in enumerate(pair)
-    )
-    for thing in things:
-        if not isinstance(thing, DeviceWorkThing):
-            own, others, least = _amounts((before, after), thing)
-            before = thing.reduced(before, own, least) if _has_more(own, least) else before
-            after = thing.reduced(after, others, least) if _has_more(others, least) else after
-    return before, after
+        pair = before, after
+    return pair
 
 
-def _amounts(pair: Pair, thing: GraphThing) -> tuple[Amount, Amount, Amount]:
+def _amounts(pair: Pair, thing: Thing) -> tuple[Amount, Amount, Amount]:
     """Of both sides, and the least of both."""
-    before, after = (thing.amount(side) or Amount(0.0, 0.0) for side in pair)
+    before, after = (side.amount(thing) or Amount(0.0, 0.0) for side in pair)
     return before, after, Amount(min(before.ms, after.ms), min(before.calls, after.calls))
 
 
-def _has_more(own: Amount, least: Amount) -> bool:
-    return own != least and (own.ms > 0 or own.calls > least.calls)
+def _with_less(side: ReplayedSide, lesser: Mapping[Thing, tuple[Amount, Amount]]) -> ReplayedSide:
+    """`lesser`: work, or one other thing, each with its own amount and the one that is left."""
+    thing = next(iter(lesser), None)
+    if thing is None:
+        return side
+    own, least = lesser[thing]
+    if thing[0] is ThingKind.HOST:
+        shorter = np.rint((1 - _ratio(least.ms, own.ms)) * side.host_ns(thing[1]))
+        return replace(side, graph=without_pauses(side.graph, shorter))
+    if thing[1].endswith(OWN_WAIT):
+        gone = _dropped(side.of(thing), least.calls / own.calls)
+        return replace(side, graph=_without_waits_of(side.graph, gone))
+    return replace(side, graph=_with_fewer(side, lesser))
 
 
-def all_things(pair: Pair) -> tuple[list[GraphThing], list[GraphThing]]:
-    """What either side has: work and waits, then the host's own time, which these leave."""
-    works = dict.fromkeys(thing for side in pair for thing in side.work.things)
-    calls = dict.fromkeys(thing for side in pair for thing in side.calls.things)
-    parts = dict.fromkeys(name for side in pair for name in side.parts)
-    starts = {
-        (ThingKind.CALL, name)
-        for side in pair
-        for name, role in zip(
-            side.graph.events.calls.name, side.graph.events.calls.role, strict=True
-        )
-        if role in STARTING
-    }
-    first: list[GraphThing] = [DeviceWorkThing(thing) for thing in works]
-    first += [CallThing(thing) for thing in calls if thing not in starts]
-    first += [OwnWaitThing(thing) for thing in calls if thing in starts]
-    later: list[GraphThing] = [CallThing(thing) for thing in calls if thing in starts]
-    later += [HostWorkThing((ThingKind.HOST, name)) for name in parts]
-    return first, [*later, BatchThing()]
+def _with_fewer(side: ReplayedSide, lesser: Mapping[Thing, tuple[Amount, Amount]]) -> StepGraph:
+    """Fewer calls and work, with what the host does for each, and shorter ones of those left.
+
+    Of calls that start work none goes: only their own time gets less.
+    """
+    graph, costs = side.graph, side.cost_ns()
+    left, gone = np.ones(len(costs)), np.zeros(len(costs), dtype=bool)
+    for thing, (own, least) in lesser.items():
+        chosen = side.of(thing)
+        fewer = chosen & ~chosen if _starts(*thing) else _dropped(chosen, least.calls / own.calls)
+        kept_ms = float(costs[chosen & ~fewer].sum()) / side.steps / 1e6
+        left[chosen] = _ratio(least.ms, kept_ms)
+        gone |= fewer
+    left[gone] = 0
+    own_time = graph.of_kind(Edge.CALL, Edge.RUN)
+    factor = np.where(own_time, left[graph.call_of(graph.edges.target)], 1)
+    changed = graph.with_lags(np.rint(graph.edges.lag_ns * factor))
+    return without_work(_without_waits_of(changed, gone), gone[side.calls :])
+
+
+def _without_waits_of(graph: StepGraph, calls: Chosen) -> StepGraph:
+    of_calls = at_places(calls, graph.call_of(graph.edges.target))
+    return graph.without(graph.of_kind(Edge.WAIT) & of_calls)
+
+
+def _ratio(least: float, own: float) -> float:
+    """What is left of a thing; all of one that takes no time."""
+    return least / own if own > 0 else 1.0
+
+
+def _dropped(chosen: Chosen, kept: float) -> Chosen:
+    """Of those chosen, all but so large a share, evenly among them."""
+    places = np.flatnonzero(chosen)
+    count = np.arange(len(places) + 1) * min(kept, 1.0) + 1e-9
+    found = np.zeros(len(chosen), dtype=bool)
+    found[places[np.diff(np.floor(count)) == 0]] = True
+    return found

@@ -76,7 +76,7 @@ def without_reads(graph: StepGraph) -> StepGraph:
     calls, work, edges = graph.events.calls, graph.events.work, graph.edges
     syncs = np.isin(calls.role, SYNCS) & ~_batch_syncs(graph)
     to_host = work.where(lambda each: isinstance(each, Copy) and each.kind is CopyKind.D2H)
-    reads = _launching(graph, to_host) & (_followed_by(graph, syncs) | _waiting(graph))
+    reads = _launching(graph, to_host) & (_followed_by(graph, syncs) | waiting(graph))
     gone = syncs | reads
     target = graph.call_of(edges.target)
     between = graph.of_kind(*PAUSES) & at_places(syncs & _following(graph, reads), target)
@@ -156,15 +156,18 @@ def with_work_scaled(
 
 
 def without_work(graph: StepGraph, gone: NDArray[np.bool_]) -> StepGraph:
-    """This work is part of other work: neither launched nor run. Long pauses stay."""
-    short = graph.of_kind(*PAUSES) & (graph.edges.lag_ns <= LAUNCH_NS)
-    on_host = (graph.of_kind(Edge.CALL) | short) & at_places(
-        _launching(graph, gone), graph.call_of(graph.edges.target)
-    )
-    on_device = graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(
-        gone, graph.work_of(graph.edges.target)
-    )
-    return _scaled(graph, on_host | on_device, 0.0)
+    """This work is part of other work: neither launched nor run, nor awaited by its launch.
+
+    Long pauses stay, and launches of CUDA graphs, which hold other work too.
+    """
+    edges, launching = graph.edges, _launching(graph, gone)
+    launching &= graph.events.calls.role != Role.GRAPH
+    of_launch = at_places(launching, graph.call_of(edges.target))
+    short = graph.of_kind(*PAUSES) & (edges.lag_ns <= LAUNCH_NS)
+    run = graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(gone, graph.work_of(edges.target))
+    changed = _scaled(graph, ((graph.of_kind(Edge.CALL) | short) & of_launch) | run, 0.0)
+    awaited = of_launch & at_places(gone, graph.work_of(edges.source))
+    return changed.without(graph.of_kind(Edge.WAIT, Edge.STAGE) & awaited)
 
 
 def without_collectives(graph: StepGraph) -> StepGraph:
@@ -218,7 +221,7 @@ def _launching(graph: StepGraph, of: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return calls
 
 
-def _waiting(graph: StepGraph) -> NDArray[np.bool_]:
+def waiting(graph: StepGraph) -> NDArray[np.bool_]:
     """For each call whether it waits for the device."""
     calls = np.zeros(len(graph.events.calls), dtype=bool)
     calls[graph.call_of(graph.edges.target[graph.of_kind(Edge.WAIT)])] = True

@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpurun.records.diagnosis import ChangeKind, ProfileChange, ThingKind
-from gpurun.replay.compared_names import how_changed
+from gpurun.replay.compared_names import Spent, Thing, profile_change
 from gpurun.replay.equalised_graphs import (
-    GraphThing,
+    Amount,
     Pair,
+    ReplayedSide,
     all_things,
     equalised,
+    replayed_side,
 )
-from gpurun.replay.replayed_side import Amount, replayed_side
 from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.device_work import intervals
@@ -38,7 +39,7 @@ class _Replayed:
     pair: Pair
     steps_ms: tuple[float, float]
 
-    def without(self, things: Sequence[GraphThing]) -> _Replayed:
+    def without(self, things: Sequence[Thing]) -> _Replayed:
         """These taken out of both; a side that has no more of them is not replayed again."""
         pair = equalised(self.pair, things)
         one, other = (
@@ -78,7 +79,8 @@ def replayed_changes(
     found, rest = [], whole
     for thing in (*ordered, *(each for each in later if each in largest)):
         left = rest.without([thing])
-        found.append(_change(pair, thing, rest.explained_ms(left)))
+        spent = (_spent(side, thing) for side in pair)
+        found.append(profile_change(thing, *spent, rest.explained_ms(left)))
         rest = left
     if smaller:
         left = rest.without(smaller)
@@ -95,34 +97,20 @@ def replayed_changes(
     return tuple(found)
 
 
-def _waits(thing: GraphThing) -> bool:
+def _waits(thing: Thing) -> bool:
     """It waits for the device: even a short wait lets the device run out of work."""
-    return thing.thing[0] is ThingKind.CALL and is_sync(thing.thing[1])
+    return thing[0] is ThingKind.CALL and is_sync(thing[1])
 
 
-def _size(pair: Pair, thing: GraphThing) -> float:
+def _size(pair: Pair, thing: Thing) -> float:
     """Milliseconds a step by which the sides differ in it; 0: they do not."""
-    before, after = (thing.shown(side) or Amount(0.0, 0.0) for side in pair)
+    before, after = (side.shown(thing) or Amount(0.0, 0.0) for side in pair)
     return abs(after.ms - before.ms)
 
 
-def _change(pair: Pair, thing: GraphThing, explained_ms: float) -> ProfileChange:
-    before, after = (thing.shown(side) for side in pair)
-    kind, name = thing.thing
-    counted = kind is not ThingKind.HOST
-    return ProfileChange(
-        kind=kind,
-        name=name,
-        change=how_changed(_told(before, counted), _told(after, counted)),
-        before_ms=None if before is None else before.ms,
-        after_ms=None if after is None else after.ms,
-        before_calls=before.calls if before is not None and counted else None,
-        after_calls=after.calls if after is not None and counted else None,
-        explained_ms=explained_ms,
-    )
-
-
-def _told(amount: Amount | None, counted: bool) -> tuple[float, float | None] | None:
+def _spent(side: ReplayedSide, thing: Thing) -> Spent | None:
+    amount = side.shown(thing)
+    counted = thing[0] is not ThingKind.HOST
     return None if amount is None else (amount.ms, amount.calls if counted else None)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from gpurun.records.diagnosis import ProfileChange, ThingKind
 from gpurun.records.profile_figures import ProfileFigures
 from gpurun.records.result import StepSplit
-from gpurun.replay.compared_names import Thing, how_changed, thing_of
+from gpurun.replay.compared_names import Thing, profile_change, thing_of
 from gpurun.replay.profiled_side import ProfiledSide
 from gpurun.timeline.device_work import (
     begins,
@@ -76,7 +76,7 @@ def device_changes(before: Timeline, after: Timeline) -> tuple[ProfileChange, ..
             for s, n in zip(sides, steps, strict=True)
         ]
         own = [0.0 if s is None else s.own_ns / n for s, n in zip(sides, steps, strict=True)]
-        found.append(_change(kind, name, told[0], told[1], (own[1] - own[0]) / 1e6))
+        found.append(profile_change((kind, name), told[0], told[1], (own[1] - own[0]) / 1e6))
     return tuple(found)
 
 
@@ -146,7 +146,7 @@ def _idle_change(
             (one, None) if one > LEAST_MS else None,
             (other, None) if other > LEAST_MS else None,
         )
-        yield _change(ThingKind.IDLE, name, *told, other - one if explaining else None)
+        yield profile_change((ThingKind.IDLE, name), *told, other - one if explaining else None)
 
 
 def operator_changes(
@@ -163,7 +163,7 @@ def operator_changes(
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         one, other = (side.get(name) for side in sides)
         more = (other or (0.0, 0.0))[0] - (one or (0.0, 0.0))[0]
-        yield _change(ThingKind.OPERATOR, name, one, other, more if explaining else None)
+        yield profile_change((ThingKind.OPERATOR, name), one, other, more if explaining else None)
 
 
 def function_changes(before: ProfiledSide, after: ProfiledSide) -> Iterator[ProfileChange]:
@@ -177,7 +177,7 @@ def function_changes(before: ProfiledSide, after: ProfiledSide) -> Iterator[Prof
     for key in dict.fromkeys([*sides[0], *sides[1]]):
         (one, earlier), (other, later) = (side.get(key, (0.0, 0)) for side in sides)
         name = f"{key[1]} ({key[0]}:{later or earlier})"
-        yield _change(ThingKind.FUNCTION, name, (one, None), (other, None), None)
+        yield profile_change((ThingKind.FUNCTION, name), (one, None), (other, None), None)
 
 
 def _functions(side: ProfiledSide) -> Mapping[tuple[str, str], tuple[float, int]]:
@@ -199,24 +199,4 @@ def split_changes(before: StepSplit, after: StepSplit) -> Iterator[ProfileChange
     for field, name in PARTS.items():
         one, other = getattr(before, field), getattr(after, field)
         if one is not None and other is not None:
-            yield _change(ThingKind.PART, name, (one, None), (other, None), other - one)
-
-
-def _change(
-    kind: ThingKind,
-    name: str,
-    before: tuple[float, float | None] | None,
-    after: tuple[float, float | None] | None,
-    explained_ms: float | None,
-) -> ProfileChange:
-    one, other = before or (None, None), after or (None, None)
-    return ProfileChange(
-        kind=kind,
-        name=name,
-        change=how_changed(before, after),
-        before_ms=one[0],
-        after_ms=other[0],
-        before_calls=one[1],
-        after_calls=other[1],
-        explained_ms=explained_ms,
-    )
+            yield profile_change((ThingKind.PART, name), (one, None), (other, None), other - one)
