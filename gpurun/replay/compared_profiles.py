@@ -23,7 +23,7 @@ from gpurun.records.diagnosis import (
 from gpurun.records.finding import Finding
 from gpurun.replay.compared_names import renamed
 from gpurun.replay.profiled_side import ProfiledSide
-from gpurun.replay.replay_check import StepTimes, checked_replay
+from gpurun.replay.replay_check import StepTimes, replayed_timeline
 from gpurun.replay.replayed_changes import replayed_changes
 from gpurun.replay.replayed_steps import median_step_ms, step_ends
 from gpurun.replay.spent_time import (
@@ -121,11 +121,11 @@ def _by_replay(
     graphs = []
     for side, of_side, name in zip((before, after), times, ("before", "after"), strict=True):
         assert side.timeline is not None
-        figures, graph = checked_replay(side.timeline, of_side, workers=side.workers)
-        if figures.mismatch is not None or graph is None:
+        figures, replay = replayed_timeline(side.timeline, of_side, workers=side.workers)
+        if figures.mismatch is not None or replay is None:
             reasons.append(f"{name}: {figures.mismatch}")
             return None
-        graphs.append(graph)
+        graphs.append(replay.graph)
     one, other = graphs
     measured = steps_ms or (_recorded_ms(one), _recorded_ms(other))
     errors = (abs(median_step_ms(g) - ms) for g, ms in zip(graphs, measured, strict=True))

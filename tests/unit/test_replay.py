@@ -13,6 +13,7 @@ from gpurun.replay.graph_changes import (
     with_copies_ahead,
     with_free_launches,
     with_loader_apart,
+    with_other_ranks,
     with_work_scaled,
     without_calls,
     without_collectives,
@@ -24,8 +25,7 @@ from gpurun.replay.graph_changes import (
     without_waits,
     without_work,
 )
-from gpurun.replay.rank_arrivals import with_other_ranks
-from gpurun.replay.replay_check import StepTimes, deviations
+from gpurun.replay.replay_check import StepTimes
 from gpurun.replay.replayed_steps import (
     StepFigures,
     median_step_ms,
@@ -51,6 +51,7 @@ from tests.unit.made_timelines import (
     MAIN,
     OTHER,
     Made,
+    deviations,
     device_bound,
     host_bound,
     ns,
