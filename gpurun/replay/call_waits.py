@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.call_roles import SYNCS, Role
 from gpurun.replay.step_events import NO_CALL, Calls, StepEvents, Work
 from gpurun.timeline.model import Copy, CopyKind
+from gpurun.timeline.runtime_calls import SYNCS, Role
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.call_roles import Role
 from gpurun.replay.call_waits import CallWaits, StreamOrder
 from gpurun.replay.step_events import NO_CALL, StepEvents
+from gpurun.timeline.runtime_calls import Role
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpurun.records.diagnosis import ThingKind
-from gpurun.replay.call_roles import Role, role_of
 from gpurun.replay.compared_names import Thing, thing_of
 from gpurun.replay.graph_changes import at_places, pauses_in, waiting, without_pauses, without_work
 from gpurun.replay.step_graph import Edge, StepGraph
+from gpurun.timeline.runtime_calls import Role, role_of
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.call_roles import SYNCS, Role
 from gpurun.replay.step_events import NO_CALL, is_collective, is_copy
 from gpurun.replay.step_graph import Edge, Edges, StepGraph, edges_of
 from gpurun.timeline.columns import numbers_of
 from gpurun.timeline.device_work import collectives_on
 from gpurun.timeline.idle_causes import LAUNCH_NS
 from gpurun.timeline.model import Copy, CopyKind, Kernel, Timeline
+from gpurun.timeline.runtime_calls import SYNCS, Role
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:

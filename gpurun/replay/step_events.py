@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpurun.replay.call_roles import role_of
 from gpurun.timeline.columns import numbers_of, selected
 from gpurun.timeline.device_work import busiest_device
 from gpurun.timeline.model import Copy, CopyKind, Group, Kernel, RuntimeCall, Timeline
+from gpurun.timeline.runtime_calls import role_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

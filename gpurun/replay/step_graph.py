@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.call_roles import Role
 from gpurun.replay.call_waits import CallWaits, StreamOrder, Why, call_waits
 from gpurun.replay.device_order import DeviceOrder, device_order
 from gpurun.replay.host_sequences import NOBODY, HostSequences, host_sequences
 from gpurun.replay.step_events import NO_CALL, NotReplayable, StepEvents, step_events
 from gpurun.timeline.model import Timeline
+from gpurun.timeline.runtime_calls import Role
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

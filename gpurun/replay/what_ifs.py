@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpurun.records.profile_figures import WhatIf
-from gpurun.replay.call_roles import Role
 from gpurun.replay.graph_changes import (
     long_pauses,
     pauses_in,
@@ -33,6 +32,7 @@ from gpurun.timeline.device_work import intervals
 from gpurun.timeline.fused_chains import is_long, needless_if_fused
 from gpurun.timeline.idle_causes import data_ranges
 from gpurun.timeline.model import MODEL_PHASES, Copy, Group, Kernel, Timeline
+from gpurun.timeline.runtime_calls import Role
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:

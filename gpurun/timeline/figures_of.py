@@ -51,7 +51,7 @@ from gpurun.timeline.model import (
     Range,
     Timeline,
 )
-from gpurun.timeline.runtime_calls import launch_times
+from gpurun.timeline.runtime_calls import Role, launch_times, role_of
 from gpurun.timeline.steady_window import filled_ns
 from gpurun.timeline.weighty_kernels import SHORT_NS
 
@@ -81,11 +81,6 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
         top_kernels=top_kernels(timeline, work),
         fusable_share=fusable_share(timeline, work),
     )
-
-
-ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap")
-"""Calls that take device memory or give it back, and wait for the device meanwhile."""
-NOT_ALLOCATING = ("cudaMallocHost", "cudaFreeHost", "cudaMallocAsync", "cudaFreeAsync")
 
 
 def fusable_share(timeline: Timeline, work: DeviceWork) -> float:
@@ -140,7 +135,7 @@ def _device_allocations(timeline: Timeline) -> float | None:
     if timeline.runtime_calls is None:
         return None
     calls = sum(
-        call.name.startswith(ALLOCATING) and not call.name.startswith(NOT_ALLOCATING)
+        role_of(call.name) is Role.ALLOCATE and "Host" not in call.name
         for call in timeline.runtime_calls
     )
     return a_step(calls, timeline)

@@ -34,7 +34,7 @@ from gpurun.timeline.model import (
     malformed,
 )
 from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
-from gpurun.timeline.runtime_calls import plain_name, syncs_among
+from gpurun.timeline.runtime_calls import Role, plain_name, role_of, syncs_among
 
 NEWEST_SCHEMA = (3, 25)
 QUERY_OPERATIONS = 1000
@@ -49,9 +49,6 @@ _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _COPY_KINDS = {1: CopyKind.H2D, 2: CopyKind.D2H, 8: CopyKind.D2D, 10: CopyKind.D2D}
 _PAGEABLE, _PINNED = 0, 1
 _NO_STREAM = 2**32 - 1
-_STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
-"""A stream waits for an event there, and no thread of the host. Told by the call: the numbers of
-`syncType` are not those of its own table of names in exports of 2025.3."""
 _DEVICE_COLUMNS = (
     "id", "name", "smCount", "totalMemory", "memoryBandwidth", "computeMajor", "computeMinor",
 )  # fmt: skip
@@ -230,7 +227,7 @@ class _Export:
             f"SELECT start, end, COALESCE(correlationId, 0) FROM {SYNCS}" + self._of(SYNCS, process)
         ):
             call = names.get(correlation, "synchronize")
-            if call not in _STREAM_WAITS:
+            if role_of(call) is not Role.STREAM_WAIT:
                 found.add(begin, end, correlation, call, None)
         return found
 

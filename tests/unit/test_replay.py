@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.replay.call_roles import Role
 from gpurun.replay.graph_changes import (
     pauses_in,
     with_batches_ready,
@@ -46,6 +45,7 @@ from gpurun.timeline.model import (
     RuntimeCall,
     Timeline,
 )
+from gpurun.timeline.runtime_calls import Role
 from tests.unit.made_timelines import (
     AUTOGRAD,
     MAIN,
