@@ -10,7 +10,7 @@ import numpy as np
 
 from gpurun.timeline.columns import numbers_of, selected
 from gpurun.timeline.kernel_groups import ON_HOST
-from gpurun.timeline.model import Collective, Copy, Group, Kernel, Range, Timeline
+from gpurun.timeline.model import Copy, Group, Kernel, Range, Timeline
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Timed(Protocol):
         """When it ends."""
 
 
-E = TypeVar("E", Kernel, Copy, Collective)
+E = TypeVar("E", Kernel, Copy)
 
 
 @dataclass(frozen=True)
@@ -108,10 +108,8 @@ def on_device(events: Sequence[E], device: int) -> Sequence[E]:
     return selected(events, numbers_of(events, "device") == device)
 
 
-def collectives_on(timeline: Timeline, device: int) -> Sequence[Collective | Kernel]:
-    """The collectives on a device: with their sizes where a source tells, else their kernels."""
-    if timeline.collectives is not None:
-        return on_device(timeline.collectives, device)
+def collectives_on(timeline: Timeline, device: int) -> Sequence[Kernel]:
+    """The collectives on a device."""
     kernels = timeline.kernels or ()
     return [k for k in kernels if k.device == device and k.group is Group.COMMUNICATION]
 

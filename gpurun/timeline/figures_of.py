@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import merge
@@ -42,28 +41,28 @@ from gpurun.timeline.kernel_time import (
 )
 from gpurun.timeline.model import (
     MODEL_PHASES,
-    Collective,
     Copy,
     CopyKind,
     Group,
     Kernel,
     Phase,
     Range,
+    RuntimeCall,
     Timeline,
 )
-from gpurun.timeline.runtime_calls import Role, launch_times, role_of
+from gpurun.timeline.runtime_calls import Role, host_waits, launch_times, role_of
 from gpurun.timeline.steady_window import filled_ns
 from gpurun.timeline.weighty_kernels import SHORT_NS
 
 
 def figures_of(timeline: Timeline) -> ProfileFigures:
     """The figures of one rank's window; each is None where its source is not among those there."""
-    work = device_work(timeline)
+    work, waits = device_work(timeline), host_waits(timeline)
     host = ProfileFigures(
         steps=step_count(timeline),
         step_ms=a_step(timeline.window_ns / 1e6, timeline),
         step_parts=step_parts(timeline),
-        syncs=sync_figures(timeline),
+        syncs=sync_figures(timeline, waits),
         top_operators=top_operators(timeline),
         kernel_counters=kernel_counters(timeline.kernel_metrics),
     )
@@ -72,7 +71,7 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
     return replace(
         host,
         kernel_share=work.share(work.kernels.total_ns),
-        idle=idle_time(timeline, work.since(filled_ns(timeline))),
+        idle=idle_time(timeline, work.since(filled_ns(timeline)), waits),
         copies=copy_figures(timeline, work),
         launches=launch_figures(timeline, work),
         precision=precision_figures(timeline, work),
@@ -148,13 +147,13 @@ def communication_figures(timeline: Timeline, work: DeviceWork) -> Communication
         return None
     exchanging = intervals(found).within(work.begin_ns, work.end_ns)
     exposed = exchanging.total_ns - exchanging.overlap_ns(work.kernels)
-    sizes = [c.bytes for c in found if isinstance(c, Collective) and c.bytes is not None]
-    complete = len(sizes) == len(found)
+    sizes = [c.kind.message_bytes for c in found if isinstance(c, Kernel)]
+    known = [size for size in sizes if size is not None]
     return CommunicationFigures(
         share=work.share(exchanging.total_ns),
         exposed_share=work.share(exposed),
         per_step=a_step(len(found), timeline),
-        bytes_per_step=a_step(sum(sizes), timeline) if complete else None,
+        bytes_per_step=a_step(sum(known), timeline) if len(known) == len(found) else None,
     )
 
 
@@ -182,24 +181,18 @@ def _mean_ms(timeline: Timeline, ranges: list[Range]) -> float | None:
     return a_step(spans.total_ns / 1e6, timeline)
 
 
-def sync_figures(timeline: Timeline) -> SyncFigures | None:
-    """The figures of the waits; None where no source records them."""
-    if timeline.syncs is None or timeline.window_ns <= 0:
+def sync_figures(timeline: Timeline, waits: Sequence[RuntimeCall] | None) -> SyncFigures | None:
+    """The figures of the host's waits; None where no source records them."""
+    if waits is None or timeline.window_ns <= 0:
         return None
-    begin, end = timeline.window_begin_ns, timeline.window_end_ns
-    waiting = intervals(timeline.syncs).within(begin, end)
+    waiting = intervals(waits).within(timeline.window_begin_ns, timeline.window_end_ns)
     parts = intervals([r for r in timeline.ranges or () if r.name in MODEL_PHASES])
     inside = parts.covered(waiting.start, waiting.end).sum() if len(parts) else 0
-    lines: dict[str, int] = defaultdict(int)
-    for sync in timeline.syncs:
-        if sync.location is not None:
-            lines[sync.location] += sync.end_ns - sync.begin_ns
-    ranked = sorted(lines.items(), key=lambda item: -item[1])
     return SyncFigures(
         share=waiting.total_ns / timeline.window_ns,
         outside_share=float(waiting.total_ns - inside) / timeline.window_ns,
-        per_step=a_step(len(timeline.syncs), timeline),
-        lines=tuple((line, wait / timeline.window_ns) for line, wait in ranked),
+        per_step=a_step(len(waits), timeline),
+        lines=(),
     )
 
 

@@ -16,7 +16,6 @@ from gpurun.timeline.kernel_groups import kernel_group, operator_group, uses_ten
 from gpurun.timeline.model import (
     MALFORMED,
     Awaited,
-    Collective,
     Copy,
     CopyKind,
     Device,
@@ -32,7 +31,7 @@ from gpurun.timeline.model import (
     malformed,
 )
 from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
-from gpurun.timeline.runtime_calls import plain_name, syncs_among
+from gpurun.timeline.runtime_calls import plain_name
 
 Event = Mapping[str, Any]
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?", re.IGNORECASE)
@@ -75,7 +74,6 @@ class _Reading:
         self.awaited = Columns(Awaited)
         self.operators = Columns(Range)
         self.ranges = Columns(Range)
-        self.collectives = Columns(Collective)
         self.marks: list[tuple[int, int]] = []
         self.device_seen = False
         self.begin: int | None = None
@@ -107,8 +105,7 @@ class _Reading:
     def _kernel(self, begin: int, end: int, event: Event, args: Event) -> None:
         self.device_seen = True
         name = event["name"]
-        collective = args.get("Collective name")
-        group = kernel_group(name) if collective is None else Group.COMMUNICATION
+        group = Group.COMMUNICATION if "Collective name" in args else kernel_group(name)
         kind = KernelKind(
             name=name,
             group=group,
@@ -117,12 +114,9 @@ class _Reading:
             block=_dimensions(args.get("block")),
             registers=args.get("registers per thread"),
             shared_memory_bytes=args.get("shared memory"),
+            message_bytes=_message_bytes(args),
         )
-        place = _place(args)
-        self.kernels.add(begin, end, *place, kind)
-        if group is Group.COMMUNICATION:
-            told = (collective or name, _message_bytes(args), _ranks(args))
-            self.collectives.add(begin, end, *place, *told)
+        self.kernels.add(begin, end, *_place(args), kind)
 
     def _copy(self, begin: int, end: int, event: Event, args: Event) -> None:
         self.device_seen = True
@@ -171,10 +165,9 @@ class _Reading:
         if offset is None and unix_offset_ns is not None:
             offset = int(header.get(BASE) or 0) - unix_offset_ns
         begin, end = self._shifted(offset or 0)
-        ranges, calls = self.ranges.sorted(), self.calls.sorted()
+        ranges = self.ranges.sorted()
         steps = tuple(each for each in ranges if each.name == Phase.STEP.value)
-        seen, copies = self.device_seen, self.copies.sorted()
-        reads = {copy.correlation for copy in copies if copy.kind is CopyKind.D2H}
+        seen = self.device_seen
         return Timeline(
             sources=("kineto",),
             window_begin_ns=min((step.begin_ns for step in steps), default=begin),
@@ -184,20 +177,17 @@ class _Reading:
             steps=steps or None,
             ranges=ranges or None,
             kernels=self.kernels.sorted() if seen else None,
-            copies=copies if seen else None,
-            syncs=syncs_among(calls, reads) if seen else None,
+            copies=self.copies.sorted() if seen else None,
             awaited=self.awaited.sorted() if len(self.awaited) else None,
-            runtime_calls=calls if seen else None,
+            runtime_calls=self.calls.sorted() if seen else None,
             operators=operators_of(self.operators.sorted()) if len(self.operators) else None,
-            collectives=self.collectives.sorted() if seen else None,
         )
 
     def _shifted(self, offset: int) -> tuple[int, int]:
         """Bring all times to the runtime's clock; begin and end of all."""
-        for columns in (self.kernels, self.copies, self.calls, self.operators, self.ranges):
+        events = (self.kernels, self.copies, self.calls, self.awaited, self.operators, self.ranges)
+        for columns in events:
             columns.shift(offset)
-        for more in (self.collectives, self.awaited):
-            more.shift(offset)
         assert self.begin is not None
         return self.begin + offset, self.end + offset
 
@@ -239,11 +229,6 @@ def _dimensions(value: Any) -> tuple[int, int, int] | None:
 def _message_bytes(args: Event) -> int | None:
     elements, size = args.get("In msg nelems"), _ELEMENT_BYTES.get(args.get("dtype", ""))
     return elements * size if isinstance(elements, int) and size else None
-
-
-def _ranks(args: Event) -> int | None:
-    size = args.get("Group size")
-    return size if isinstance(size, int) else None
 
 
 def _devices(header: Mapping[str, Any]) -> tuple[Device, ...] | None:

@@ -28,13 +28,12 @@ from gpurun.timeline.model import (
     Phase,
     Range,
     RuntimeCall,
-    Sync,
     Timeline,
     launch_dimensions,
     malformed,
 )
 from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
-from gpurun.timeline.runtime_calls import Role, plain_name, role_of, syncs_among
+from gpurun.timeline.runtime_calls import plain_name
 
 NEWEST_SCHEMA = (3, 25)
 QUERY_OPERATIONS = 1000
@@ -138,9 +137,9 @@ class _Export:
         """All that is known of one process."""
         ranges, marks = self._ranges(process)
         kernels, calls = self._kernels(process), self._calls(process)
-        copies, syncs = self._copies(process), self._syncs(process, calls)
+        copies = self._copies(process)
         offset = clock_offset(marks) or 0
-        parts = [part for part in (ranges, kernels, calls, copies, syncs) if part is not None]
+        parts = [part for part in (ranges, kernels, calls, copies) if part is not None]
         for part in parts:
             part.shift(offset)
         sorted_ranges = ranges.sorted() if ranges is not None else None
@@ -155,7 +154,6 @@ class _Export:
             ranges=sorted_ranges,
             kernels=kernels.sorted() if kernels is not None else None,
             copies=copies.sorted() if copies is not None else None,
-            syncs=syncs.sorted() if syncs is not None else None,
             awaited=self._awaited(process, offset),
             runtime_calls=calls.sorted() if calls is not None else None,
             notes=self._notes(),
@@ -211,24 +209,6 @@ class _Export:
             " JOIN StringIds ON id = nameId" + self._of(CALLS, process, "globalTid")
         ):
             found.add(begin, end, tid, correlation, plain_name(name))
-        return found
-
-    def _syncs(self, process: int, calls: Columns[RuntimeCall] | None) -> Columns[Sync] | None:
-        """Waits of the host; without a table of their own, by the names of the calls."""
-        found: Columns[Sync] = Columns(Sync)
-        if SYNCS not in self._tables:
-            if calls is None:
-                return None
-            for sync in syncs_among(calls):
-                found.add(sync.begin_ns, sync.end_ns, sync.correlation, sync.call, sync.location)
-            return found
-        names = {call.correlation: call.name for call in calls or () if call.correlation}
-        for begin, end, correlation in self._rows(
-            f"SELECT start, end, COALESCE(correlationId, 0) FROM {SYNCS}" + self._of(SYNCS, process)
-        ):
-            call = names.get(correlation, "synchronize")
-            if role_of(call) is not Role.STREAM_WAIT:
-                found.add(begin, end, correlation, call, None)
         return found
 
     def _awaited(self, process: int, offset: int) -> Columns[Awaited] | None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpurun.timeline.columns import numbers_of
-from gpurun.timeline.model import RuntimeCall, Sync
+from gpurun.timeline.model import CopyKind, RuntimeCall, Timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,21 +85,21 @@ def launch_times(
     return numbers_of(calls, moment)[order[at]], known
 
 
-def syncs_among(
-    calls: Iterable[RuntimeCall], reads: Container[int] = frozenset()
-) -> tuple[Sync, ...]:
-    """The calls in which the host waited; no line is known.
+def host_waits(timeline: Timeline) -> Sequence[RuntimeCall] | None:
+    """The calls in which the host waited for the device; None where no source records calls.
 
-    `reads`: correlations of copies to the host. A wait right after the call of one begins with it:
-    that is what `.item()` and `.cpu()` cost the host.
+    A wait right after the call of a copy to the host begins with it: that is what `.item()` and
+    `.cpu()` cost the host.
     """
-    found: list[Sync] = []
+    if timeline.runtime_calls is None:
+        return None
+    reads = {copy.correlation for copy in timeline.copies or () if copy.kind is CopyKind.D2H}
+    found: list[RuntimeCall] = []
     last: dict[int, RuntimeCall] = {}
-    for call in calls:
+    for call in timeline.runtime_calls:
         if is_sync(call.name):
             before = last.get(call.thread)
             read = before is not None and before.correlation in reads
-            begin = before.begin_ns if before is not None and read else call.begin_ns
-            found.append(Sync(begin, call.end_ns, call.correlation, call.name, None))
+            found.append(replace(call, begin_ns=before.begin_ns) if before and read else call)
         last[call.thread] = call
-    return tuple(found)
+    return found

@@ -65,7 +65,5 @@ def _since(timeline: Timeline, begin: int) -> Timeline:
         ranges=later(timeline.ranges),
         kernels=later(timeline.kernels),
         copies=later(timeline.copies),
-        syncs=later(timeline.syncs),
         runtime_calls=later(timeline.runtime_calls),
-        collectives=later(timeline.collectives),
     )

@@ -15,7 +15,6 @@ from gpurun.timeline.model import (
     Phase,
     Range,
     RuntimeCall,
-    Sync,
     Timeline,
 )
 
@@ -43,8 +42,8 @@ def launch(
     return RuntimeCall(at * US, (until or at + 5) * US, 1, correlation, name)
 
 
-def sync(begin: int, end: int, location: str | None = None) -> Sync:
-    return Sync(begin * US, end * US, 0, "cudaStreamSynchronize", location)
+def sync(begin: int, end: int) -> RuntimeCall:
+    return launch(begin, 0, "cudaStreamSynchronize", end)
 
 
 def phase(which: Phase, begin: int, end: int) -> Range:
