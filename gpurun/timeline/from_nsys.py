@@ -15,6 +15,7 @@ from typing import Any
 
 from gpurun.errors import GpurunError
 from gpurun.timeline.columns import Columns
+from gpurun.timeline.event_tables import clock_mark, phase_name, timeline_of
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.limits import LONGEST_TEXT, MOST_PROCESSES
 from gpurun.timeline.model import (
@@ -25,14 +26,12 @@ from gpurun.timeline.model import (
     Device,
     Kernel,
     KernelKind,
-    Phase,
     Range,
     RuntimeCall,
     Timeline,
     launch_dimensions,
     malformed,
 )
-from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
 from gpurun.timeline.runtime_calls import plain_name
 
 NEWEST_SCHEMA = (3, 25)
@@ -136,28 +135,15 @@ class _Export:
     def timeline(self, process: int) -> Timeline:
         """All that is known of one process."""
         ranges, marks = self._ranges(process)
-        kernels, calls = self._kernels(process), self._calls(process)
-        copies = self._copies(process)
-        offset = clock_offset(marks) or 0
-        parts = [part for part in (ranges, kernels, calls, copies) if part is not None]
-        for part in parts:
-            part.shift(offset)
-        sorted_ranges = ranges.sorted() if ranges is not None else None
-        steps = tuple(r for r in sorted_ranges or () if r.name == Phase.STEP.value)
-        begin, end = _extent([steps] if steps else [part.sorted() for part in parts])
-        return Timeline(
-            sources=("nsys",),
-            window_begin_ns=begin,
-            window_end_ns=end,
-            devices=self._devices(),
-            steps=steps or None,
-            ranges=sorted_ranges,
-            kernels=kernels.sorted() if kernels is not None else None,
-            copies=copies.sorted() if copies is not None else None,
-            awaited=self._awaited(process, offset),
-            runtime_calls=calls.sorted() if calls is not None else None,
-            notes=self._notes(),
-        )
+        tables = {
+            "ranges": ranges,
+            "kernels": self._kernels(process),
+            "copies": self._copies(process),
+            "awaited": self._awaited(process),
+            "runtime_calls": self._calls(process),
+        }
+        found = {name: table for name, table in tables.items() if table is not None}
+        return timeline_of("nsys", found, marks, devices=self._devices(), notes=self._notes())
 
     def _kernels(self, process: int) -> Columns[Kernel] | None:
         if KERNELS not in self._tables:
@@ -211,7 +197,7 @@ class _Export:
             found.add(begin, end, tid, correlation, plain_name(name))
         return found
 
-    def _awaited(self, process: int, offset: int) -> Columns[Awaited] | None:
+    def _awaited(self, process: int) -> Columns[Awaited] | None:
         """The streams for which calls wait. Of events no export tells whose work they wait for."""
         if SYNCS not in self._tables or not {"streamId", "eventId"} <= self._columns(SYNCS):
             return None
@@ -224,8 +210,7 @@ class _Export:
         ):
             known = stream if stream is not None and 0 <= stream < _NO_STREAM else None
             found.add(begin, end, correlation, 0, known, None)
-        found.shift(offset)
-        return found.sorted()  # type: ignore[return-value]
+        return found
 
     def _ranges(self, process: int) -> tuple[Columns[Range] | None, list[tuple[int, int]]]:
         """NVTX ranges, and the marks that tie the clocks."""
@@ -298,9 +283,3 @@ def _pageable(kind: CopyKind, source: int | None, target: int | None) -> bool | 
 
 def _capability(major: int | None, minor: int | None) -> tuple[int, int] | None:
     return None if major is None or minor is None else (major, minor)
-
-
-def _extent(parts: list[Any]) -> tuple[int, int]:
-    """Begin of the first and end of the last entry of all parts."""
-    begin = min((part[0].begin_ns for part in parts if len(part)), default=0)
-    return begin, max((each.end_ns for part in parts for each in part), default=begin)
