@@ -20,8 +20,8 @@ from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.compared_names import kernel_name
 from gpurun.replay.compared_profiles import compared_profiles
 from gpurun.replay.equalised_graphs import BATCHES
-from gpurun.replay.profiled_side import ProfiledSide
 from gpurun.replay.replayed_changes import SMALLER
+from gpurun.replay.spent_time import ProfiledSide
 from gpurun.timeline import from_nsys
 from gpurun.timeline.figures_of import figures_of
 from gpurun.timeline.model import Group, Operator, Range, Timeline
