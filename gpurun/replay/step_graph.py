@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -11,8 +12,7 @@ import numpy as np
 
 from gpurun.replay.call_waits import CallWaits, StreamOrder, Why, call_waits
 from gpurun.replay.device_order import DeviceOrder, device_order
-from gpurun.replay.host_sequences import NOBODY, HostSequences, host_sequences
-from gpurun.replay.step_events import NO_CALL, NotReplayable, StepEvents, step_events
+from gpurun.replay.step_events import NO_CALL, Calls, NotReplayable, StepEvents, step_events
 from gpurun.timeline.model import Timeline
 from gpurun.timeline.runtime_calls import Role
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from gpurun.replay.step_events import Indices
     from gpurun.timeline.time_intervals import Times
 
+MOST_OVERLAP = 0.02
+"""Threads overlap if so many of the switches between them do: of the recorded pairs of script and
+autograd none did, and a thread that polls overlaps in most."""
 MOST_WITHOUT_LAUNCH = 0.02
 """Of a device's work, whose launch is not recorded; more of it has no cause in the graph."""
 
@@ -125,16 +128,16 @@ def step_graph(timeline: Timeline) -> StepGraph:
     _refuse_opaque(events)
     waits = call_waits(events, told)
     order = device_order(events, waits, told)
-    edges = _joined(events, host_sequences(events.calls), waits, order)
-    moments = 1 + 2 * (len(events.calls) + len(events.work))
-    calls, ends = events.calls, events.step_ends
-    streams = StreamOrder(calls, events.work)
+    edges = _joined(events, waits, order)
+    calls, work, ends = events.calls, events.work, events.step_ends
+    moments = 1 + 2 * (len(calls) + len(work))
+    streams = StreamOrder(calls, work)
     return StepGraph(
         events=events,
         waits=waits,
         edges=edges.where(replay_order(edges, moments)),
         recorded_ns=np.concatenate(
-            [[_begin(events)], _woven(calls.begin, calls.end), _woven(*_work_times(events))]
+            [[_begin(events)], _woven(calls.begin, calls.end), _woven(work.begin, work.end)]
         ),
         step_work=[_last_work(streams, int(end)) for end in ends],
         step_calls=np.maximum(np.searchsorted(calls.begin, ends) - 1, 0),
@@ -161,10 +164,6 @@ def _begin(events: StepEvents) -> int:
     return int(min(events.calls.begin[0], events.work.begin[0]))
 
 
-def _work_times(events: StepEvents) -> tuple[Times, Times]:
-    return events.work.begin, events.work.end
-
-
 def _woven(begins: Times, ends: Times) -> Times:
     return np.column_stack([begins, ends]).ravel()
 
@@ -174,21 +173,20 @@ def _last_work(streams: StreamOrder, moment: int) -> Indices:
     return np.array([each for each in found if each is not None], dtype=np.intp)
 
 
-def _joined(events: StepEvents, host: HostSequences, waits: CallWaits, order: DeviceOrder) -> Edges:
+def _joined(events: StepEvents, waits: CallWaits, order: DeviceOrder) -> Edges:
     calls, work, begin = events.calls, events.work, _begin(events)
+    earlier, awaited, pause_ns = _host_sequences(calls)
     call, job = 1 + 2 * np.arange(len(calls)), 1 + 2 * (len(calls) + np.arange(len(work)))
-    alone = (host.before == NOBODY) & (host.awaited == NOBODY)
+    alone = (earlier == NO_CALL) & (awaited == NO_CALL)
     known, behind = work.call != NO_CALL, order.before != NO_CALL
-    awaits, follows = host.awaited != NOBODY, host.before != NOBODY
+    awaits, follows = awaited != NO_CALL, earlier != NO_CALL
     launcher = call[work.call] + np.where(waits.own_work[work.call], 0, 1)
     gaps = np.full(len(work), order.gap_ns)
     parts = [
         edges_of(Edge.START, np.zeros(len(call), int), call, calls.begin - begin, alone),
         edges_of(Edge.START, np.zeros(len(job), int), job, work.begin - begin, ~known & ~behind),
-        edges_of(
-            Edge.PAUSE, call[host.before] + 1, call, np.where(awaits, 0, host.pause_ns), follows
-        ),
-        edges_of(Edge.HANDOVER, call[host.awaited] + 1, call, host.pause_ns, awaits),
+        edges_of(Edge.PAUSE, call[earlier] + 1, call, np.where(awaits, 0, pause_ns), follows),
+        edges_of(Edge.HANDOVER, call[awaited] + 1, call, pause_ns, awaits),
         edges_of(Edge.CALL, call, call + 1, waits.cost_ns),
         edges_of(
             np.array([Edge.WAIT, Edge.QUEUE, Edge.STAGE])[waits.why],
@@ -202,6 +200,51 @@ def _joined(events: StepEvents, host: HostSequences, waits: CallWaits, order: De
         edges_of(Edge.RUN, job, job + 1, work.end - work.begin),
     ]
     return joined_edges(parts)
+
+
+def _host_sequences(calls: Calls) -> tuple[Indices, Indices, Times]:
+    """For each call the one before it in its thread, the one of another thread that it awaits, and
+    the pause from the end of the later of them to its begin: the host's own work.
+
+    `NO_CALL` where there is none. A thread whose pauses hold the bursts of another, and whose calls
+    never overlap those of the other, waits for it: the script's thread for autograd's in the
+    backward pass, and the other way round. Threads whose calls overlap work beside each other and
+    do not wait.
+    """
+    apart = _overlapping(calls)
+    before = np.full(len(calls), NO_CALL, dtype=np.intp)
+    awaited = np.full(len(calls), NO_CALL, dtype=np.intp)
+    pauses = np.zeros(len(calls), dtype=np.int64)
+    last: dict[int, tuple[int, int]] = {}
+    rows = zip(calls.thread.tolist(), calls.begin.tolist(), calls.end.tolist(), strict=True)
+    for number, (thread, begin, end) in enumerate(rows):
+        own, own_end = last.get(thread, (NO_CALL, -1))
+        other, other_end = NO_CALL, own_end
+        for name, (call, its_end) in last.items():
+            after = other_end < its_end <= begin
+            if name != thread and after and (name, thread) not in apart:
+                other, other_end = call, its_end
+        before[number], awaited[number] = own, other
+        pauses[number] = begin - other_end if other_end >= 0 else 0
+        last[thread] = (number, max(end, own_end))
+    return before, awaited, np.maximum(pauses, 0)
+
+
+def _overlapping(calls: Calls) -> set[tuple[int, int]]:
+    """The pairs of threads that work beside each other, in both orders."""
+    switches: Counter[tuple[int, int]] = Counter()
+    overlaps: Counter[tuple[int, int]] = Counter()
+    running, until = NO_CALL, -1
+    rows = zip(calls.thread.tolist(), calls.begin.tolist(), calls.end.tolist(), strict=True)
+    for thread, begin, end in rows:
+        if thread != running:
+            pair = (min(thread, running), max(thread, running))
+            switches[pair] += 1
+            overlaps[pair] += begin < until
+        if end >= until or thread != running:
+            running, until = thread, max(until, end)
+    found = [pair for pair, count in switches.items() if overlaps[pair] > MOST_OVERLAP * count]
+    return {pair for one, other in found for pair in ((one, other), (other, one))}
 
 
 def joined_edges(parts: Sequence[Edges]) -> Edges:
