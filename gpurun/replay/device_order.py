@@ -39,7 +39,7 @@ class DeviceOrder:
     begin of the next, in this recording. `launch_ns`: from its launch (from the launch's begin
     where the call waits for it, else from its end), as usual in this recording. `after`, `then`:
     pairs of work that an event of another stream orders. `inferred`: events whose streams are not
-    recorded, `unexplained`: work that began later than the graph says.
+    recorded.
     """
 
     before: Indices
@@ -48,7 +48,6 @@ class DeviceOrder:
     after: Indices
     then: Indices
     inferred: int
-    unexplained: int
 
 
 def device_order(events: StepEvents, waits: CallWaits, told: Mapping[int, Awaited]) -> DeviceOrder:
@@ -77,7 +76,6 @@ def device_order(events: StepEvents, waits: CallWaits, told: Mapping[int, Awaite
         after=np.array([one for one, _ in pairs], dtype=np.intp),
         then=np.array([other for _, other in pairs], dtype=np.intp),
         inferred=inferred,
-        unexplained=int((~plain & known).sum()),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpurun.records.diagnosis import ThingKind
 from gpurun.replay.compared_names import Thing, thing_of
-from gpurun.replay.graph_changes import at_places, pauses_in, waiting, without_pauses, without_work
+from gpurun.replay.graph_changes import pauses_in, waiting, without_pauses, without_work
 from gpurun.replay.step_graph import Edge, StepGraph
 from gpurun.timeline.runtime_calls import Role, role_of
 from gpurun.timeline.time_intervals import Intervals
@@ -173,7 +173,8 @@ def _with_less(side: ReplayedSide, lesser: Mapping[Thing, tuple[Amount, Amount]]
         return replace(side, graph=without_pauses(side.graph, shorter))
     if thing[1].endswith(OWN_WAIT):
         gone = _dropped(side.of(thing), least.calls / own.calls)
-        return replace(side, graph=_without_waits_of(side.graph, gone))
+        waits = side.graph.into_calls(gone[: side.calls], Edge.WAIT)
+        return replace(side, graph=side.graph.without(waits))
     return replace(side, graph=_with_fewer(side, lesser))
 
 
@@ -194,12 +195,8 @@ def _with_fewer(side: ReplayedSide, lesser: Mapping[Thing, tuple[Amount, Amount]
     own_time = graph.of_kind(Edge.CALL, Edge.RUN)
     factor = np.where(own_time, left[graph.call_of(graph.edges.target)], 1)
     changed = graph.with_lags(np.rint(graph.edges.lag_ns * factor))
-    return without_work(_without_waits_of(changed, gone), gone[side.calls :])
-
-
-def _without_waits_of(graph: StepGraph, calls: Chosen) -> StepGraph:
-    of_calls = at_places(calls, graph.call_of(graph.edges.target))
-    return graph.without(graph.of_kind(Edge.WAIT) & of_calls)
+    waits = graph.into_calls(gone[: side.calls], Edge.WAIT)
+    return without_work(changed.without(waits), gone[side.calls :])
 
 
 def _ratio(least: float, own: float) -> float:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.step_events import NO_CALL, is_collective, is_copy
-from gpurun.replay.step_graph import Edge, Edges, StepGraph, edges_of
+from gpurun.replay.step_events import NO_CALL, is_collective
+from gpurun.replay.step_graph import Edge, Edges, StepGraph, edges_of, joined_edges
 from gpurun.timeline.columns import numbers_of
 from gpurun.timeline.device_work import collectives_on
 from gpurun.timeline.idle_causes import LAUNCH_NS
@@ -65,8 +65,7 @@ def without_recording(graph: StepGraph, ns_a_call: float) -> StepGraph:
 
 def without_waits(graph: StepGraph, roles: Sequence[Role] = SYNCS) -> StepGraph:
     """Calls of these roles return at once."""
-    waits = graph.of_kind(Edge.WAIT)
-    return graph.without(waits & _target_calls(graph, roles))
+    return graph.without(graph.into_calls(_of_roles(graph, roles), Edge.WAIT))
 
 
 def without_reads(graph: StepGraph) -> StepGraph:
@@ -75,18 +74,15 @@ def without_reads(graph: StepGraph) -> StepGraph:
     The copy that a read awaits is gone with it, and so is the time between the two calls. A wait
     for the copy of a batch belongs to the copy.
     """
-    calls, work, edges = graph.events.calls, graph.events.work, graph.edges
-    syncs = np.isin(calls.role, SYNCS) & ~_batch_syncs(graph)
-    to_host = work.where(lambda each: isinstance(each, Copy) and each.kind is CopyKind.D2H)
+    work, syncs = graph.events.work, _of_roles(graph, SYNCS) & ~_batch_syncs(graph)
+    to_host = _copies(graph, CopyKind.D2H)
     reads = _launching(graph, to_host) & (_followed_by(graph, syncs) | waiting(graph))
     gone = syncs | reads
-    target = graph.call_of(edges.target)
-    between = graph.of_kind(*PAUSES) & at_places(syncs & _following(graph, reads), target)
-    copied = to_host & at_places(reads, work.call)
-    run = graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(copied, graph.work_of(edges.target))
-    called = graph.of_kind(Edge.CALL) & at_places(gone, target)
-    changed = _scaled(graph, called | between | run, 0.0)
-    return changed.without(graph.of_kind(Edge.WAIT) & at_places(gone, target))
+    between = graph.into_calls(syncs & _following(graph, reads), *PAUSES)
+    copied = to_host & (work.call != NO_CALL) & reads[work.call]
+    run = graph.into_work(copied, Edge.RUN, Edge.STREAM)
+    changed = _scaled(graph, graph.into_calls(gone, Edge.CALL) | between | run, 0.0)
+    return changed.without(graph.into_calls(gone, Edge.WAIT))
 
 
 def with_free_launches(graph: StepGraph, apart: Times) -> StepGraph:
@@ -95,15 +91,15 @@ def with_free_launches(graph: StepGraph, apart: Times) -> StepGraph:
     `apart`: of each edge the pause that has another cause.
     """
     edges = graph.edges
-    free = graph.of_kind(Edge.CALL) & _target_calls(graph, LAUNCHING)
+    free = graph.into_calls(_of_roles(graph, LAUNCHING), Edge.CALL)
     pauses = np.where(graph.of_kind(*PAUSES), np.minimum(apart, edges.lag_ns), edges.lag_ns)
     return graph.with_lags(np.where(free, 0, pauses))
 
 
 def without_calls(graph: StepGraph, roles: Sequence[Role]) -> StepGraph:
     """Calls of these roles are not made."""
-    free = graph.of_kind(Edge.CALL) & _target_calls(graph, roles)
-    return without_waits(_scaled(graph, free, 0.0), roles)
+    called = graph.into_calls(_of_roles(graph, roles), Edge.CALL)
+    return without_waits(_scaled(graph, called, 0.0), roles)
 
 
 def without_pauses(graph: StepGraph, pauses_ns: Times) -> StepGraph:
@@ -154,7 +150,7 @@ def with_work_scaled(
     graph: StepGraph, of: Callable[[Kernel | Copy], bool], factor: float
 ) -> StepGraph:
     """Kernels or copies of which this is true take so many times their time."""
-    return _scaled(graph, graph.of_kind(Edge.RUN) & _target_work(graph, of), factor)
+    return _scaled(graph, graph.into_work(graph.events.work.where(of), Edge.RUN), factor)
 
 
 def without_work(graph: StepGraph, gone: NDArray[np.bool_]) -> StepGraph:
@@ -162,14 +158,12 @@ def without_work(graph: StepGraph, gone: NDArray[np.bool_]) -> StepGraph:
 
     Long pauses stay, and launches of CUDA graphs, which hold other work too.
     """
-    edges, launching = graph.edges, _launching(graph, gone)
-    launching &= graph.events.calls.role != Role.GRAPH
-    of_launch = at_places(launching, graph.call_of(edges.target))
-    short = graph.of_kind(*PAUSES) & (edges.lag_ns <= LAUNCH_NS)
-    run = graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(gone, graph.work_of(edges.target))
-    changed = _scaled(graph, ((graph.of_kind(Edge.CALL) | short) & of_launch) | run, 0.0)
-    awaited = of_launch & at_places(gone, graph.work_of(edges.source))
-    return changed.without(graph.of_kind(Edge.WAIT, Edge.STAGE) & awaited)
+    launching = _launching(graph, gone) & (graph.events.calls.role != Role.GRAPH)
+    short = graph.into_calls(launching, *PAUSES) & (graph.edges.lag_ns <= LAUNCH_NS)
+    run = graph.into_work(gone, Edge.RUN, Edge.STREAM)
+    changed = _scaled(graph, graph.into_calls(launching, Edge.CALL) | short | run, 0.0)
+    waits = (Edge.WAIT, Edge.STAGE)
+    return changed.without(graph.into_calls(launching, *waits) & graph.from_work(gone, *waits))
 
 
 def without_collectives(graph: StepGraph) -> StepGraph:
@@ -202,31 +196,28 @@ def with_other_ranks(graph: StepGraph, others: Sequence[Timeline]) -> StepGraph:
 
 def with_copies_ahead(graph: StepGraph) -> StepGraph:
     """Batches are copied from pinned memory, a step ahead, beside the kernels."""
-    work, calls = graph.events.work, len(graph.events.calls)
-    copies = work.where(lambda each: is_copy(each) and _from_host(each))
-    places = np.flatnonzero(copies)
-    edges, job = graph.edges, 1 + 2 * (calls + np.arange(len(work)))
-    staged = graph.of_kind(Edge.STAGE)
-    own = at_places(copies, graph.work_of(edges.target)) & graph.of_kind(Edge.STREAM)
-    own_after = at_places(copies, graph.work_of(edges.source)) & graph.of_kind(Edge.STREAM)
-    lags = edges.lag_ns.copy()
-    runs = np.flatnonzero(graph.of_kind(Edge.RUN) & at_places(copies, graph.work_of(edges.target)))
-    lags[runs] = np.minimum(lags[runs], _pinned_ns(graph)[graph.work_of(edges.target[runs])])
-    target, copying, syncs = (
-        graph.call_of(edges.target),
-        _launching(graph, copies),
-        _batch_syncs(graph),
-    )
-    cheap = graph.of_kind(Edge.CALL) & at_places(copying, target)
-    lags[cheap] = np.minimum(lags[cheap], _launch_cost(graph))
-    lags[graph.of_kind(Edge.CALL) & at_places(syncs, target)] = 0
-    waits = graph.of_kind(Edge.WAIT) & at_places(copying | syncs, target)
-    changed = graph.with_lags(lags).without(staged | waits | own | own_after)
-    past = _edges_past(graph, copies)
-    in_turn = edges_of(
-        Edge.STREAM, job[places[:-1]] + 1, job[places[1:]], np.zeros(max(len(places) - 1, 0), int)
-    )
-    return changed.joined(past).joined(in_turn)
+    work, copies, syncs = graph.events.work, _copies(graph, CopyKind.H2D), _batch_syncs(graph)
+    copying, lags = _launching(graph, copies), graph.edges.lag_ns.copy()
+    runs, calls = graph.into_work(copies, Edge.RUN), graph.into_calls(copying, Edge.CALL)
+    lags[runs] = np.minimum(lags[runs], _pinned_ns(graph)[graph.work_of(graph.edges.target[runs])])
+    lags[calls] = np.minimum(lags[calls], _launch_cost(graph))
+    lags[graph.into_calls(syncs, Edge.CALL)] = 0
+    waits = graph.into_calls(copying | syncs, Edge.WAIT) | graph.of_kind(Edge.STAGE)
+    order = graph.into_work(copies, Edge.STREAM) | graph.from_work(copies, Edge.STREAM)
+    changed = graph.with_lags(lags).without(waits | order)
+    past = _in_order(graph, ~copies, work.stream)
+    in_turn = _in_order(graph, copies, np.zeros_like(work.stream))
+    return changed.joined(joined_edges([past, in_turn]))
+
+
+def _in_order(graph: StepGraph, chosen: NDArray[np.bool_], streams: Indices) -> Edges:
+    """This work in the order of these streams, as if no other were in them."""
+    places = np.flatnonzero(chosen)
+    places = places[np.argsort(streams[places], kind="stable")]
+    job = 1 + 2 * (len(graph.events.calls) + places)
+    together = np.diff(streams[places]) == 0
+    source, target = job[:-1][together] + 1, job[1:][together]
+    return edges_of(Edge.STREAM, source, target, np.zeros(len(source), dtype=np.int64))
 
 
 def _matching(ends: Times, other: Timeline) -> tuple[Times, Times] | None:
@@ -249,12 +240,15 @@ def _matching(ends: Times, other: Timeline) -> tuple[Times, Times] | None:
     return begins[nearest], theirs[nearest]
 
 
+def _copies(graph: StepGraph, kind: CopyKind) -> NDArray[np.bool_]:
+    return graph.events.work.where(lambda each: isinstance(each, Copy) and each.kind is kind)
+
+
 def _batch_syncs(graph: StepGraph) -> NDArray[np.bool_]:
     """For each call whether it waits for the copy of a batch that was launched just before it."""
-    copies = graph.events.work.where(lambda each: is_copy(each) and _from_host(each))
-    syncs: NDArray[np.bool_] = np.isin(graph.events.calls.role, SYNCS)
-    syncs &= _following(graph, _launching(graph, copies))
-    return syncs
+    return _of_roles(graph, SYNCS) & _following(
+        graph, _launching(graph, _copies(graph, CopyKind.H2D))
+    )
 
 
 def _launching(graph: StepGraph, of: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -287,21 +281,8 @@ def _neighbours(
 ) -> NDArray[np.bool_]:
     order = graph.of_kind(Edge.PAUSE)
     found = np.zeros(len(calls), dtype=bool)
-    found[graph.call_of(other[order])[at_places(calls, graph.call_of(chosen[order]))]] = True
+    found[graph.call_of(other[order])[calls[graph.call_of(chosen[order])]]] = True
     return found
-
-
-def _edges_past(graph: StepGraph, copies: NDArray[np.bool_]) -> Edges:
-    """The order of the streams, as if the copies were not in them."""
-    work, calls = graph.events.work, len(graph.events.calls)
-    sources, targets = [], []
-    for stream in range(len(work.stream_ids)):
-        others = np.flatnonzero((work.stream == stream) & ~copies)
-        jobs = 1 + 2 * (calls + others)
-        sources.append(jobs[:-1] + 1)
-        targets.append(jobs[1:])
-    source, target = np.concatenate(sources), np.concatenate(targets)
-    return edges_of(Edge.STREAM, source, target, np.zeros(len(source), dtype=np.int64))
 
 
 def _pinned_ns(graph: StepGraph) -> Times:
@@ -325,25 +306,10 @@ def _launch_cost(graph: StepGraph) -> int:
     return int(np.median(costs)) if len(costs) else 0
 
 
-def _from_host(record: Kernel | Copy) -> bool:
-    return isinstance(record, Copy) and record.kind is CopyKind.H2D
-
-
 def _scaled(graph: StepGraph, edges: NDArray[np.bool_], factor: float) -> StepGraph:
     lags = graph.edges.lag_ns
     return graph.with_lags(np.where(edges, np.rint(lags * factor), lags))
 
 
-def _target_calls(graph: StepGraph, roles: Sequence[Role]) -> NDArray[np.bool_]:
-    chosen = np.isin(graph.events.calls.role, roles)
-    return at_places(chosen, graph.call_of(graph.edges.target))
-
-
-def _target_work(graph: StepGraph, of: Callable[[Kernel | Copy], bool]) -> NDArray[np.bool_]:
-    return at_places(graph.events.work.where(of), graph.work_of(graph.edges.target))
-
-
-def at_places(chosen: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Whether each place is one of those chosen; places outside are none."""
-    inside = (places >= 0) & (places < len(chosen))
-    return inside & chosen[np.where(inside, places, 0)]
+def _of_roles(graph: StepGraph, roles: Sequence[Role]) -> NDArray[np.bool_]:
+    return np.isin(graph.events.calls.role, roles)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpurun.timeline.columns import numbers_of, selected
 from gpurun.timeline.device_work import busiest_device
-from gpurun.timeline.model import Copy, CopyKind, Group, Kernel, RuntimeCall, Timeline
+from gpurun.timeline.model import Copy, Group, Kernel, RuntimeCall, Timeline
 from gpurun.timeline.runtime_calls import role_of
 
 if TYPE_CHECKING:
@@ -206,11 +206,6 @@ def _work(
         stream_ids=tuple(numbers),
         without_launch=int(((call == NO_CALL) & ~np.isin(correlations, before)).sum()),
     )
-
-
-def is_copy(record: Kernel | Copy) -> bool:
-    """It moves data between host and device."""
-    return isinstance(record, Copy) and record.kind in (CopyKind.H2D, CopyKind.D2H)
 
 
 def is_collective(record: Kernel | Copy) -> bool:

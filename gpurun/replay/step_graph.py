@@ -82,7 +82,7 @@ class StepGraph:
     that leave it. `recorded_ns`: the moments as recorded. `step_work`: of each step's end on the
     host, the last work of each stream that was launched before, and `step_calls` the last call.
     `counted`: calls whose waits belong to the steps that are compared. `inferred`: waits and events
-    whose streams are not recorded. `unexplained`: work that began later than the graph says.
+    whose streams are not recorded.
     """
 
     events: StepEvents
@@ -93,7 +93,6 @@ class StepGraph:
     step_calls: Indices
     counted: Indices
     inferred: int
-    unexplained: int
 
     def call_of(self, moments: Indices) -> Indices:
         """The call of each moment; meaningless for those of the device's work."""
@@ -106,6 +105,27 @@ class StepGraph:
     def of_kind(self, *kinds: Edge) -> NDArray[np.bool_]:
         """For each edge whether it is of one of these kinds."""
         return np.isin(self.edges.kind, kinds)
+
+    def into_calls(self, calls: NDArray[np.bool_], *kinds: Edge) -> NDArray[np.bool_]:
+        """For each edge whether it leads to one of these calls, and is of one of these kinds."""
+        return self._touching(self.edges.target, 0, calls) & self.of_kind(*kinds)
+
+    def into_work(self, work: NDArray[np.bool_], *kinds: Edge) -> NDArray[np.bool_]:
+        """The same of work."""
+        calls = len(self.events.calls)
+        return self._touching(self.edges.target, calls, work) & self.of_kind(*kinds)
+
+    def from_work(self, work: NDArray[np.bool_], *kinds: Edge) -> NDArray[np.bool_]:
+        """For each edge whether it leaves such work, and is of one of these kinds."""
+        calls = len(self.events.calls)
+        return self._touching(self.edges.source, calls, work) & self.of_kind(*kinds)
+
+    def _touching(
+        self, moments: Indices, first: int, events: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        marked = np.zeros(len(self.recorded_ns), dtype=bool)
+        marked[1 + 2 * first :][: 2 * len(events)] = np.repeat(events, 2)
+        return marked[moments]
 
     def with_lags(self, lag_ns: Times) -> StepGraph:
         """The graph with other times between its moments."""
@@ -143,7 +163,6 @@ def step_graph(timeline: Timeline) -> StepGraph:
         step_calls=np.maximum(np.searchsorted(calls.begin, ends) - 1, 0),
         counted=np.flatnonzero((calls.begin > ends[0]) & (calls.begin <= ends[-1])),
         inferred=waits.inferred + order.inferred,
-        unexplained=order.unexplained,
     )
 
 
