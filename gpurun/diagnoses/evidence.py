@@ -15,8 +15,8 @@ from gpurun.records.profile_figures import ProfileFigures
 from gpurun.records.result import DeviceUse, RunResult, StepSplit
 from gpurun.records.samples import DeviceSample
 from gpurun.replay.what_ifs import Change, Replay
+from gpurun.timeline.kernel_time import SHORT_NS, weighty
 from gpurun.timeline.model import KernelMetrics, Timeline
-from gpurun.timeline.weighty_kernels import SHORT_NS, weighty
 
 CROWD = 0.5
 """Cores that others use, from which on they can hold the script up,"""

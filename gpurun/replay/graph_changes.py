@@ -8,8 +8,8 @@ import numpy as np
 
 from gpurun.replay.step_events import NO_CALL, is_collective
 from gpurun.replay.step_graph import Edge, Edges, StepGraph, edges_of, joined_edges
-from gpurun.timeline.columns import numbers_of
-from gpurun.timeline.device_work import collectives_on
+from gpurun.timeline.columns import numbers_of, selected
+from gpurun.timeline.device_work import exchanging, on_device
 from gpurun.timeline.idle_causes import LAUNCH_NS
 from gpurun.timeline.model import Copy, CopyKind, Kernel, Timeline
 from gpurun.timeline.runtime_calls import SYNCS, Role
@@ -222,11 +222,10 @@ def _in_order(graph: StepGraph, chosen: NDArray[np.bool_], streams: Indices) -> 
 
 def _matching(ends: Times, other: Timeline) -> tuple[Times, Times] | None:
     """Begin and end of the other rank's collectives that ended with these; None if some lack."""
-    kernels = other.kernels or ()
-    if not kernels:
+    if not other.kernels:
         return None
-    device = int(numbers_of(kernels, "device")[0])
-    found = collectives_on(other, device)
+    kernels = on_device(other.kernels, int(numbers_of(other.kernels, "device")[0]))
+    found = selected(kernels, exchanging(kernels))
     theirs, begins = numbers_of(found, "end_ns"), numbers_of(found, "begin_ns")
     if len(theirs) < max(len(ends), 2):
         return None

@@ -20,14 +20,8 @@ from gpurun.records.profile_figures import ProfileFigures
 from gpurun.records.result import RunResult
 from gpurun.replay.compared_names import Thing, profile_change, thing_of
 from gpurun.replay.replay_check import StepTimes
-from gpurun.timeline.device_work import (
-    begins,
-    busiest_device,
-    copies_on,
-    ends,
-    on_device,
-)
-from gpurun.timeline.model import Copy, Group, Kernel, Timeline
+from gpurun.timeline.device_work import begins, device_work, ends, exchanging
+from gpurun.timeline.model import Copy, Kernel, Timeline
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
@@ -112,8 +106,10 @@ def _on_device(timeline: Timeline) -> Mapping[Thing, _Spent]:
 
     An exchange or a copy that a kernel hides costs the step nothing.
     """
-    device = busiest_device(timeline.kernels or ())
-    kernels, copies = on_device(timeline.kernels or (), device), copies_on(timeline, device)
+    work = device_work(timeline)
+    if work is None:
+        return {}
+    kernels, copies = work.kernels, work.copies
     places: dict[Thing, int] = {}
     names: dict[str, str] = {}
     both: Iterator[Kernel | Copy] = chain(kernels, copies)
@@ -123,7 +119,7 @@ def _on_device(timeline: Timeline) -> Mapping[Thing, _Spent]:
     starts = np.clip(np.concatenate([begins(kernels), begins(copies)]), begin, end)
     stops = np.clip(np.concatenate([ends(kernels), ends(copies)]), begin, end)
     late = np.ones(len(things), dtype=bool)
-    late[: len(kernels)] = [kernel.group is Group.COMMUNICATION for kernel in kernels]
+    late[: len(kernels)] = exchanging(kernels)
     own = np.zeros(len(things), dtype=np.int64)
     busy = Intervals.union(starts[:0], stops[:0])
     for chosen in (np.flatnonzero(~late), np.flatnonzero(late)):

@@ -29,9 +29,10 @@ from gpurun.replay.graph_changes import (
 from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.device_work import intervals
-from gpurun.timeline.fused_chains import is_long, needless_if_fused
 from gpurun.timeline.idle_causes import data_ranges
-from gpurun.timeline.model import MODEL_PHASES, Copy, Group, Kernel, Timeline
+from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
+from gpurun.timeline.kernel_time import is_long, needless_if_fused
+from gpurun.timeline.model import MODEL_PHASES, Copy, Kernel, Timeline
 from gpurun.timeline.runtime_calls import Role
 from gpurun.timeline.time_intervals import Intervals
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 LEAST_GAIN = 1.005
 """Changes that gain less than half a percent are left out of the table, but for the two limits."""
-ON_TENSOR_CORES = (Group.MATMUL, Group.CONV, Group.ATTENTION)
 PEAK_RATIOS = {
     (7, 0): 8.0, (7, 5): 8.0, (8, 0): 16.0, (8, 6): 4.0, (8, 7): 4.0, (8, 9): 4.0, (9, 0): 15.0,
     (10, 0): 30.0, (10, 3): 30.0, (12, 0): 4.0,

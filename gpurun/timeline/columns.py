@@ -84,6 +84,14 @@ class Columns(Sequence[T], Generic[T]):
             raise TypeError(f"{name} is no column of numbers")
         return np.frombuffer(self._columns[list(self._names).index(name)], dtype=np.int64)
 
+    def values(self, name: str) -> tuple[list[Any], NDArray[np.int32]]:
+        """The values of a field that is not annotated `int`, each once, and the place of each
+        record's among them.
+        """
+        position = list(self._names).index(name)
+        rows = np.frombuffer(self._columns[position], dtype=np.int32)
+        return list(self._values[position] or ()), rows
+
     def at(self, places: NDArray[np.intp]) -> Columns[T]:
         """The records at these places, in their order."""
         found: Columns[T] = Columns(self._kind)
@@ -100,6 +108,16 @@ def numbers_of(records: Sequence[Any], name: str) -> Times:
     if isinstance(records, Columns):
         return records.numbers(name)
     return np.fromiter((getattr(each, name) for each in records), np.int64, len(records))
+
+
+def values_of(records: Sequence[Any], name: str) -> tuple[list[Any], NDArray[np.int32]]:
+    """The values of another field, each once, and the place of each record's among them."""
+    if isinstance(records, Columns):
+        return records.values(name)
+    known: dict[Any, int] = {}
+    rows = (known.setdefault(getattr(each, name), len(known)) for each in records)
+    places = np.fromiter(rows, np.int32, len(records))
+    return list(known), places
 
 
 def selected(records: Sequence[T], keep: NDArray[np.bool_]) -> Sequence[T]:

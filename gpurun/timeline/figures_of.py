@@ -17,25 +17,27 @@ from gpurun.records.profile_figures import (
     StepParts,
     SyncFigures,
 )
+from gpurun.timeline.columns import selected
 from gpurun.timeline.device_work import (
     DeviceWork,
     a_step,
     begins,
-    collectives_on,
-    copies_on,
     device_work,
     ends,
+    exchanging,
     host_exchanges,
     intervals,
-    on_device,
     step_count,
 )
-from gpurun.timeline.fused_chains import needless_if_fused
 from gpurun.timeline.idle_causes import data_ranges, idle_time
-from gpurun.timeline.kernel_counters import kernel_counters
 from gpurun.timeline.kernel_time import (
+    SHORT_NS,
+    KindTime,
     group_shares,
+    kernel_counters,
+    needless_if_fused,
     precision_figures,
+    time_by_kind,
     top_kernels,
     top_operators,
 )
@@ -52,7 +54,6 @@ from gpurun.timeline.model import (
 )
 from gpurun.timeline.runtime_calls import Role, host_waits, launch_times, role_of
 from gpurun.timeline.steady_window import filled_ns
-from gpurun.timeline.weighty_kernels import SHORT_NS
 
 
 def figures_of(timeline: Timeline) -> ProfileFigures:
@@ -68,66 +69,63 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
     )
     if work is None:
         return host
+    kinds = time_by_kind(work.kernels)
     return replace(
         host,
-        kernel_share=work.share(work.kernels.total_ns),
+        kernel_share=work.share(work.computing.total_ns),
         idle=idle_time(timeline, work.since(filled_ns(timeline)), waits),
         copies=copy_figures(timeline, work),
-        launches=launch_figures(timeline, work),
-        precision=precision_figures(timeline, work),
+        launches=launch_figures(timeline, work, kinds),
+        precision=precision_figures(kinds, work),
         communication=communication_figures(timeline, work),
-        group_shares=group_shares(timeline, work),
-        top_kernels=top_kernels(timeline, work),
-        fusable_share=fusable_share(timeline, work),
+        group_shares=group_shares(kinds),
+        top_kernels=top_kernels(kinds, timeline, work),
+        fusable_share=fusable_share(work),
     )
 
 
-def fusable_share(timeline: Timeline, work: DeviceWork) -> float:
+def fusable_share(work: DeviceWork) -> float:
     """The share of kernels that fused ones would make needless."""
-    kernels = on_device(timeline.kernels or (), work.device)
-    copies = on_device(timeline.copies or (), work.device)
-    both: Iterable[Kernel | Copy] = merge(kernels, copies, key=lambda each: each.begin_ns)
+    both: Iterable[Kernel | Copy] = merge(work.kernels, work.copies, key=lambda each: each.begin_ns)
     return work.share(sum(length for _, length in needless_if_fused(both)))
 
 
-def launch_figures(timeline: Timeline, work: DeviceWork) -> LaunchFigures:
+def launch_figures(
+    timeline: Timeline, work: DeviceWork, kinds: Sequence[KindTime]
+) -> LaunchFigures:
     """The figures of the kernels that the window's device ran."""
-    kernels = on_device(timeline.kernels or (), work.device)
-    durations = ends(kernels) - begins(kernels)
+    durations = ends(work.kernels) - begins(work.kernels)
     pauses = work.window_ns - work.busy.total_ns
-    gaps = a_step(pauses / 1e6, timeline)
     return LaunchFigures(
-        kernels_per_step=a_step(len(kernels), timeline),
+        kernels_per_step=a_step(len(work.kernels), timeline),
         mean_kernel_us=float(durations.mean()) / 1e3,
-        gap_ms_per_step=gaps,
-        queue_depth=_queue_depth(timeline, kernels, work),
-        small_grid_share=_small_grids(timeline, kernels, work),
+        gap_ms_per_step=a_step(pauses / 1e6, timeline),
+        queue_depth=_queue_depth(timeline, work),
+        small_grid_share=_small_grids(timeline, work, kinds),
         device_allocations_per_step=_device_allocations(timeline),
         short_kernels_share=float(durations[durations < SHORT_NS].sum()) / work.window_ns,
     )
 
 
-def _queue_depth(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork) -> float | None:
+def _queue_depth(timeline: Timeline, work: DeviceWork) -> float | None:
     """Mean number of launched kernels that have not begun: their waits over the window (Little)."""
     if not timeline.runtime_calls:
         return None
-    launched, known = launch_times(kernels, timeline.runtime_calls, "end_ns")
+    launched, known = launch_times(work.kernels, timeline.runtime_calls, "end_ns")
     if not known.any():
         return None
-    return float(np.maximum(begins(kernels) - launched, 0)[known].sum()) / work.window_ns
+    return float(np.maximum(begins(work.kernels) - launched, 0)[known].sum()) / work.window_ns
 
 
-def _small_grids(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork) -> float | None:
+def _small_grids(timeline: Timeline, work: DeviceWork, kinds: Sequence[KindTime]) -> float | None:
     """Of the computing kernels: an exchange needs few blocks, whatever the batch."""
     counts = [d.multiprocessors for d in timeline.devices or () if d.index == work.device]
-    kernels = [kernel for kernel in kernels if kernel.group is not Group.COMMUNICATION]
-    if not counts or counts[0] is None or any(k.kind.grid is None for k in kernels):
+    kinds = [each for each in kinds if each.kind.group is not Group.COMMUNICATION]
+    if not counts or counts[0] is None or any(each.kind.grid is None for each in kinds):
         return None
-    durations = ends(kernels) - begins(kernels)
-    grids = (math.prod(kernel.kind.grid or ()) for kernel in kernels)
-    blocks = np.fromiter(grids, np.int64, len(kernels))
-    total = int(durations.sum())
-    return float(durations[blocks < counts[0]].sum()) / total if total else None
+    small = sum(each.ns for each in kinds if math.prod(each.kind.grid or ()) < counts[0])
+    total = sum(each.ns for each in kinds)
+    return small / total if total else None
 
 
 def _device_allocations(timeline: Timeline) -> float | None:
@@ -142,15 +140,16 @@ def _device_allocations(timeline: Timeline) -> float | None:
 
 def communication_figures(timeline: Timeline, work: DeviceWork) -> CommunicationFigures | None:
     """The figures of the collectives; None without any: one rank alone exchanges nothing."""
-    found = [*collectives_on(timeline, work.device), *host_exchanges(timeline)]
+    exchanges = selected(work.kernels, exchanging(work.kernels))
+    found = [*exchanges, *host_exchanges(timeline)]
     if not found:
         return None
-    exchanging = intervals(found).within(work.begin_ns, work.end_ns)
-    exposed = exchanging.total_ns - exchanging.overlap_ns(work.kernels)
-    sizes = [c.kind.message_bytes for c in found if isinstance(c, Kernel)]
+    spans = intervals(found).within(work.begin_ns, work.end_ns)
+    exposed = spans.total_ns - spans.overlap_ns(work.computing)
+    sizes = [each.kind.message_bytes for each in exchanges]
     known = [size for size in sizes if size is not None]
     return CommunicationFigures(
-        share=work.share(exchanging.total_ns),
+        share=work.share(spans.total_ns),
         exposed_share=work.share(exposed),
         per_step=a_step(len(found), timeline),
         bytes_per_step=a_step(sum(known), timeline) if len(known) == len(found) else None,
@@ -200,7 +199,7 @@ def copy_figures(timeline: Timeline, work: DeviceWork) -> CopyFigures | None:
     """The figures of the copies; None where no source records copies."""
     if timeline.copies is None:
         return None
-    copies = [c for c in copies_on(timeline, work.device) if c.kind is CopyKind.H2D]
+    copies = [c for c in work.copies if c.kind is CopyKind.H2D]
     told = all(copy.pageable is not None for copy in copies)
     pageable = [copy for copy in copies if copy.pageable]
     return CopyFigures(
@@ -219,4 +218,4 @@ def _share(copies: Sequence[Copy], work: DeviceWork) -> float:
 
 def _exposed(copies: Sequence[Copy], work: DeviceWork) -> float:
     spans = intervals(copies).within(work.begin_ns, work.end_ns)
-    return work.share(spans.total_ns - spans.overlap_ns(work.kernels))
+    return work.share(spans.total_ns - spans.overlap_ns(work.computing))

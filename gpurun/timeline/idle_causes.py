@@ -21,7 +21,6 @@ from gpurun.timeline.device_work import (
     begins,
     host_exchanges,
     intervals,
-    on_device,
 )
 from gpurun.timeline.model import Phase, Range, RuntimeCall, Timeline
 from gpurun.timeline.runtime_calls import launch_times
@@ -108,9 +107,8 @@ def _launched_late(
     """For each pause whether the work that ends it was launched after the pause had begun."""
     if not timeline.runtime_calls:
         return None
-    kernels, copies = (timeline.kernels or (), timeline.copies or ())
     begun, launched = [], []
-    for events in (on_device(kernels, work.device), on_device(copies, work.device)):
+    for events in (work.kernels, work.copies):
         times, known = launch_times(events, timeline.runtime_calls, "begin_ns")
         begun.append(begins(events)[known])
         launched.append(times[known])

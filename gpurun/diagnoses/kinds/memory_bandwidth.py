@@ -10,6 +10,7 @@ from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.replay.what_ifs import Change
+from gpurun.timeline.kernel_time import FUSABLE
 from gpurun.timeline.model import Group, KernelMetrics
 
 ADVICE = (
@@ -17,9 +18,8 @@ ADVICE = (
     "bfloat16 halves the bytes that such kernels move",
     "use the fused forms: F.scaled_dot_product_attention, fused norms and optimizers",
 )
-MOVING = (Group.ELEMENTWISE, Group.NORM, Group.REDUCTION, Group.OPTIMIZER)
+MOVING = (*FUSABLE, Group.OPTIMIZER)
 """Kinds of kernels that wait for memory rather than for arithmetic."""
-FUSABLE = (Group.ELEMENTWISE.value, Group.NORM.value, Group.REDUCTION.value)
 COMPUTING = 0.30
 """Tensor activity from which on full bandwidth feeds arithmetic and is as it should be."""
 
@@ -86,7 +86,7 @@ def elementwise_share(evidence: Evidence) -> float | None:
         return None
     shares = figures.group_shares
     computing = 1 - shares.get(Group.COMMUNICATION.value, 0.0)
-    fusable = sum(shares.get(name, 0.0) for name in FUSABLE)
+    fusable = sum(shares.get(group.value, 0.0) for group in FUSABLE)
     return fusable / computing * figures.kernel_share if computing > 0 else 0.0
 
 
