@@ -28,8 +28,7 @@ from gpurun.records.spec import ProfileSpec, RunSpec
 from gpurun.timeline import from_ncu
 from gpurun.timeline.kernel_groups import kernel_group
 from gpurun.timeline.model import Group, Timeline
-from gpurun.timeline.ncu_messages import cure, messages
-from gpurun.timeline.report_exports import ncu_page
+from gpurun.timeline.report_exports import cure, messages, ncu_page
 
 PAGE = "ncu.csv"
 """File of the profile's folder with the counters, a line for each launch of a kernel."""

@@ -14,8 +14,8 @@ from gpurun.profilers import all_profilers
 from gpurun.records.events import StepRow
 from gpurun.replay.replay_check import StepTimes
 from gpurun.rundir import read_json
-from gpurun.timeline.merge import merged
 from gpurun.timeline.model import Timeline
+from gpurun.timeline.recordings import merged
 
 FOLDER = "profile"
 """Folder of a run's folder with what profilers wrote themselves."""

@@ -15,7 +15,7 @@ from gpurun.errors import GpurunError
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.limits import LONGEST_TEXT, too_long
 from gpurun.timeline.model import MALFORMED, KernelMetrics, Timeline, launch_dimensions, malformed
-from gpurun.timeline.ncu_messages import cure, messages
+from gpurun.timeline.report_exports import cure, messages
 
 _COLUMNS = {"ID", "Kernel Name"}
 _DECIMAL_COMMA = re.compile(r"^-?(0,\d+|\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+)$")
