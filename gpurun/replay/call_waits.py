@@ -68,20 +68,19 @@ class CallWaits:
 
 
 class _Found:
-    """The waits found so far."""
+    """The waits found so far. `latest`: for each call the end of the last work that it awaits."""
 
     def __init__(self, events: StepEvents) -> None:
         self.events = events
         self.pairs: list[tuple[int, int, Why]] = []
         self.inferred = 0
-        self.latest: dict[int, int] = {}
+        self.latest = np.zeros(len(events.calls), dtype=np.int64)
 
     def add(self, call: int, work: Iterable[int], why: Why = Why.END) -> None:
         for each in work:
             self.pairs.append((call, each, why))
             if why is Why.END:
-                end = int(self.events.work.end[each])
-                self.latest[call] = max(self.latest.get(call, 0), end)
+                self.latest[call] = max(self.latest[call], self.events.work.end[each])
 
 
 def call_waits(events: StepEvents, told: Mapping[int, Awaited]) -> CallWaits:
@@ -95,7 +94,7 @@ def call_waits(events: StepEvents, told: Mapping[int, Awaited]) -> CallWaits:
     own = _own_work(events) & ~staged
     for number in np.flatnonzero(own).tolist():
         found.add(int(work.call[number]), [number])
-    costs = _Costs(events, found.latest)
+    costs = _Costs(calls, found.latest)
     _stage(found, costs, np.flatnonzero(staged))
     _full_queues(found, streams, costs)
     own_calls = np.zeros(len(calls), dtype=bool)
@@ -203,22 +202,19 @@ def _stage(found: _Found, costs: _Costs, staged: Indices) -> None:
 class _Costs:
     """What calls take by themselves, and how long they waited."""
 
-    def __init__(self, events: StepEvents, latest: Mapping[int, int]) -> None:
-        calls = events.calls
+    def __init__(self, calls: Calls, latest: Times) -> None:
         self._calls = calls
         self.cost_ns = calls.end - calls.begin
         self.waited_ns = np.zeros(len(calls), dtype=np.int64)
+        rest = calls.end - np.maximum(latest, calls.begin)
         rests: dict[str, list[int]] = defaultdict(list)
-        syncs = np.flatnonzero(np.isin(calls.role, SYNCS))
-        for call in {*syncs.tolist(), *latest}:
-            awaited = max(latest.get(call, 0), int(calls.begin[call]))
-            rests[calls.name[call]].append(int(calls.end[call]) - awaited)
+        waiting = np.flatnonzero(np.isin(calls.role, SYNCS) | (latest > 0)).tolist()
+        for call in waiting:
+            rests[calls.name[call]].append(int(rest[call]))
         typical = {name: int(np.median(found)) for name, found in rests.items()}
-        for call in {*syncs.tolist(), *latest}:
+        for call in waiting:
             exact = calls.role[call] == Role.ALLOCATE
-            awaited = max(latest.get(call, 0), int(calls.begin[call]))
-            cost = int(calls.end[call]) - awaited if exact else typical[calls.name[call]]
-            self.set(call, cost)
+            self.set(call, int(rest[call]) if exact else typical[calls.name[call]])
 
     def set(self, call: int, cost: int) -> None:
         """The call takes so long; the rest of it is a wait."""
@@ -243,7 +239,7 @@ def _full_queues(found: _Found, streams: StreamOrder, costs: _Costs) -> None:
         limit = _limit(waiting, lengths[launching] > LONG_CALL * usual)
         for place in np.flatnonzero(waiting >= limit - SLACK).tolist():
             call = int(launching[place])
-            if call not in found.latest and calls.role[call] != Role.COPY:
+            if not found.latest[call] and calls.role[call] != Role.COPY:
                 costs.set(call, min(int(usual[place]), int(lengths[call])))
         for place in range(limit, len(first)):
             found.add(int(launching[place]), [int(first[place - limit])], Why.PLACE)

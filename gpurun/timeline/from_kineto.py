@@ -216,7 +216,6 @@ def _devices(header: Mapping[str, Any]) -> tuple[Device, ...] | None:
             index=int(each["id"]),
             name=str(each["name"]),
             multiprocessors=each.get("numSms"),
-            memory_bytes=each.get("totalGlobalMem"),
             capability=(each["computeMajor"], each["computeMinor"])
             if "computeMajor" in each
             else None,

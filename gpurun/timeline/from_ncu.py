@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
+from gpurun.timeline.kernel_groups import kernel_group
 from gpurun.timeline.limits import LONGEST_TEXT, too_long
 from gpurun.timeline.model import MALFORMED, KernelMetrics, Timeline, launch_dimensions, malformed
 from gpurun.timeline.report_exports import cure, messages
@@ -153,8 +153,6 @@ def _metrics(row: Row, numbers: Mapping[str, float]) -> KernelMetrics:
     return KernelMetrics(
         name=name,
         group=kernel_group(name),
-        tensor_core=uses_tensor_cores(name),
-        device=int(row["Device"]) if row.get("Device", "").isdigit() else 0,
         duration_ns=get("gpu__time_duration.sum"),
         grid=_dimensions(row.get("Grid Size", "")),
         block=_dimensions(row.get("Block Size", "")),

@@ -47,9 +47,7 @@ _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _COPY_KINDS = {1: CopyKind.H2D, 2: CopyKind.D2H, 8: CopyKind.D2D, 10: CopyKind.D2D}
 _PAGEABLE, _PINNED = 0, 1
 _NO_STREAM = 2**32 - 1
-_DEVICE_COLUMNS = (
-    "id", "name", "smCount", "totalMemory", "memoryBandwidth", "computeMajor", "computeMinor",
-)  # fmt: skip
+_DEVICE_COLUMNS = ("id", "name", "smCount", "computeMajor", "computeMinor")
 _PROCESS = "(({column} >> 24) & 16777215)"
 _THREAD = "({column} & 16777215)"
 
@@ -238,7 +236,7 @@ class _Export:
         columns = self._columns("TARGET_INFO_GPU")
         chosen = ", ".join(name if name in columns else "NULL" for name in _DEVICE_COLUMNS)
         return tuple(
-            Device(row[0], row[1] or "", row[2], row[3], row[4], _capability(row[5], row[6]))
+            Device(row[0], row[1] or "", row[2], None if None in row[3:] else (row[3], row[4]))
             for row in self._rows(f"SELECT {chosen} FROM TARGET_INFO_GPU")
         )
 
@@ -279,7 +277,3 @@ class _Export:
 def _pageable(kind: CopyKind, source: int | None, target: int | None) -> bool | None:
     host = {CopyKind.H2D: source, CopyKind.D2H: target}.get(kind)
     return {_PAGEABLE: True, _PINNED: False}.get(host) if host is not None else None
-
-
-def _capability(major: int | None, minor: int | None) -> tuple[int, int] | None:
-    return None if major is None or minor is None else (major, minor)

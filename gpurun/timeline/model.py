@@ -173,8 +173,6 @@ class Device:
     index: int
     name: str
     multiprocessors: int | None = None
-    memory_bytes: int | None = None
-    memory_bandwidth_bytes_per_second: float | None = None
     capability: tuple[int, int] | None = None
 
 
@@ -188,8 +186,6 @@ class KernelMetrics:
 
     name: str
     group: Group
-    tensor_core: bool | None
-    device: int
     duration_ns: float | None
     grid: Dimensions | None
     block: Dimensions | None

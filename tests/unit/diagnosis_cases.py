@@ -161,8 +161,6 @@ def kernel(**changes: Any) -> KernelMetrics:
     whole = KernelMetrics(
         name="my_kernel",
         group=Group.OTHER,
-        tensor_core=None,
-        device=0,
         duration_ns=100_000.0,
         grid=(1000, 1, 1),
         block=(256, 1, 1),

@@ -61,4 +61,4 @@ def timeline(window: int, kernels: Sequence[Kernel] | None = None, **parts: Any)
 
 
 def device(multiprocessors: int | None = 132) -> Device:
-    return Device(0, "NVIDIA H200", multiprocessors, 150 << 30, 4.8e12, (9, 0))
+    return Device(0, "NVIDIA H200", multiprocessors, (9, 0))
