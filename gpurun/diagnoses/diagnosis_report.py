@@ -51,9 +51,9 @@ def diagnosis_report(
         subject=subject,
         sources=tuple(source.value for source in Source if source in evidence.sources),
         absent_sources=tuple(AbsentSource(source.value, TODO[source]) for source in absent),
-        steps_profiled=None if evidence.figures is None else evidence.figures.steps,
+        steps_profiled=evidence.figures.steps,
         overhead_percent=overhead_percent,
-        figures=evidence.figures,
+        figures=None if timeline is None else evidence.figures,
         findings=diagnose(evidence),
         rank=evidence.rank,
         other_ranks={

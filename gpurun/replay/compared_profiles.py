@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -78,13 +79,12 @@ def compared_profiles(before: ProfiledSide, after: ProfiledSide) -> ProfileCompa
 
 def _by_timelines(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
     """By the replay of the unprofiled steps, by that of the profiled ones, or by device time."""
-    one, other, earlier, later = before.timeline, after.timeline, before.figures, after.figures
-    if one is None or other is None or earlier is None or later is None:
+    one, other = before.timeline, after.timeline
+    if one is None or other is None or before.step_ms is None or after.step_ms is None:
         return None
     if not one.kernels or not other.kernels:
         return None
-    if earlier.step_ms is None or later.step_ms is None:
-        return None
+    idle = partial(idle_changes, before.figures, after.figures)
     plain, why = (before.times, after.times), None
     for times in (plain, (None, None)) if None not in plain else ((None, None),):
         replays = [
@@ -96,13 +96,15 @@ def _by_timelines(before: ProfiledSide, after: ProfiledSide) -> _Explained | Non
         graphs = [replay.graph for _, replay in replays if replay is not None]
         if why is None:
             found = _by_replay(graphs, times, (one, other))
-            idle = idle_changes(earlier, later, explaining=False)
-            return replace(found, changes=(*found.changes, *idle))
+            return replace(found, changes=(*found.changes, *idle(explaining=False)))
     return _Explained(
-        (earlier.step_ms, later.step_ms),
+        (before.step_ms, after.step_ms),
         "profiled steps, means",
         ComparisonBasis.DEVICE_TIME,
-        (*device_changes(one, other), *idle_changes(earlier, later, explaining=True)),
+        (
+            *device_changes(one, other),
+            *idle_changes(before.figures, after.figures, explaining=True),
+        ),
         why_no_replay=why,
     )
 
@@ -204,8 +206,8 @@ def _record(side: ProfiledSide, step_ms: float) -> ComparedProfile:
     return ComparedProfile(
         subject=side.subject,
         step_ms=step_ms,
-        steps=None if figures is None else figures.steps,
+        steps=figures.steps,
         rank=None if timeline is None else timeline.rank,
         samples_per_step=None if result is None else result.batch_size,
-        idle_share=None if figures is None or figures.idle is None else figures.idle.total,
+        idle_share=None if figures.idle is None else figures.idle.total,
     )

@@ -7,7 +7,7 @@ with something, or idle for some cause. So does the split of the step on the hos
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -60,7 +60,7 @@ class ProfiledSide:
 
     subject: str
     timeline: Timeline | None = None
-    figures: ProfileFigures | None = None
+    figures: ProfileFigures = field(default_factory=ProfileFigures)
     times: StepTimes | None = None
     workers: bool = False
     result: RunResult | None = None
@@ -70,7 +70,7 @@ class ProfiledSide:
     @property
     def step_ms(self) -> float | None:
         """The mean profiled step; None where no steps are marked."""
-        return None if self.figures is None else self.figures.step_ms
+        return self.figures.step_ms
 
 
 @dataclass(frozen=True)

@@ -629,7 +629,7 @@ def test_findings_change_when_a_source_is_withheld() -> None:
     figures = replace(idle(total=0.4, sync=0.3), syncs=SyncFigures(0.4, 2, (("train.py:57", 0.3),)))
     whole = healthy_gpu(figures)
     assert first(whole).type is FindingType.CPU_GPU_SYNC
-    withheld = replace(whole, figures=None)
+    withheld = replace(whole, figures=ProfileFigures())
     assert Source.TIMELINE not in withheld.sources
     assert found(withheld, FindingType.CPU_GPU_SYNC) is None
 

@@ -120,7 +120,7 @@ class HostBound(Diagnosis):
 
     def _idle(self, evidence: Evidence) -> Finding | None:
         """The device's idle time that is no wait for data, no synchronisation and no launch."""
-        idle = None if evidence.figures is None else evidence.figures.idle
+        idle = evidence.idle
         if idle is None or idle.host is None:
             return None
         untold = "" if idle.data is not None else " (which may be its loader)"
@@ -170,7 +170,7 @@ def _at_work(evidence: Evidence) -> Sequence[FunctionSamples]:
 
 def _waiting_lines(evidence: Evidence) -> set[str]:
     """Lines that are known to wait for the device, as "file:line"."""
-    syncs = None if evidence.figures is None else evidence.figures.syncs
+    syncs = evidence.figures.syncs
     lines = {line for line, _ in syncs.lines} if syncs is not None else set()
     lines |= {read.where for read in evidence.reads or () if read.device == "cuda"}
     return lines | {evidence.traits[name] for name in ("synchronize",) if name in evidence.traits}
@@ -186,7 +186,7 @@ def _awake(function: FunctionSamples, waits: Collection[str]) -> FunctionSamples
 
 def _waiting(evidence: Evidence) -> float:
     """The share of the step in which functions outside the model wait for the device."""
-    syncs = None if evidence.figures is None else evidence.figures.syncs
+    syncs = evidence.figures.syncs
     return 0.0 if syncs is None or syncs.outside_share is None else syncs.outside_share
 
 
@@ -201,11 +201,10 @@ def _idle_for_host(evidence: Evidence) -> float:
     Short pauses between short kernels are the pace of launches: another diagnosis. Without a
     timeline the device counts as idle while the training waits for data.
     """
-    figures = evidence.figures
+    idle, launches = evidence.idle, evidence.figures.launches
     if not evidence.on_gpu:
         return 1.0
-    if figures is not None and figures.idle is not None:
-        idle, launches = figures.idle, figures.launches
+    if idle is not None:
         kernel_us = None if launches is None else launches.mean_kernel_us
         short = evidence.thresholds.severity("short_kernel_us", kernel_us) >= WARNING
         launch = 0.0 if short else idle.launch or 0.0

@@ -42,13 +42,11 @@ class LaunchBound(Diagnosis):
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The launches of the window, and what the device waits for them."""
-        figures = evidence.figures
-        if figures is None or figures.idle is None or figures.launches is None:
+        figures, launches = evidence.figures, evidence.figures.launches
+        if figures.idle is None or launches is None or figures.idle.launch is None:
             return None
-        idle, launches, step = figures.idle.launch, figures.launches, figures.step_ms
-        if idle is None:
-            return None
-        gap_ms = None if step is None else idle * step
+        idle = figures.idle.launch
+        gap_ms = None if figures.step_ms is None else idle * figures.step_ms
         replayed = evidence.replayed_gain(Change.LAUNCHES)
         told = f"the device waits for launches {percent(idle)} of the step"
         if replayed is not None:

@@ -112,10 +112,10 @@ def _retries(evidence: Evidence) -> float | None:
 
 
 def _allocations(evidence: Evidence) -> float | None:
-    launches = None if evidence.figures is None else evidence.figures.launches
+    launches = evidence.figures.launches
     if launches is not None and launches.device_allocations_per_step is not None:
         return launches.device_allocations_per_step
-    steps = None if evidence.figures is None else evidence.figures.steps
+    steps = evidence.figures.steps
     counted = [m.device_allocations for m in evidence.memory]
     return max(counted) / steps if counted and steps else None
 

@@ -46,7 +46,7 @@ class MemoryBandwidth(Diagnosis):
         """The bandwidth in use and the kernels that use it."""
         rate = evidence.thresholds.severity
         share, dram = elementwise_share(evidence), _dram_activity(evidence)
-        fusable = None if evidence.figures is None else evidence.figures.fusable_share
+        fusable = evidence.figures.fusable_share
         kernel, by_kernel = _worst_kernel(evidence)
         by_counters = max(rate("dram_activity", dram), by_kernel)
         if evidence.replay is not None:
@@ -82,7 +82,7 @@ class MemoryBandwidth(Diagnosis):
 def elementwise_share(evidence: Evidence) -> float | None:
     """The share of the step in elementwise kernels, norms and reductions; None if not known."""
     figures = evidence.figures
-    if figures is None or figures.group_shares is None or figures.kernel_share is None:
+    if figures.group_shares is None or figures.kernel_share is None:
         return None
     shares = figures.group_shares
     computing = 1 - shares.get(Group.COMMUNICATION.value, 0.0)

@@ -36,7 +36,7 @@ class TensorCoreUse(Diagnosis):
         capability = _capability(evidence)
         if capability is not None and capability < (7, 0):
             return None  # there are no tensor cores
-        precision = None if evidence.figures is None else evidence.figures.precision
+        precision = evidence.figures.precision
         if precision is None:
             return self._by_activity(evidence)
         share = precision.outside_share_of_window
@@ -60,15 +60,12 @@ class TensorCoreUse(Diagnosis):
         )
 
     def _by_activity(self, evidence: Evidence) -> Finding | None:
-        told = [d.tensor_activity_percent for d in evidence.devices]
-        known = [value / 100 for value in told if value is not None]
-        activity = evidence.sm_activity
+        tensor, activity = evidence.activity("tensor_activity_percent"), evidence.sm_activity
         multiplies = any(
             kind in root.module_types for root in evidence.roots for kind in MULTIPLIES
         )
-        if not known or activity is None or not multiplies:
+        if tensor is None or activity is None or not multiplies:
             return None
-        tensor = sum(known) / len(known)
         if tensor >= UNUSED or activity < WORKING:
             return None
         return self.finding(
