@@ -13,7 +13,7 @@ import numpy as np
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, gain_without_wait, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.loader_cause import bare_name, innermost
-from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType, Location
+from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
 from gpurun.timeline.model import MODEL_PHASES, Timeline
@@ -198,18 +198,13 @@ def _unprofiled(share: float, evidence: Evidence) -> float:
 def _idle_for_host(evidence: Evidence) -> float:
     """The share of the step in which the device could wait for Python; all of it on the CPU.
 
-    Short pauses between short kernels are the pace of launches: another diagnosis. Without a
-    timeline the device counts as idle while the training waits for data.
+    Without a timeline the device counts as idle while the training waits for data.
     """
-    idle, launches = evidence.idle, evidence.figures.launches
+    idle, active = evidence.idle, evidence.least_active_share
     if not evidence.on_gpu:
         return 1.0
     if idle is not None:
-        kernel_us = None if launches is None else launches.mean_kernel_us
-        short = evidence.thresholds.severity("short_kernel_us", kernel_us) >= WARNING
-        launch = 0.0 if short else idle.launch or 0.0
-        return idle.total if idle.host is None else idle.host + launch
-    active = evidence.least_active_share
+        return idle.total if idle.host is None else idle.host
     return 0.0 if active is None else max(0.0, 1 - active - (evidence.data_wait_share or 0.0))
 
 

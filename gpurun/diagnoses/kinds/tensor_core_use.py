@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.kinds.memory_bandwidth import elementwise_share
 from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.replay.what_ifs import PEAK_RATIOS, Change
@@ -24,7 +23,7 @@ class TensorCoreUse(Diagnosis):
     """Matrix products, convolutions or attention run outside tensor cores.
 
     Replayed with such kernels at the ratio of the device's peaks: a roofline. Without a replay, the
-    bound is the same roofline, and kernels that move data take half their time at least.
+    bound is the same roofline.
     Without a timeline, tensor activity near zero on a busy device is a warning without a bound.
     """
 
@@ -41,7 +40,6 @@ class TensorCoreUse(Diagnosis):
             return self._by_activity(evidence)
         share = precision.outside_share_of_window
         ratio = None if capability is None else PEAK_RATIOS.get(capability)
-        halved = (elementwise_share(evidence) or 0.0) / 2  # half as many bytes
         products = share * (1 - 1 / (ratio or min(PEAK_RATIOS.values())))
         return self.finding(
             evidence,
@@ -56,7 +54,7 @@ class TensorCoreUse(Diagnosis):
             ADVICE,
             knob="autocast",
             replayed=evidence.replayed_gain(Change.PRECISION),
-            bound=None if ratio is None else gain_without(products + halved),
+            bound=None if ratio is None else gain_without(products),
         )
 
     def _by_activity(self, evidence: Evidence) -> Finding | None:
