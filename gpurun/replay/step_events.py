@@ -11,7 +11,7 @@ import numpy as np
 from gpurun.timeline.columns import numbers_of, selected
 from gpurun.timeline.device_work import busiest_device
 from gpurun.timeline.model import Copy, Group, Kernel, RuntimeCall, Timeline
-from gpurun.timeline.runtime_calls import role_of
+from gpurun.timeline.runtime_calls import launches_of, role_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -160,19 +160,10 @@ class _Chosen:
             role=np.fromiter((role_of(name) for name in names), np.int8, len(names)),
         )
 
-    def launched(self, correlations: Times) -> NDArray[np.bool_]:
-        """For each correlation whether one of the calls has it."""
-        known: NDArray[np.bool_] = np.isin(correlations, self._correlations)
-        known &= correlations != 0
-        return known
-
     def launching(self, wanted: Times) -> Indices:
         """The call of each correlation, `NO_CALL` where it is not among these."""
-        order = np.argsort(self._correlations, kind="stable")
-        ranked = self._correlations[order]
-        at = np.minimum(np.searchsorted(ranked, wanted), len(ranked) - 1)
-        known = (ranked[at] == wanted) & (wanted != 0)
-        return np.where(known, self._place[order[at]], NO_CALL)
+        places, known = launches_of(wanted, self._correlations)
+        return np.where(known, self._place[places], NO_CALL)
 
 
 def _work(
@@ -183,7 +174,7 @@ def _work(
     for events in _work_of(timeline):
         times = numbers_of(events or (), "begin_ns")
         correlations = numbers_of(events or (), "correlation")
-        own = chosen.launched(correlations)
+        own = chosen.launching(correlations) != NO_CALL
         other = (times >= begin) & (times <= end) & ~np.isin(correlations, after)
         early = np.isin(correlations, before) & (times < begin)
         found += selected(events or (), (own | other) & ~early)

@@ -77,12 +77,18 @@ def launch_times(
 
     `events`: kernels or copies. `moment`: "begin_ns" or "end_ns" of the call.
     """
-    correlations = numbers_of(calls, "correlation")
+    wanted = numbers_of(events, "correlation")
+    places, known = launches_of(wanted, numbers_of(calls, "correlation"))
+    return numbers_of(calls, moment)[places], known
+
+
+def launches_of(wanted: Times, correlations: Times) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Of each wanted correlation the place of the call that has it, and whether there is one."""
     order = np.argsort(correlations, kind="stable")
-    ranked, wanted = correlations[order], numbers_of(events, "correlation")
+    ranked = correlations[order]
     at = np.searchsorted(ranked, wanted, side="right") - 1
-    known = (at >= 0) & (ranked[at] == wanted)
-    return numbers_of(calls, moment)[order[at]], known
+    known: NDArray[np.bool_] = (at >= 0) & (ranked[at] == wanted) & (wanted != 0)
+    return order[at], known
 
 
 def host_waits(timeline: Timeline) -> Sequence[RuntimeCall] | None:
