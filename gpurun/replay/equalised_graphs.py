@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,7 +70,7 @@ class ReplayedSide:
             return self._a_step(host_ns, self.steps * bool(host_ns))
         chosen = self.of(thing)
         waits = thing[1].endswith(OWN_WAIT)
-        ns = self.graph.waits.waited_ns if waits else self.cost_ns()
+        ns = self.graph.waits.waited_ns if waits else self.cost_ns
         return self._a_step(ns[chosen[: len(ns)]].sum(), chosen.sum())
 
     def shown(self, thing: Thing) -> Amount | None:
@@ -90,6 +91,7 @@ class ReplayedSide:
             chosen[: self.calls] &= waiting(self.graph)
         return chosen
 
+    @cached_property
     def cost_ns(self) -> Times:
         """What each call, then each work, takes by itself."""
         graph, costs = self.graph, np.zeros(len(self.numbers), dtype=np.int64)
@@ -138,8 +140,9 @@ def equalised(pair: Pair, things: Sequence[Thing]) -> Pair:
     All work is changed at once: there may be hundreds of kernels. It goes first, as what is left of
     its calls counts.
     """
-    work = [thing for thing in things if thing[0] in (ThingKind.KERNEL, ThingKind.COPY)]
-    for together in (work, *([thing] for thing in things if thing not in set(work))):
+    of_work = (ThingKind.KERNEL, ThingKind.COPY)
+    work = [thing for thing in things if thing[0] in of_work]
+    for together in (work, *([thing] for thing in things if thing[0] not in of_work)):
         amounts = {thing: _amounts(pair, thing) for thing in together}
         before, after = (
             _with_less(
@@ -183,7 +186,7 @@ def _with_fewer(side: ReplayedSide, lesser: Mapping[Thing, tuple[Amount, Amount]
 
     Of calls that start work none goes: only their own time gets less.
     """
-    graph, costs = side.graph, side.cost_ns()
+    graph, costs = side.graph, side.cost_ns
     left, gone = np.ones(len(costs)), np.zeros(len(costs), dtype=bool)
     for thing, (own, least) in lesser.items():
         chosen = side.of(thing)
