@@ -5,7 +5,6 @@ The recording decides: a call that ended before a piece of work did not wait for
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.step_events import NO_CALL, Calls, StepEvents, Work
+from gpurun.replay.step_events import NO_CALL, Calls, Edge, StepEvents, Work
 from gpurun.timeline.model import Copy, CopyKind
 from gpurun.timeline.runtime_calls import SYNCS, Role
 
@@ -37,24 +36,15 @@ BLOCKING_SHARE = 0.5
 """If so many launches end after their own kernel, each waits for it (CUDA_LAUNCH_BLOCKING)."""
 
 
-class Why(enum.IntEnum):
-    """`END`: a call waits for the end of work. `PLACE`: a launch waits for a place in the queue.
-    `STAGED`: the host copies memory that is not pinned, piece by piece, while the device takes it.
-    """
-
-    END = 0
-    PLACE = 1
-    STAGED = 2
-
-
 @dataclass(frozen=True)
 class CallWaits:
     """Waits of the host for the device.
 
-    `calls[i]` waits for `work[i]`, as `why[i]` says, and takes `post_ns[i]` after it. `cost_ns`:
-    what each call takes if it need not wait. `waited_ns`: how long each waited in the recording.
-    `own_work`: calls that wait for what they launch. `inferred`: waits whose stream is not
-    recorded, by times.
+    `calls[i]` waits for `work[i]`, and takes `post_ns[i]` after it. `why[i]`: `WAIT` for its end,
+    `QUEUE` for its place in the queue, `STAGE` while it copies memory that is not pinned, piece by
+    piece. `cost_ns`: what each call takes if it need not wait. `waited_ns`: how long each waited in
+    the recording. `own_work`: calls that wait for what they launch. `inferred`: waits whose stream
+    is not recorded, by times.
     """
 
     calls: Indices
@@ -72,14 +62,14 @@ class _Found:
 
     def __init__(self, events: StepEvents) -> None:
         self.events = events
-        self.pairs: list[tuple[int, int, Why]] = []
+        self.pairs: list[tuple[int, int, Edge]] = []
         self.inferred = 0
         self.latest = np.zeros(len(events.calls), dtype=np.int64)
 
-    def add(self, call: int, work: Iterable[int], why: Why = Why.END) -> None:
+    def add(self, call: int, work: Iterable[int], why: Edge = Edge.WAIT) -> None:
         for each in work:
             self.pairs.append((call, each, why))
-            if why is Why.END:
+            if why is Edge.WAIT:
                 self.latest[call] = max(self.latest[call], self.events.work.end[each])
 
 
@@ -100,12 +90,13 @@ def call_waits(events: StepEvents, told: Mapping[int, Awaited]) -> CallWaits:
     own_calls = np.zeros(len(calls), dtype=bool)
     own_calls[work.call[own | staged]] = True
     waits, awaited, why = (np.array(c, dtype=np.intp) for c in _columns(found.pairs))
-    posts = [costs.cost_ns[waits], np.zeros_like(waits), calls.end[waits] - work.begin[awaited]]
+    staging = calls.end[waits] - work.begin[awaited]
+    own_time = np.where(why == Edge.WAIT, costs.cost_ns[waits], 0)
     return CallWaits(
         calls=waits,
         work=awaited,
         why=why.astype(np.int8),
-        post_ns=np.choose(why, posts),
+        post_ns=np.where(why == Edge.STAGE, staging, own_time),
         cost_ns=costs.cost_ns,
         waited_ns=costs.waited_ns,
         own_work=own_calls,
@@ -113,7 +104,7 @@ def call_waits(events: StepEvents, told: Mapping[int, Awaited]) -> CallWaits:
     )
 
 
-def _columns(pairs: Sequence[tuple[int, int, Why]]) -> Iterable[Sequence[int]]:
+def _columns(pairs: Sequence[tuple[int, int, Edge]]) -> Iterable[Sequence[int]]:
     return zip(*pairs, strict=True) if pairs else ((), (), ())
 
 
@@ -195,7 +186,7 @@ def _stage(found: _Found, costs: _Costs, staged: Indices) -> None:
     typical = int(np.median(alone)) if len(alone) else int(first.min(initial=0))
     for number, lag in zip(staged.tolist(), first.tolist(), strict=True):
         call = int(work.call[number])
-        found.add(call, [number], Why.STAGED)
+        found.add(call, [number], Edge.STAGE)
         costs.set(call, min(lag, typical) + int(calls.end[call] - work.begin[number]))
 
 
@@ -242,7 +233,7 @@ def _full_queues(found: _Found, streams: StreamOrder, costs: _Costs) -> None:
             if not found.latest[call] and calls.role[call] != Role.COPY:
                 costs.set(call, min(int(usual[place]), int(lengths[call])))
         for place in range(limit, len(first)):
-            found.add(int(launching[place]), [int(first[place - limit])], Why.PLACE)
+            found.add(int(launching[place]), [int(first[place - limit])], Edge.QUEUE)
 
 
 def _usual(calls: Calls, launching: Indices, free: NDArray[np.bool_]) -> Times:

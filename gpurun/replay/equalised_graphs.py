@@ -12,7 +12,8 @@ import numpy as np
 from gpurun.records.diagnosis import ThingKind
 from gpurun.replay.compared_names import Thing, thing_of
 from gpurun.replay.graph_changes import pauses_in, waiting, without_pauses, without_work
-from gpurun.replay.step_graph import Edge, StepGraph
+from gpurun.replay.step_events import Edge
+from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.runtime_calls import Role, role_of
 from gpurun.timeline.time_intervals import Intervals
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.step_events import NO_CALL, is_collective
-from gpurun.replay.step_graph import Edge, Edges, StepGraph, edges_of, joined_edges
+from gpurun.replay.step_events import NO_CALL, Edge, is_collective
+from gpurun.replay.step_graph import Edges, StepGraph, edges_of, joined_edges
 from gpurun.timeline.columns import numbers_of, selected
 from gpurun.timeline.device_work import exchanging, on_device
 from gpurun.timeline.idle_causes import LAUNCH_NS

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.step_graph import Edge, StepGraph
+from gpurun.replay.step_events import Edge
+from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,34 @@ takes a second."""
 FEWEST_STEPS = 2
 """The first step only fills the device's queue: its end begins the time that is compared."""
 NO_CALL = -1
+
+
+class Edge(enum.IntEnum):
+    """Why one moment comes after another."""
+
+    START = 0
+    """What is there at the begin of the graph."""
+    PAUSE = 1
+    """The host's own work between two calls of a thread."""
+    HANDOVER = 2
+    """The same between calls of two threads, one of which waits for the other."""
+    CALL = 3
+    """A call's own time."""
+    WAIT = 4
+    """A call waits for the device."""
+    QUEUE = 5
+    """A launch waits for a place in the queue."""
+    STAGE = 6
+    """A call copies memory that is not pinned, while the device takes it."""
+    LAUNCH = 7
+    STREAM = 8
+    EVENT = 9
+    RUN = 10
+    """A kernel or a copy runs."""
+    BATCH = 11
+    """A batch is ready so long after the one before."""
+    ARRIVAL = 12
+    """The last rank arrives at a collective so long after the end of the one before."""
 
 
 class NotReplayable(Exception):

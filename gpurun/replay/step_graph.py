@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.call_waits import CallWaits, StreamOrder, Why, call_waits
+from gpurun.replay.call_waits import CallWaits, StreamOrder, call_waits
 from gpurun.replay.device_order import DeviceOrder, device_order
-from gpurun.replay.step_events import NO_CALL, Calls, NotReplayable, StepEvents, step_events
+from gpurun.replay.step_events import NO_CALL, Calls, Edge, NotReplayable, StepEvents, step_events
 from gpurun.timeline.model import Timeline
 from gpurun.timeline.runtime_calls import Role
 
@@ -27,34 +26,6 @@ MOST_OVERLAP = 0.02
 autograd none did, and a thread that polls overlaps in most."""
 MOST_WITHOUT_LAUNCH = 0.02
 """Of a device's work, whose launch is not recorded; more of it has no cause in the graph."""
-
-
-class Edge(enum.IntEnum):
-    """Why one moment comes after another."""
-
-    START = 0
-    """What is there at the begin of the graph."""
-    PAUSE = 1
-    """The host's own work between two calls of a thread."""
-    HANDOVER = 2
-    """The same between calls of two threads, one of which waits for the other."""
-    CALL = 3
-    """A call's own time."""
-    WAIT = 4
-    """A call waits for the device."""
-    QUEUE = 5
-    """A launch waits for a place in the queue."""
-    STAGE = 6
-    """A call copies memory that is not pinned, while the device takes it."""
-    LAUNCH = 7
-    STREAM = 8
-    EVENT = 9
-    RUN = 10
-    """A kernel or a copy runs."""
-    BATCH = 11
-    """A batch is ready so long after the one before."""
-    ARRIVAL = 12
-    """The last rank arrives at a collective so long after the end of the one before."""
 
 
 @dataclass(frozen=True)
@@ -208,8 +179,8 @@ def _joined(events: StepEvents, waits: CallWaits, order: DeviceOrder) -> Edges:
         edges_of(Edge.HANDOVER, call[awaited] + 1, call, pause_ns, awaits),
         edges_of(Edge.CALL, call, call + 1, waits.cost_ns),
         edges_of(
-            np.array([Edge.WAIT, Edge.QUEUE, Edge.STAGE])[waits.why],
-            job[waits.work] + np.where(waits.why == Why.STAGED, 0, 1),
+            waits.why,
+            job[waits.work] + np.where(waits.why == Edge.STAGE, 0, 1),
             call[waits.calls] + 1,
             waits.post_ns,
         ),
@@ -277,7 +248,7 @@ def joined_edges(parts: Sequence[Edges]) -> Edges:
 
 
 def edges_of(
-    kind: Edge | NDArray[np.int_],
+    kind: Edge | NDArray[np.int8],
     source: Indices,
     target: Indices,
     lag_ns: Times,

@@ -31,8 +31,8 @@ from gpurun.replay.replayed_steps import (
     recorded_figures,
     replayed_figures,
 )
-from gpurun.replay.step_events import NotReplayable
-from gpurun.replay.step_graph import Edge, StepGraph, step_graph
+from gpurun.replay.step_events import Edge, NotReplayable
+from gpurun.replay.step_graph import StepGraph, step_graph
 from gpurun.timeline.columns import Columns
 from gpurun.timeline.device_work import intervals
 from gpurun.timeline.model import (
