@@ -19,8 +19,7 @@ from gpurun.records.diagnosis import (
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.compared_names import kernel_name
 from gpurun.replay.compared_profiles import compared_profiles
-from gpurun.replay.equalised_graphs import BATCHES
-from gpurun.replay.replayed_changes import SMALLER
+from gpurun.replay.replayed_changes import BATCHES, SMALLER
 from gpurun.replay.spent_time import ProfiledSide
 from gpurun.timeline import from_nsys
 from gpurun.timeline.figures_of import figures_of
