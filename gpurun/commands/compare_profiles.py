@@ -10,8 +10,8 @@ from gpurun.arguments.options import DiagnoseOptions
 from gpurun.commands.diagnose import evidence_of_launch, launch_of, step_times
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import emit_json, emit_text
+from gpurun.diagnoses.diagnosis_report import diagnose
 from gpurun.diagnoses.evidence import Evidence
-from gpurun.diagnoses.ranked_findings import diagnose
 from gpurun.diagnoses.run_evidence import evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError

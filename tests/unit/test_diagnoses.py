@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpurun.diagnoses.diagnosis_report import all_diagnoses, diagnose
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.ranked_findings import all_diagnoses, diagnose
 from gpurun.diagnoses.thresholds import DEFAULTS, Thresholds, gain_severity
 from gpurun.knobs import all_knobs
 from gpurun.records.events import ValueRead
