@@ -275,8 +275,8 @@ def replayed_changes(
     found, rest = [], whole
     for thing in (*ordered, *(each for each in later if each in largest)):
         left = rest.without([thing])
-        spent = (_spent(side, thing) for side in pair)
-        found.append(profile_change(thing, *spent, rest.explained_ms(left)))
+        one, other = (_spent(side, thing) for side in pair)
+        found.append(profile_change(thing, one, other, rest.explained_ms(left)))
         rest = left
     if smaller:
         left = rest.without(smaller)

@@ -30,7 +30,7 @@ class Columns(Sequence[T], Generic[T]):
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
         self._names = {field.name: field.type == "int" for field in fields(kind)}  # type: ignore[arg-type]
-        self._columns = [array("q" if plain else "i") for plain in self._names.values()]
+        self._columns = [array("q") if plain else array("i") for plain in self._names.values()]
         self._values: list[dict[Any, int] | None] = [
             None if plain else {} for plain in self._names.values()
         ]
@@ -62,7 +62,9 @@ class Columns(Sequence[T], Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         both = zip(self._columns, self._values, strict=True)
-        read = (c if known is None else map(list(known).__getitem__, c) for c, known in both)
+        read: list[Any] = [
+            c if known is None else map(list(known).__getitem__, c) for c, known in both
+        ]
         return map(self._kind, *read)
 
     def sorted(self) -> Sequence[T]:
