@@ -12,7 +12,7 @@ import numpy as np
 from gpurun.records.diagnosis import ChangeKind, ProfileChange, ThingKind
 from gpurun.replay.compared_names import Spent, Thing, profile_change, thing_of
 from gpurun.replay.graph_changes import pauses_in, waiting, without_pauses, without_work
-from gpurun.replay.replayed_steps import median_step_ms
+from gpurun.replay.replayed_steps import median_step_ms, own_times
 from gpurun.replay.step_events import Edge
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.device_work import intervals
@@ -106,10 +106,7 @@ class ReplayedSide:
     @cached_property
     def cost_ns(self) -> Times:
         """What each call, then each work, takes by itself."""
-        graph, costs = self.graph, np.zeros(len(self.numbers), dtype=np.int64)
-        own = graph.of_kind(Edge.CALL, Edge.RUN)
-        costs[graph.call_of(graph.edges.target[own])] = graph.edges.lag_ns[own]
-        return costs
+        return own_times(self.graph)
 
     def host_ns(self, name: str) -> Times:
         """For each edge how much of it is the host's work in this part, or for `BATCHES`."""

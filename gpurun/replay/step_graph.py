@@ -66,7 +66,7 @@ class StepGraph:
     inferred: int
 
     def call_of(self, moments: Indices) -> Indices:
-        """The call of each moment; meaningless for those of the device's work."""
+        """The call of each moment; those of work count on behind all calls."""
         return (moments - 1) // 2
 
     def work_of(self, moments: Indices) -> Indices:

@@ -144,13 +144,12 @@ def communication_figures(timeline: Timeline, work: DeviceWork) -> Communication
     found = [*exchanges, *host_exchanges(timeline)]
     if not found:
         return None
-    spans = intervals(found).within(work.begin_ns, work.end_ns)
-    exposed = spans.total_ns - spans.overlap_ns(work.computing)
+    share, exposed = _shares(found, work)
     sizes = [each.kind.message_bytes for each in exchanges]
     known = [size for size in sizes if size is not None]
     return CommunicationFigures(
-        share=work.share(spans.total_ns),
-        exposed_share=work.share(exposed),
+        share=share,
+        exposed_share=exposed,
         per_step=a_step(len(found), timeline),
         bytes_per_step=a_step(sum(known), timeline) if len(known) == len(found) else None,
     )
@@ -201,21 +200,19 @@ def copy_figures(timeline: Timeline, work: DeviceWork) -> CopyFigures | None:
         return None
     copies = [c for c in work.copies if c.kind is CopyKind.H2D]
     told = all(copy.pageable is not None for copy in copies)
-    pageable = [copy for copy in copies if copy.pageable]
+    share, exposed = _shares(copies, work)
+    pageable = _shares([copy for copy in copies if copy.pageable], work) if told else (None, None)
     return CopyFigures(
-        h2d_share=_share(copies, work),
-        exposed_share=_exposed(copies, work),
-        pageable_share=_share(pageable, work) if told else None,
-        pageable_exposed_share=_exposed(pageable, work) if told else None,
+        h2d_share=share,
+        exposed_share=exposed,
+        pageable_share=pageable[0],
+        pageable_exposed_share=pageable[1],
         h2d_bytes_per_step=a_step(sum(copy.bytes for copy in copies), timeline),
         copies_per_step=a_step(len(copies), timeline),
     )
 
 
-def _share(copies: Sequence[Copy], work: DeviceWork) -> float:
-    return work.share(intervals(copies).within(work.begin_ns, work.end_ns).total_ns)
-
-
-def _exposed(copies: Sequence[Copy], work: DeviceWork) -> float:
-    spans = intervals(copies).within(work.begin_ns, work.end_ns)
-    return work.share(spans.total_ns - spans.overlap_ns(work.computing))
+def _shares(events: Sequence[Copy | Kernel | Range], work: DeviceWork) -> tuple[float, float]:
+    """Their share of the window, and that in which no kernel computes."""
+    spans = intervals(events).within(work.begin_ns, work.end_ns)
+    return work.share(spans.total_ns), work.share(spans.total_ns - spans.overlap_ns(work.computing))

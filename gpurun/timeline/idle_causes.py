@@ -44,9 +44,10 @@ def idle_time(
     """The idle time of the device by cause. `host_waits`: for the device; None: not recorded."""
     pauses = work.busy.gaps(work.begin_ns, work.end_ns)
     length = pauses.end - pauses.start
-    data = _data_waits(timeline, pauses)
+    loading = data_ranges(timeline)
+    data = None if loading is None else _during(loading, pauses)
     rest = length if data is None else length - data
-    exchange = np.minimum(_exchanges(timeline, pauses), rest)
+    exchange = np.minimum(_during(host_exchanges(timeline), pauses), rest)
     rest = rest - exchange
     sync = None
     if host_waits is not None:
@@ -80,13 +81,8 @@ def data_ranges(timeline: Timeline) -> list[Range] | None:
     return found or None
 
 
-def _data_waits(timeline: Timeline, pauses: Intervals) -> Times | None:
-    ranges = data_ranges(timeline)
-    return None if ranges is None else intervals(ranges).covered(pauses.start, pauses.end)
-
-
-def _exchanges(timeline: Timeline, pauses: Intervals) -> Times:
-    return intervals(host_exchanges(timeline)).covered(pauses.start, pauses.end)
+def _during(ranges: Sequence[Range], pauses: Intervals) -> Times:
+    return intervals(ranges).covered(pauses.start, pauses.end)
 
 
 def _sync_part(waits: Intervals, pauses: Intervals, rest: Times) -> Times:
