@@ -22,7 +22,7 @@ from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.launch.child_environment import child_environment
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.run_events import ProcessLog
-from gpurun.profilers.api import Obstacle, Profiler
+from gpurun.profilers.api import Profiler
 from gpurun.records.codec import from_json
 from gpurun.records.spec import ProfileSpec, RunSpec
 from gpurun.timeline import from_ncu
@@ -49,15 +49,10 @@ class Ncu(Profiler):
     """
 
     name: ClassVar[str] = "ncu"
+    tool: ClassVar[str | None] = "ncu"
     title: ClassVar[str] = "Nsight Compute"
     order: ClassVar[int] = 60
     launches_again: ClassVar[bool] = True
-
-    def obstacle(self) -> Obstacle | None:
-        """It has to be installed."""
-        if shutil.which("ncu") is None:
-            return Obstacle("ncu is not installed", "install Nsight Compute and put ncu on PATH")
-        return None
 
     def after_run(
         self,
