@@ -6,7 +6,7 @@ The recording decides: a call that ended before a piece of work did not wait for
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -89,7 +89,7 @@ def call_waits(events: StepEvents, told: Mapping[int, Awaited]) -> CallWaits:
     _full_queues(found, streams, costs)
     own_calls = np.zeros(len(calls), dtype=bool)
     own_calls[work.call[own | staged]] = True
-    waits, awaited, why = (np.array(c, dtype=np.intp) for c in _columns(found.pairs))
+    waits, awaited, why = np.array(found.pairs, dtype=np.intp).reshape(-1, 3).T
     staging = calls.end[waits] - work.begin[awaited]
     own_time = np.where(why == Edge.WAIT, costs.cost_ns[waits], 0)
     return CallWaits(
@@ -102,10 +102,6 @@ def call_waits(events: StepEvents, told: Mapping[int, Awaited]) -> CallWaits:
         own_work=own_calls,
         inferred=found.inferred,
     )
-
-
-def _columns(pairs: Sequence[tuple[int, int, Edge]]) -> Iterable[Sequence[int]]:
-    return zip(*pairs, strict=True) if pairs else ((), (), ())
 
 
 class StreamOrder:
@@ -122,6 +118,11 @@ class StreamOrder:
         """The last work of a stream that was launched before a moment."""
         at = int(np.searchsorted(self.launched[stream], moment, side="left")) - 1
         return int(self.members[stream][at]) if at >= 0 else None
+
+    def all_last_before(self, moment: int) -> Indices:
+        """The same of all streams."""
+        found = (self.last_before(n, moment) for n in range(len(self.members)))
+        return np.array([each for each in found if each is not None], dtype=np.intp)
 
     def ended_last(self, launched: int, moment: int) -> int | None:
         """The work launched before one moment that ended last before another."""

@@ -130,7 +130,7 @@ def step_graph(timeline: Timeline) -> StepGraph:
         recorded_ns=np.concatenate(
             [[_begin(events)], _woven(calls.begin, calls.end), _woven(work.begin, work.end)]
         ),
-        step_work=[_last_work(streams, int(end)) for end in ends],
+        step_work=[streams.all_last_before(int(end)) for end in ends],
         step_calls=np.maximum(np.searchsorted(calls.begin, ends) - 1, 0),
         counted=np.flatnonzero((calls.begin > ends[0]) & (calls.begin <= ends[-1])),
         inferred=waits.inferred + order.inferred,
@@ -156,11 +156,6 @@ def _begin(events: StepEvents) -> int:
 
 def _woven(begins: Times, ends: Times) -> Times:
     return np.column_stack([begins, ends]).ravel()
-
-
-def _last_work(streams: StreamOrder, moment: int) -> Indices:
-    found = (streams.last_before(n, moment) for n in range(len(streams.members)))
-    return np.array([each for each in found if each is not None], dtype=np.intp)
 
 
 def _joined(events: StepEvents, waits: CallWaits, order: DeviceOrder) -> Edges:

@@ -217,15 +217,11 @@ def _writing_share(
     it is written.
     """
     total = sum(f.self_seconds for f in functions)
-    named = [f for f in functions if _is_called_writing(f)]
+    named = [f for f in functions if bare_name(f) in WRITES]
     by_line = [f for f in functions if WRITES_IN_LINE.search(lines.get((f.file, f.line), ""))]
     alone = {id(f): f.self_seconds for f in (*named, *by_line)}
     whole = max((f.total_seconds for f in named if f.users_own), default=0.0)
     return min(1.0, max(sum(alone.values()), whole) / total) if total else 0.0
-
-
-def _is_called_writing(function: FunctionSamples) -> bool:
-    return bare_name(function) in WRITES
 
 
 def _hottest(functions: Sequence[FunctionSamples], seconds: float) -> list[EvidenceFigure | None]:

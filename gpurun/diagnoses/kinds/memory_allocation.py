@@ -64,7 +64,8 @@ class MemoryAllocation(Diagnosis):
         if worst == "memory_used":
             advice, knob = ADVICE_FULL, "checkpointing"
         used = evidence.memory_used_share
-        if severity < WARNING and _has_room(used, evidence.sm_activity):
+        roomy = (used or 1.0) < ROOM and (evidence.sm_activity or 0.0) > ROOM_ACTIVITY
+        if severity < WARNING and roomy:
             severity, advice, knob = WARNING / 2, ADVICE_ROOM, "batch_size"
             replayed = None
             text = f"{percent(used)} of the device's memory is in use: there is room"
@@ -86,10 +87,6 @@ class MemoryAllocation(Diagnosis):
             knob=knob,
             replayed=replayed,
         )
-
-
-def _has_room(used: float | None, activity: float | None) -> bool:
-    return used is not None and activity is not None and used < ROOM and activity > ROOM_ACTIVITY
 
 
 def _sentence(worst: str, value: float | None) -> str:
