@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.step_events import NO_CALL, Calls, Edge, StepEvents, Work
+from gpurun.replay.step_events import NO_CALL, Calls, Edge, Edges, StepEvents, Work, edges_of
 from gpurun.timeline.model import Copy, CopyKind
 from gpurun.timeline.runtime_calls import SYNCS, Role
 
@@ -40,17 +40,12 @@ BLOCKING_SHARE = 0.5
 class CallWaits:
     """Waits of the host for the device.
 
-    `calls[i]` waits for `work[i]`, and takes `post_ns[i]` after it. `why[i]`: `WAIT` for its end,
-    `QUEUE` for its place in the queue, `STAGE` while it copies memory that is not pinned, piece by
-    piece. `cost_ns`: what each call takes if it need not wait. `waited_ns`: how long each waited in
-    the recording. `own_work`: calls that wait for what they launch. `inferred`: waits whose stream
-    is not recorded, by times.
+    `edges`: from the awaited work to the end of the call. `cost_ns`: what each call takes if it
+    need not wait. `waited_ns`: how long each waited in the recording. `own_work`: calls that wait
+    for what they launch. `inferred`: waits whose stream is not recorded, by times.
     """
 
-    calls: Indices
-    work: Indices
-    why: NDArray[np.int8]
-    post_ns: Times
+    edges: Edges
     cost_ns: Times
     waited_ns: Times
     own_work: NDArray[np.bool_]
@@ -92,11 +87,10 @@ def call_waits(events: StepEvents, told: Mapping[int, Awaited]) -> CallWaits:
     waits, awaited, why = np.array(found.pairs, dtype=np.intp).reshape(-1, 3).T
     staging = calls.end[waits] - work.begin[awaited]
     own_time = np.where(why == Edge.WAIT, costs.cost_ns[waits], 0)
+    source, target = events.work_moments[awaited], events.call_moments[waits] + 1
+    lags = np.where(why == Edge.STAGE, staging, own_time)
     return CallWaits(
-        calls=waits,
-        work=awaited,
-        why=why.astype(np.int8),
-        post_ns=np.where(why == Edge.STAGE, staging, own_time),
+        edges=edges_of(why, source + (why != Edge.STAGE), target, lags),
         cost_ns=costs.cost_ns,
         waited_ns=costs.waited_ns,
         own_work=own_calls,

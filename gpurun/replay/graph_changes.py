@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.step_events import NO_CALL, Edge, is_collective
-from gpurun.replay.step_graph import Edges, StepGraph, edges_of, joined_edges
+from gpurun.replay.step_events import NO_CALL, Edge, Edges, edges_of, is_collective, joined_edges
+from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.columns import numbers_of, selected
 from gpurun.timeline.device_work import exchanging, on_device
 from gpurun.timeline.idle_causes import LAUNCH_NS
@@ -185,7 +185,7 @@ def with_other_ranks(graph: StepGraph, others: Sequence[Timeline]) -> StepGraph:
         return graph
     begins, ends = (np.array([m[i] for m in matched if m is not None]) for i in (0, 1))
     alone = np.minimum(work.end[own] - work.begin[own], (ends - begins).min(axis=0))
-    job = 1 + 2 * (len(graph.events.calls) + own)
+    job = graph.events.work_moments[own]
     runs = graph.of_kind(Edge.RUN) & np.isin(graph.edges.target, job + 1)
     lags = graph.edges.lag_ns.copy()
     lags[runs] = alone[np.searchsorted(own, graph.work_of(graph.edges.target[runs]))]
@@ -214,10 +214,8 @@ def _in_order(graph: StepGraph, chosen: NDArray[np.bool_], streams: Indices) -> 
     """This work in the order of these streams, as if no other were in them."""
     places = np.flatnonzero(chosen)
     places = places[np.argsort(streams[places], kind="stable")]
-    job = 1 + 2 * (len(graph.events.calls) + places)
-    together = np.diff(streams[places]) == 0
-    source, target = job[:-1][together] + 1, job[1:][together]
-    return edges_of(Edge.STREAM, source, target, np.zeros(len(source), dtype=np.int64))
+    job, together = graph.events.work_moments[places], np.diff(streams[places]) == 0
+    return edges_of(Edge.STREAM, job[:-1][together] + 1, job[1:][together], 0)
 
 
 def _matching(ends: Times, other: Timeline) -> tuple[Times, Times] | None:

@@ -62,6 +62,46 @@ class NotReplayable(Exception):
 
 
 @dataclass(frozen=True)
+class Edges:
+    """`target` comes at least `lag_ns` after `source`.
+
+    Moments: 0 is the begin, then begin and end of each call, then of each work.
+    """
+
+    source: Indices
+    target: Indices
+    lag_ns: Times
+    kind: NDArray[np.int8]
+
+    def where(self, keep: NDArray[np.bool_] | Indices) -> Edges:
+        """Those that are kept, in this order."""
+        return Edges(self.source[keep], self.target[keep], self.lag_ns[keep], self.kind[keep])
+
+
+def joined_edges(parts: Sequence[Edges]) -> Edges:
+    """All edges of several sets."""
+    return Edges(
+        np.concatenate([part.source for part in parts]),
+        np.concatenate([part.target for part in parts]),
+        np.concatenate([part.lag_ns for part in parts]),
+        np.concatenate([part.kind for part in parts]),
+    )
+
+
+def edges_of(
+    kind: Edge | NDArray[np.int8],
+    source: Indices | int,
+    target: Indices,
+    lag_ns: Times | int,
+    keep: NDArray[np.bool_] | None = None,
+) -> Edges:
+    """Edges of one kind, or of a kind each; those that are kept. One source or lag may be all."""
+    sources, lags, kinds = (np.broadcast_to(x, target.shape) for x in (source, lag_ns, kind))
+    found = Edges(sources, target, lags, kinds.astype(np.int8))
+    return found if keep is None else found.where(keep)
+
+
+@dataclass(frozen=True)
 class Calls:
     """Calls of CUDA in the order of their begin."""
 
@@ -110,6 +150,21 @@ class StepEvents:
     calls: Calls
     work: Work
     step_ends: Times
+
+    @property
+    def begin(self) -> int:
+        """When the first of them begins, in nanoseconds."""
+        return int(min(self.calls.begin[0], self.work.begin[0]))
+
+    @property
+    def call_moments(self) -> Indices:
+        """The begin of each call among the moments; its end is the next moment."""
+        return 1 + 2 * np.arange(len(self.calls))
+
+    @property
+    def work_moments(self) -> Indices:
+        """The same of each work."""
+        return 1 + 2 * (len(self.calls) + np.arange(len(self.work)))
 
 
 def step_events(timeline: Timeline) -> StepEvents:

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpurun.replay.call_waits import CallWaits, StreamOrder, call_waits
-from gpurun.replay.device_order import DeviceOrder, device_order
-from gpurun.replay.step_events import NO_CALL, Calls, Edge, NotReplayable, StepEvents, step_events
+from gpurun.replay.device_order import device_order
+from gpurun.replay.step_events import (
+    NO_CALL,
+    Calls,
+    Edge,
+    Edges,
+    NotReplayable,
+    StepEvents,
+    edges_of,
+    joined_edges,
+    step_events,
+)
 from gpurun.timeline.model import Timeline
 from gpurun.timeline.runtime_calls import Role
 
@@ -26,23 +36,6 @@ MOST_OVERLAP = 0.02
 autograd none did, and a thread that polls overlaps in most."""
 MOST_WITHOUT_LAUNCH = 0.02
 """Of a device's work, whose launch is not recorded; more of it has no cause in the graph."""
-
-
-@dataclass(frozen=True)
-class Edges:
-    """`target` comes at least `lag_ns` after `source`."""
-
-    source: Indices
-    target: Indices
-    lag_ns: Times
-    kind: NDArray[np.int8]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def where(self, keep: NDArray[np.bool_] | Indices) -> Edges:
-        """Those that are kept, in this order."""
-        return Edges(self.source[keep], self.target[keep], self.lag_ns[keep], self.kind[keep])
 
 
 @dataclass(frozen=True)
@@ -118,8 +111,8 @@ def step_graph(timeline: Timeline) -> StepGraph:
     told = {each.correlation: each for each in timeline.awaited or ()}
     _refuse_opaque(events)
     waits = call_waits(events, told)
-    order = device_order(events, waits, told)
-    edges = _joined(events, waits, order)
+    on_device, inferred = device_order(events, waits, told)
+    edges = joined_edges([_host_edges(events, waits.cost_ns), waits.edges, on_device])
     calls, work, ends = events.calls, events.work, events.step_ends
     moments = 1 + 2 * (len(calls) + len(work))
     streams = StreamOrder(calls, work)
@@ -128,12 +121,12 @@ def step_graph(timeline: Timeline) -> StepGraph:
         waits=waits,
         edges=edges.where(replay_order(edges, moments)),
         recorded_ns=np.concatenate(
-            [[_begin(events)], _woven(calls.begin, calls.end), _woven(work.begin, work.end)]
+            [[events.begin], _woven(calls.begin, calls.end), _woven(work.begin, work.end)]
         ),
         step_work=[streams.all_last_before(int(end)) for end in ends],
         step_calls=np.maximum(np.searchsorted(calls.begin, ends) - 1, 0),
         counted=np.flatnonzero((calls.begin > ends[0]) & (calls.begin <= ends[-1])),
-        inferred=waits.inferred + order.inferred,
+        inferred=waits.inferred + inferred,
     )
 
 
@@ -150,39 +143,19 @@ def _refuse_opaque(events: StepEvents) -> None:
         raise NotReplayable("the clocks of host and device disagree: work begins before its launch")
 
 
-def _begin(events: StepEvents) -> int:
-    return int(min(events.calls.begin[0], events.work.begin[0]))
-
-
 def _woven(begins: Times, ends: Times) -> Times:
     return np.column_stack([begins, ends]).ravel()
 
 
-def _joined(events: StepEvents, waits: CallWaits, order: DeviceOrder) -> Edges:
-    calls, work, begin = events.calls, events.work, _begin(events)
+def _host_edges(events: StepEvents, cost_ns: Times) -> Edges:
+    calls, call = events.calls, events.call_moments
     earlier, awaited, pause_ns = _host_sequences(calls)
-    call, job = 1 + 2 * np.arange(len(calls)), 1 + 2 * (len(calls) + np.arange(len(work)))
-    alone = (earlier == NO_CALL) & (awaited == NO_CALL)
-    known, behind = work.call != NO_CALL, order.before != NO_CALL
     awaits, follows = awaited != NO_CALL, earlier != NO_CALL
-    launcher = call[work.call] + np.where(waits.own_work[work.call], 0, 1)
-    gaps = np.full(len(work), order.gap_ns)
     parts = [
-        edges_of(Edge.START, np.zeros(len(call), int), call, calls.begin - begin, alone),
-        edges_of(Edge.START, np.zeros(len(job), int), job, work.begin - begin, ~known & ~behind),
+        edges_of(Edge.START, 0, call, calls.begin - events.begin, ~awaits & ~follows),
         edges_of(Edge.PAUSE, call[earlier] + 1, call, np.where(awaits, 0, pause_ns), follows),
         edges_of(Edge.HANDOVER, call[awaited] + 1, call, pause_ns, awaits),
-        edges_of(Edge.CALL, call, call + 1, waits.cost_ns),
-        edges_of(
-            waits.why,
-            job[waits.work] + np.where(waits.why == Edge.STAGE, 0, 1),
-            call[waits.calls] + 1,
-            waits.post_ns,
-        ),
-        edges_of(Edge.LAUNCH, launcher, job, order.launch_ns, known),
-        edges_of(Edge.STREAM, job[order.before] + 1, job, gaps, behind),
-        edges_of(Edge.EVENT, job[order.after] + 1, job[order.then], gaps[order.then]),
-        edges_of(Edge.RUN, job, job + 1, work.end - work.begin),
+        edges_of(Edge.CALL, call, call + 1, cost_ns),
     ]
     return joined_edges(parts)
 
@@ -230,29 +203,6 @@ def _overlapping(calls: Calls) -> set[tuple[int, int]]:
             running, until = thread, max(until, end)
     found = [pair for pair, count in switches.items() if overlaps[pair] > MOST_OVERLAP * count]
     return {pair for one, other in found for pair in ((one, other), (other, one))}
-
-
-def joined_edges(parts: Sequence[Edges]) -> Edges:
-    """All edges of several sets."""
-    return Edges(
-        np.concatenate([part.source for part in parts]),
-        np.concatenate([part.target for part in parts]),
-        np.concatenate([part.lag_ns for part in parts]),
-        np.concatenate([part.kind for part in parts]),
-    )
-
-
-def edges_of(
-    kind: Edge | NDArray[np.int8],
-    source: Indices,
-    target: Indices,
-    lag_ns: Times,
-    keep: NDArray[np.bool_] | None = None,
-) -> Edges:
-    """Edges of one kind, or of a kind each; those that are kept."""
-    kinds = np.broadcast_to(np.asarray(kind, dtype=np.int8), source.shape)
-    found = Edges(source, target, lag_ns, kinds)
-    return found if keep is None else found.where(keep)
 
 
 def replay_order(edges: Edges, moments: int) -> Indices:
