@@ -101,10 +101,7 @@ def _by_timelines(before: ProfiledSide, after: ProfiledSide) -> _Explained | Non
         (before.step_ms, after.step_ms),
         "profiled steps, means",
         ComparisonBasis.DEVICE_TIME,
-        (
-            *device_changes(one, other),
-            *idle_changes(before.figures, after.figures, explaining=True),
-        ),
+        (*device_changes(one, other), *idle(explaining=True)),
         why_no_replay=why,
     )
 
