@@ -89,7 +89,7 @@ def joined_edges(parts: Sequence[Edges]) -> Edges:
 
 
 def edges_of(
-    kind: Edge | NDArray[np.int8],
+    kind: Edge | Indices,
     source: Indices | int,
     target: Indices,
     lag_ns: Times | int,

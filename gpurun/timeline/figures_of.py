@@ -141,7 +141,7 @@ def _device_allocations(timeline: Timeline) -> float | None:
 def communication_figures(timeline: Timeline, work: DeviceWork) -> CommunicationFigures | None:
     """The figures of the collectives; None without any: one rank alone exchanges nothing."""
     exchanges = selected(work.kernels, exchanging(work.kernels))
-    found = [*exchanges, *host_exchanges(timeline)]
+    found: list[Kernel | Range] = [*exchanges, *host_exchanges(timeline)]
     if not found:
         return None
     share, exposed = _shares(found, work)

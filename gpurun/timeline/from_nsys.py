@@ -45,7 +45,7 @@ SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 RANGES = "NVTX_EVENTS"
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _COPY_KINDS = {1: CopyKind.H2D, 2: CopyKind.D2H, 8: CopyKind.D2D, 10: CopyKind.D2D}
-_PAGEABLE = {0: True, 1: False}
+_PAGEABLE: dict[int | None, bool] = {0: True, 1: False}
 """By the kind of the host's memory."""
 _NO_STREAM = 2**32 - 1
 _DEVICE_COLUMNS = ("id", "name", "smCount", "computeMajor", "computeMinor")
