@@ -10,8 +10,8 @@ from gpurun.arguments.options import DiagnoseOptions
 from gpurun.commands.diagnose import evidence_of_launch, launch_of, step_times
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import emit_json, emit_text
+from gpurun.diagnoses.diagnosis_report import diagnose
 from gpurun.diagnoses.evidence import Evidence
-from gpurun.diagnoses.ranked_findings import diagnose
 from gpurun.diagnoses.run_evidence import evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
@@ -19,8 +19,8 @@ from gpurun.measure.run_summary import read_records
 from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import ProfileComparison
 from gpurun.replay.compared_profiles import compared_profiles
-from gpurun.replay.profiled_side import ProfiledSide
 from gpurun.replay.replay_check import StepTimes
+from gpurun.replay.spent_time import ProfiledSide
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.page.page_blocks import Section
 from gpurun.report.page.profile_comparison_page import comparison_page, comparison_section

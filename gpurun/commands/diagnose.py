@@ -147,8 +147,7 @@ def evidence_of_launch(
 
 def step_times(profiles: Sequence[RecordedProfile], rank: int | None) -> StepTimes | None:
     """The median steps of a rank, inside and outside of its window."""
-    pace = next((profile.pace for profile in profiles if profile.rank == rank), None)
-    return None if pace is None else StepTimes(pace.profiled_ms, pace.plain_ms)
+    return next((profile.pace for profile in profiles if profile.rank == rank), None)
 
 
 def _window_notes(folder: Path, profiles: Sequence[RecordedProfile]) -> tuple[str, ...]:

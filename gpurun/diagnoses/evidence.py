@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gpurun.diagnoses.thresholds import Thresholds
-from gpurun.measure.optional_figures import known
+from gpurun.measure.optional_figures import known, mean
 from gpurun.records.events import LoaderEvent, RootEvent, ValueRead
 from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples
-from gpurun.records.profile_figures import ProfileFigures
+from gpurun.records.profile_figures import IdleTime, ProfileFigures
 from gpurun.records.result import DeviceUse, RunResult, StepSplit
 from gpurun.records.samples import DeviceSample
 from gpurun.replay.what_ifs import Change, Replay
+from gpurun.timeline.kernel_time import SHORT_NS, weighty
 from gpurun.timeline.model import KernelMetrics, Timeline
-from gpurun.timeline.weighty_kernels import SHORT_NS, weighty
 
 CROWD = 0.5
 """Cores that others use, from which on they can hold the script up,"""
@@ -55,7 +55,7 @@ class Evidence:
     """
 
     result: RunResult | None = None
-    figures: ProfileFigures | None = None
+    figures: ProfileFigures = field(default_factory=ProfileFigures)
     timeline: Timeline | None = None
     rank: int | None = None
     rank_figures: tuple[ProfileFigures, ...] = ()
@@ -83,11 +83,11 @@ class Evidence:
             Source.CPU_USE: self.cores_used is not None,
             Source.DEVICE: bool(self.devices),
             Source.ACTIVITY: self.sm_activity is not None,
-            Source.TIMELINE: figures is not None and figures.idle is not None,
+            Source.TIMELINE: figures.idle is not None,
             Source.HOST: bool(self.host_functions),
             Source.KERNELS: any(kernel.is_measured for kernel in self.kernel_metrics),
             Source.TOPOLOGY: result is not None and result.topology is not None,
-            Source.OPERATORS: figures is not None and figures.top_operators is not None,
+            Source.OPERATORS: figures.top_operators is not None,
             Source.RANKS: len(self.rank_figures) > 1 or len(self.rank_work_ms) > 1,
         }
         return frozenset(source for source, found in there.items() if found)
@@ -101,7 +101,12 @@ class Evidence:
         """The model is on a GPU, or a recording of a GPU is all there is."""
         if self.roots:
             return any(root.device.startswith("cuda") for root in self.roots)
-        return self.figures is not None and self.figures.idle is not None
+        return self.idle is not None
+
+    @property
+    def idle(self) -> IdleTime | None:
+        """The device's idle time by cause; None without a timeline of a device."""
+        return self.figures.idle
 
     @property
     def split(self) -> StepSplit | None:
@@ -113,7 +118,7 @@ class Evidence:
         """The mean step: of the whole run, else of the profiled window."""
         if self.result is not None and self.result.step_time_ms is not None:
             return self.result.step_time_ms.mean
-        return None if self.figures is None else self.figures.step_ms
+        return self.figures.step_ms
 
     @property
     def devices(self) -> Sequence[DeviceUse]:
@@ -133,7 +138,7 @@ class Evidence:
     @property
     def counters_alone(self) -> bool:
         """No timeline says what these kernels cost a step: their counters stand by themselves."""
-        return self.figures is None or self.figures.idle is None
+        return self.idle is None
 
     @property
     def weighty_kernels(self) -> list[KernelMetrics]:
@@ -190,8 +195,12 @@ class Evidence:
     @property
     def sm_activity(self) -> float | None:
         """SM activity over the run, a fraction; None where the device does not tell."""
-        told = [d.sm_activity_percent for d in self.devices if d.sm_activity_percent is not None]
-        return sum(told) / len(told) / 100 if told else None
+        return self.activity("sm_activity_percent")
+
+    def activity(self, counter: str) -> float | None:
+        """The mean of a counter of the devices, which is in percent, as a fraction."""
+        told = mean(getattr(device, counter) for device in self.devices)
+        return None if told is None else told / 100
 
     @property
     def memory_used_share(self) -> float | None:
@@ -211,13 +220,12 @@ class Evidence:
     @property
     def data_wait_share(self) -> float | None:
         """Wait for data as a share of the step: as far as the device idles, if a timeline tells."""
-        figures = self.figures
-        if figures is not None and figures.idle is not None and figures.idle.data is not None:
-            return figures.idle.data
+        if self.idle is not None and self.idle.data is not None:
+            return self.idle.data
         split, step = self.split, self.step_ms
         if split is not None and split.data_wait_ms is not None and step:
             return min(split.data_wait_ms / step, 1.0)
-        parts = None if figures is None else figures.step_parts
-        if parts is not None and parts.data_ms is not None and figures is not None:
-            return min(parts.data_ms / figures.step_ms, 1.0) if figures.step_ms else None
+        parts = self.figures.step_parts
+        if parts is not None and parts.data_ms is not None and self.figures.step_ms:
+            return min(parts.data_ms / self.figures.step_ms, 1.0)
         return None

@@ -70,7 +70,11 @@ def cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
 
 def loader_function(evidence: Evidence) -> FunctionSamples | None:
     """The innermost function of the user's in which most of the wait for data passes."""
-    return innermost([f for f in evidence.host_functions if f.phase == Phase.DATA.value])
+    return innermost(_in_loader(evidence))
+
+
+def _in_loader(evidence: Evidence) -> list[FunctionSamples]:
+    return [f for f in evidence.host_functions if f.phase == Phase.DATA.value]
 
 
 def innermost(functions: Sequence[FunctionSamples]) -> FunctionSamples | None:
@@ -88,14 +92,14 @@ def innermost(functions: Sequence[FunctionSamples]) -> FunctionSamples | None:
 
 def _samples_slowly(evidence: Evidence) -> bool:
     """The sampler takes most of the wait; it runs in the main process, whatever the workers."""
-    functions = [f for f in evidence.host_functions if f.phase == Phase.DATA.value]
+    functions = _in_loader(evidence)
     sampling = [f.total_seconds for f in functions if f.file.endswith(SAMPLER_FILE)]
     return max(sampling, default=0.0) > MOST * sum(f.self_seconds for f in functions)
 
 
 def _profiled_computing(evidence: Evidence) -> float | None:
     """Share of the wait in which Python or a library computes, by the host profile."""
-    functions = [f for f in evidence.host_functions if f.phase == Phase.DATA.value]
+    functions = _in_loader(evidence)
     total = sum(f.self_seconds for f in functions)
     if not total:
         return None

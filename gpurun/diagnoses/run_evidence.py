@@ -46,13 +46,9 @@ def evidence_of_run(
     logs = [window.log for window in windows] or list(run.processes)
     waits = next((log.waits for log in logs if log.waits is not None), None)
     seen = evidence_of_timelines(timelines, thresholds)
-    return Evidence(
+    return replace(
+        seen,
         result=result,
-        figures=seen.figures,
-        timeline=seen.timeline,
-        rank=seen.rank,
-        rank_figures=seen.rank_figures,
-        rank_functions=seen.rank_functions,
         rank_work_ms=tuple(window.own_work_ms() for window in windows),
         device_samples=_samples(records.samples.device, windows),
         loaders=training_loaders(windows[0].log, windows[0].clock) if windows else (),
@@ -63,7 +59,6 @@ def evidence_of_run(
         switches=tuple(dict.fromkeys(s for log in logs if log.torch for s in log.torch.switches)),
         threads=next((log.torch.threads for log in logs if log.torch), None),
         source_lines=_source_lines(seen),
-        thresholds=thresholds,
     )
 
 

@@ -56,8 +56,6 @@ class Threshold:
 
 DEFAULTS: dict[str, Threshold] = {
     "first_kernel_gap_ms": Threshold(5, 20, "idle time before the first kernel of a step, ms"),
-    "short_kernel_us": Threshold(10, 5, "mean duration of a kernel, µs (small is bad)"),
-    "kernel_calls_per_step": Threshold(1000, 5000, "launches of one kernel a step"),
     "one_kernel_share": Threshold(0.50, 0.80, "one kernel, of the step"),
     "sm_activity": Threshold(0.60, 0.40, "SM activity while the device is busy"),
     "small_grid_share": Threshold(0.30, 0.60, "kernels with fewer blocks than SMs, of kernel time"),

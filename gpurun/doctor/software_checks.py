@@ -13,7 +13,7 @@ from gpurun.doctor.driver_probe import Machine, NvmlProbe
 from gpurun.formatting.number_text import count
 from gpurun.measure.gpu_notes import cpu_build
 from gpurun.records.doctor import Check, State
-from gpurun.timeline.ncu_messages import OPEN_COUNTERS
+from gpurun.timeline.report_exports import OPEN_COUNTERS
 
 OLDEST_TORCH = (2, 4)
 

@@ -15,7 +15,7 @@ from gpurun.measure.machine import available_cores
 from gpurun.measure.machine_topology import topology
 from gpurun.records.doctor import Check, State
 from gpurun.records.topology import GpuPair, GpuTopology, Interface, Topology
-from gpurun.timeline.ncu_messages import OPEN_COUNTERS
+from gpurun.timeline.report_exports import OPEN_COUNTERS
 
 SMALL_SHARED_MEMORY_BYTES = 2**30
 CAP_SYS_ADMIN = 21

@@ -6,41 +6,39 @@ its command line, or beside it in the launcher. It is summarised in the launcher
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from gpurun.errors import GpurunError
 from gpurun.measure.run_events import ProcessLog
 from gpurun.timeline.model import Timeline
-
-
-@dataclass(frozen=True)
-class Obstacle:
-    """Why a source does not work here, and what to do about it. One line each."""
-
-    what: str
-    todo: str
 
 
 class Profiler:
     """One source of a profile.
 
     `name`: its word of `--sources`. `title`: as people know it. `default`: it is on unless somebody
-    chooses. `inside`: the runtime records it. `order`: of two sources that measured the same thing
-    the lower one counts. `launches_again`: it needs a launch of its own (`after_run`).
+    chooses. `inside`: the runtime records it. `tool`: the program that it needs. `order`: of two
+    sources that measured the same thing the lower one counts. `launches_again`: it needs a launch
+    of its own (`after_run`).
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     default: ClassVar[bool] = False
     inside: ClassVar[bool] = False
+    tool: ClassVar[str | None] = None
     order: ClassVar[int] = 50
     launches_again: ClassVar[bool] = False
 
-    def obstacle(self) -> Obstacle | None:
+    def obstacle(self) -> GpurunError | None:
         """Why it cannot work on this machine; None where it can."""
-        return None
+        if self.tool is None or shutil.which(self.tool) is not None:
+            return None
+        todo = f"install {self.title} and put {self.tool} on PATH"
+        return GpurunError(f"{self.tool} is not installed", todo)
 
     def command(self, command: Sequence[str], folder: Path) -> tuple[str, ...]:
         """The command line that runs `command` under this profiler, recording into `folder`."""

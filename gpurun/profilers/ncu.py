@@ -22,14 +22,13 @@ from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.launch.child_environment import child_environment
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.run_events import ProcessLog
-from gpurun.profilers.api import Obstacle, Profiler
+from gpurun.profilers.api import Profiler
 from gpurun.records.codec import from_json
 from gpurun.records.spec import ProfileSpec, RunSpec
 from gpurun.timeline import from_ncu
 from gpurun.timeline.kernel_groups import kernel_group
 from gpurun.timeline.model import Group, Timeline
-from gpurun.timeline.ncu_messages import cure, messages
-from gpurun.timeline.report_exports import ncu_page
+from gpurun.timeline.report_exports import cure, messages, ncu_page
 
 PAGE = "ncu.csv"
 """File of the profile's folder with the counters, a line for each launch of a kernel."""
@@ -50,15 +49,10 @@ class Ncu(Profiler):
     """
 
     name: ClassVar[str] = "ncu"
+    tool: ClassVar[str | None] = "ncu"
     title: ClassVar[str] = "Nsight Compute"
     order: ClassVar[int] = 60
     launches_again: ClassVar[bool] = True
-
-    def obstacle(self) -> Obstacle | None:
-        """It has to be installed."""
-        if shutil.which("ncu") is None:
-            return Obstacle("ncu is not installed", "install Nsight Compute and put ncu on PATH")
-        return None
 
     def after_run(
         self,

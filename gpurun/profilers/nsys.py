@@ -7,14 +7,13 @@ the export that gpurun reads is deleted at once.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from gpurun.errors import GpurunError
 from gpurun.measure.run_events import ProcessLog
-from gpurun.profilers.api import Obstacle, Profiler
+from gpurun.profilers.api import Profiler
 from gpurun.timeline import from_nsys
 from gpurun.timeline.model import Timeline
 from gpurun.timeline.report_exports import nsys_export
@@ -34,15 +33,10 @@ class Nsys(Profiler):
     """
 
     name: ClassVar[str] = "nsys"
+    tool: ClassVar[str | None] = "nsys"
     title: ClassVar[str] = "Nsight Systems"
     inside: ClassVar[bool] = True
     order: ClassVar[int] = 15
-
-    def obstacle(self) -> Obstacle | None:
-        """It has to be installed."""
-        if shutil.which("nsys") is None:
-            return Obstacle("nsys is not installed", "install Nsight Systems and put nsys on PATH")
-        return None
 
     def command(self, command: Sequence[str], folder: Path) -> tuple[str, ...]:
         """`nsys profile`, which keeps its messages out of the script's output."""

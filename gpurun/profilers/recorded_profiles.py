@@ -12,9 +12,10 @@ from gpurun.measure.step_table import UNKNOWN
 from gpurun.measure.training_clock import step_clock
 from gpurun.profilers import all_profilers
 from gpurun.records.events import StepRow
+from gpurun.replay.replay_check import StepTimes
 from gpurun.rundir import read_json
-from gpurun.timeline.merge import merged
 from gpurun.timeline.model import Timeline
+from gpurun.timeline.recordings import merged
 
 FOLDER = "profile"
 """Folder of a run's folder with what profilers wrote themselves."""
@@ -24,19 +25,6 @@ AROUND = 200
 """The window is compared with so many steps before and behind it at most."""
 FIRST_STEPS = 3
 """So many first steps are left out of those that the window is compared with."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """The median step inside the window and outside of it, in milliseconds."""
-
-    profiled_ms: float
-    plain_ms: float
-
-    @property
-    def overhead_percent(self) -> float:
-        """By how much the first is slower."""
-        return (self.profiled_ms / self.plain_ms - 1) * 100
 
 
 @dataclass(frozen=True)
@@ -51,7 +39,7 @@ class RecordedProfile:
     log: ProcessLog
     timeline: Timeline
     steps: int
-    pace: Pace | None
+    pace: StepTimes | None
     profiler_seconds: float
     failures: tuple[str, ...]
 
@@ -109,7 +97,7 @@ def _recorded(log: ProcessLog, folder: Path) -> RecordedProfile:
     )
 
 
-def pace(log: ProcessLog) -> Pace | None:
+def pace(log: ProcessLog) -> StepTimes | None:
     """The median step of the window, and the median one outside.
 
     Outside are the steps before and after it: a long training may change its pace.
@@ -135,7 +123,7 @@ def pace(log: ProcessLog) -> Pace | None:
     def median(steps: list[int]) -> float:
         return statistics.median(device[i] if on_device else ends[i] - ends[i - 1] for i in steps)
 
-    return Pace(median(inside) / 1e6, median(outside) / 1e6)
+    return StepTimes(median(inside) / 1e6, median(outside) / 1e6)
 
 
 def _stopping_ns(log: ProcessLog) -> int:

@@ -5,17 +5,16 @@ The recording decides: a call that ended before a piece of work did not wait for
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.call_roles import SYNCS, Role
-from gpurun.replay.step_events import NO_CALL, Calls, StepEvents, Work
+from gpurun.replay.step_events import NO_CALL, Calls, Edge, Edges, StepEvents, Work, edges_of
 from gpurun.timeline.model import Copy, CopyKind
+from gpurun.timeline.runtime_calls import SYNCS, Role
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,30 +36,16 @@ BLOCKING_SHARE = 0.5
 """If so many launches end after their own kernel, each waits for it (CUDA_LAUNCH_BLOCKING)."""
 
 
-class Why(enum.IntEnum):
-    """`END`: a call waits for the end of work. `PLACE`: a launch waits for a place in the queue.
-    `STAGED`: the host copies memory that is not pinned, piece by piece, while the device takes it.
-    """
-
-    END = 0
-    PLACE = 1
-    STAGED = 2
-
-
 @dataclass(frozen=True)
 class CallWaits:
     """Waits of the host for the device.
 
-    `calls[i]` waits for `work[i]`, as `why[i]` says, and takes `post_ns[i]` after it. `cost_ns`:
-    what each call takes if it need not wait. `waited_ns`: how long each waited in the recording.
-    `own_work`: calls that wait for what they launch. `inferred`: waits whose stream is not
-    recorded, by times.
+    `edges`: from the awaited work to the end of the call. `cost_ns`: what each call takes if it
+    need not wait. `waited_ns`: how long each waited in the recording. `own_work`: calls that wait
+    for what they launch. `inferred`: waits whose stream is not recorded, by times.
     """
 
-    calls: Indices
-    work: Indices
-    why: NDArray[np.int8]
-    post_ns: Times
+    edges: Edges
     cost_ns: Times
     waited_ns: Times
     own_work: NDArray[np.bool_]
@@ -68,20 +53,19 @@ class CallWaits:
 
 
 class _Found:
-    """The waits found so far."""
+    """The waits found so far. `latest`: for each call the end of the last work that it awaits."""
 
     def __init__(self, events: StepEvents) -> None:
         self.events = events
-        self.pairs: list[tuple[int, int, Why]] = []
+        self.pairs: list[tuple[int, int, Edge]] = []
         self.inferred = 0
-        self.latest: dict[int, int] = {}
+        self.latest = np.zeros(len(events.calls), dtype=np.int64)
 
-    def add(self, call: int, work: Iterable[int], why: Why = Why.END) -> None:
+    def add(self, call: int, work: Iterable[int], why: Edge = Edge.WAIT) -> None:
         for each in work:
             self.pairs.append((call, each, why))
-            if why is Why.END:
-                end = int(self.events.work.end[each])
-                self.latest[call] = max(self.latest.get(call, 0), end)
+            if why is Edge.WAIT:
+                self.latest[call] = max(self.latest[call], self.events.work.end[each])
 
 
 def call_waits(events: StepEvents, told: Mapping[int, Awaited]) -> CallWaits:
@@ -95,27 +79,23 @@ def call_waits(events: StepEvents, told: Mapping[int, Awaited]) -> CallWaits:
     own = _own_work(events) & ~staged
     for number in np.flatnonzero(own).tolist():
         found.add(int(work.call[number]), [number])
-    costs = _Costs(events, found.latest)
+    costs = _Costs(calls, found.latest)
     _stage(found, costs, np.flatnonzero(staged))
     _full_queues(found, streams, costs)
     own_calls = np.zeros(len(calls), dtype=bool)
     own_calls[work.call[own | staged]] = True
-    waits, awaited, why = (np.array(c, dtype=np.intp) for c in _columns(found.pairs))
-    posts = [costs.cost_ns[waits], np.zeros_like(waits), calls.end[waits] - work.begin[awaited]]
+    waits, awaited, why = np.array(found.pairs, dtype=np.intp).reshape(-1, 3).T
+    staging = calls.end[waits] - work.begin[awaited]
+    own_time = np.where(why == Edge.WAIT, costs.cost_ns[waits], 0)
+    source, target = events.work_moments[awaited], events.call_moments[waits] + 1
+    lags = np.where(why == Edge.STAGE, staging, own_time)
     return CallWaits(
-        calls=waits,
-        work=awaited,
-        why=why.astype(np.int8),
-        post_ns=np.choose(why, posts),
+        edges=edges_of(why, source + (why != Edge.STAGE), target, lags),
         cost_ns=costs.cost_ns,
         waited_ns=costs.waited_ns,
         own_work=own_calls,
         inferred=found.inferred,
     )
-
-
-def _columns(pairs: Sequence[tuple[int, int, Why]]) -> Iterable[Sequence[int]]:
-    return zip(*pairs, strict=True) if pairs else ((), (), ())
 
 
 class StreamOrder:
@@ -132,6 +112,11 @@ class StreamOrder:
         """The last work of a stream that was launched before a moment."""
         at = int(np.searchsorted(self.launched[stream], moment, side="left")) - 1
         return int(self.members[stream][at]) if at >= 0 else None
+
+    def all_last_before(self, moment: int) -> Indices:
+        """The same of all streams."""
+        found = (self.last_before(n, moment) for n in range(len(self.members)))
+        return np.array([each for each in found if each is not None], dtype=np.intp)
 
     def ended_last(self, launched: int, moment: int) -> int | None:
         """The work launched before one moment that ended last before another."""
@@ -196,29 +181,26 @@ def _stage(found: _Found, costs: _Costs, staged: Indices) -> None:
     typical = int(np.median(alone)) if len(alone) else int(first.min(initial=0))
     for number, lag in zip(staged.tolist(), first.tolist(), strict=True):
         call = int(work.call[number])
-        found.add(call, [number], Why.STAGED)
+        found.add(call, [number], Edge.STAGE)
         costs.set(call, min(lag, typical) + int(calls.end[call] - work.begin[number]))
 
 
 class _Costs:
     """What calls take by themselves, and how long they waited."""
 
-    def __init__(self, events: StepEvents, latest: Mapping[int, int]) -> None:
-        calls = events.calls
+    def __init__(self, calls: Calls, latest: Times) -> None:
         self._calls = calls
         self.cost_ns = calls.end - calls.begin
         self.waited_ns = np.zeros(len(calls), dtype=np.int64)
+        rest = calls.end - np.maximum(latest, calls.begin)
         rests: dict[str, list[int]] = defaultdict(list)
-        syncs = np.flatnonzero(np.isin(calls.role, SYNCS))
-        for call in {*syncs.tolist(), *latest}:
-            awaited = max(latest.get(call, 0), int(calls.begin[call]))
-            rests[calls.name[call]].append(int(calls.end[call]) - awaited)
+        waiting = np.flatnonzero(np.isin(calls.role, SYNCS) | (latest > 0)).tolist()
+        for call in waiting:
+            rests[calls.name[call]].append(int(rest[call]))
         typical = {name: int(np.median(found)) for name, found in rests.items()}
-        for call in {*syncs.tolist(), *latest}:
+        for call in waiting:
             exact = calls.role[call] == Role.ALLOCATE
-            awaited = max(latest.get(call, 0), int(calls.begin[call]))
-            cost = int(calls.end[call]) - awaited if exact else typical[calls.name[call]]
-            self.set(call, cost)
+            self.set(call, int(rest[call]) if exact else typical[calls.name[call]])
 
     def set(self, call: int, cost: int) -> None:
         """The call takes so long; the rest of it is a wait."""
@@ -243,10 +225,10 @@ def _full_queues(found: _Found, streams: StreamOrder, costs: _Costs) -> None:
         limit = _limit(waiting, lengths[launching] > LONG_CALL * usual)
         for place in np.flatnonzero(waiting >= limit - SLACK).tolist():
             call = int(launching[place])
-            if call not in found.latest and calls.role[call] != Role.COPY:
+            if not found.latest[call] and calls.role[call] != Role.COPY:
                 costs.set(call, min(int(usual[place]), int(lengths[call])))
         for place in range(limit, len(first)):
-            found.add(int(launching[place]), [int(first[place - limit])], Why.PLACE)
+            found.add(int(launching[place]), [int(first[place - limit])], Edge.QUEUE)
 
 
 def _usual(calls: Calls, launching: Indices, free: NDArray[np.bool_]) -> Times:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from gpurun.formatting.kernel_names import short_kernel_name
-from gpurun.records.diagnosis import ChangeKind, KernelMatch, ThingKind
+from gpurun.records.diagnosis import ChangeKind, KernelMatch, ProfileChange, ThingKind
 from gpurun.timeline.model import Copy, CopyKind, Kernel
 
 _COMPILED = re.compile(r"^(triton_\w*?)_\d+(de|d)?$")
@@ -25,6 +25,8 @@ _COPIES = {
 }
 
 Thing = tuple[ThingKind, str]
+Spent = tuple[float, float | None]
+"""Milliseconds a step, and calls where they are counted."""
 
 
 def kernel_name(signature: str) -> str:
@@ -71,10 +73,24 @@ def _by_name(signatures: Collection[str]) -> Mapping[str, set[str]]:
     return found
 
 
-def how_changed(
-    before: tuple[float, float | None] | None, after: tuple[float, float | None] | None
-) -> ChangeKind:
-    """How a thing changed: time and calls a step on each side; None: the side has no such thing."""
+def profile_change(
+    thing: Thing, before: Spent | None, after: Spent | None, explained_ms: float | None
+) -> ProfileChange:
+    """How a thing changed; None: a side has no such thing."""
+    one, other = before or (None, None), after or (None, None)
+    return ProfileChange(
+        kind=thing[0],
+        name=thing[1],
+        change=_how_changed(before, after),
+        before_ms=one[0],
+        after_ms=other[0],
+        before_calls=one[1],
+        after_calls=other[1],
+        explained_ms=explained_ms,
+    )
+
+
+def _how_changed(before: Spent | None, after: Spent | None) -> ChangeKind:
     if before is None or after is None:
         return ChangeKind.ADDED if before is None else ChangeKind.LOST
     (one_ms, one_calls), (other_ms, other_calls) = before, after

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -22,11 +23,11 @@ from gpurun.records.diagnosis import (
 )
 from gpurun.records.finding import Finding
 from gpurun.replay.compared_names import renamed
-from gpurun.replay.profiled_side import ProfiledSide
-from gpurun.replay.replay_check import StepTimes, checked_replay
+from gpurun.replay.replay_check import StepTimes, replayed_timeline
 from gpurun.replay.replayed_changes import replayed_changes
 from gpurun.replay.replayed_steps import median_step_ms, step_ends
 from gpurun.replay.spent_time import (
+    ProfiledSide,
     device_changes,
     function_changes,
     idle_changes,
@@ -34,6 +35,7 @@ from gpurun.replay.spent_time import (
     split_changes,
 )
 from gpurun.replay.step_graph import StepGraph
+from gpurun.timeline.model import Timeline
 
 
 @dataclass(frozen=True)
@@ -77,66 +79,49 @@ def compared_profiles(before: ProfiledSide, after: ProfiledSide) -> ProfileCompa
 
 def _by_timelines(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
     """By the replay of the unprofiled steps, by that of the profiled ones, or by device time."""
-    if before.timeline is None or after.timeline is None:
+    one, other = before.timeline, after.timeline
+    if one is None or other is None or before.step_ms is None or after.step_ms is None:
         return None
-    if before.step_ms is None or after.step_ms is None:
+    if not one.kernels or not other.kernels:
         return None
-    if not before.timeline.kernels or not after.timeline.kernels:
-        return None
-    reasons: list[str] = []
-    if before.times is not None and after.times is not None:
-        steps = (before.times.plain_ms, after.times.plain_ms)
-        found = _by_replay(before, after, (before.times, after.times), steps, reasons)
-        if found is not None:
-            return found
-    found = _by_replay(before, after, (None, None), None, reasons)
-    if found is not None:
-        return found
-    assert before.figures is not None
-    assert after.figures is not None
+    idle = partial(idle_changes, before.figures, after.figures)
+    plain, why = (before.times, after.times), None
+    for times in (plain, (None, None)) if None not in plain else ((None, None),):
+        replays = [
+            replayed_timeline(each, of_side, workers=side.workers)
+            for each, of_side, side in zip((one, other), times, (before, after), strict=True)
+        ]
+        mismatches = zip(("before", "after"), (found.mismatch for found, _ in replays), strict=True)
+        why = next((f"{name}: {said}" for name, said in mismatches if said is not None), None)
+        graphs = [replay.graph for _, replay in replays if replay is not None]
+        if why is None:
+            found = _by_replay(graphs, times, (one, other))
+            return replace(found, changes=(*found.changes, *idle(explaining=False)))
     return _Explained(
         (before.step_ms, after.step_ms),
         "profiled steps, means",
         ComparisonBasis.DEVICE_TIME,
-        (
-            *device_changes(before.timeline, after.timeline),
-            *idle_changes(before.figures, after.figures, explaining=True),
-        ),
-        why_no_replay=reasons[-1],
+        (*device_changes(one, other), *idle(explaining=True)),
+        why_no_replay=why,
     )
 
 
 def _by_replay(
-    before: ProfiledSide,
-    after: ProfiledSide,
+    graphs: Sequence[StepGraph],
     times: tuple[StepTimes | None, StepTimes | None],
-    steps_ms: tuple[float, float] | None,
-    reasons: list[str],
-) -> _Explained | None:
-    """None, and one more reason, where a replay does not match. `steps_ms`: if not the recorded."""
-    assert before.timeline is not None
-    assert after.timeline is not None
-    assert before.figures is not None
-    assert after.figures is not None
-    graphs = []
-    for side, of_side, name in zip((before, after), times, ("before", "after"), strict=True):
-        assert side.timeline is not None
-        figures, graph = checked_replay(side.timeline, of_side, workers=side.workers)
-        if figures.mismatch is not None or graph is None:
-            reasons.append(f"{name}: {figures.mismatch}")
-            return None
-        graphs.append(graph)
-    one, other = graphs
-    measured = steps_ms or (_recorded_ms(one), _recorded_ms(other))
-    errors = (abs(median_step_ms(g) - ms) for g, ms in zip(graphs, measured, strict=True))
+    timelines: tuple[Timeline, Timeline],
+) -> _Explained:
+    """`times`: of the steps that were not profiled; None: the profiled ones are compared."""
+    steps = [
+        _recorded_ms(graph) if each is None else each.plain_ms
+        for graph, each in zip(graphs, times, strict=True)
+    ]
+    errors = (abs(median_step_ms(g) - ms) for g, ms in zip(graphs, steps, strict=True))
     return _Explained(
-        measured,
-        f"{'profiled' if steps_ms is None else 'unprofiled'} steps, medians",
+        (steps[0], steps[1]),
+        f"{'profiled' if None in times else 'unprofiled'} steps, medians",
         ComparisonBasis.REPLAY,
-        (
-            *replayed_changes(one, other, (before.timeline, after.timeline)),
-            *idle_changes(before.figures, after.figures, explaining=False),
-        ),
+        replayed_changes(graphs[0], graphs[1], timelines),
         replay_error_ms=sum(errors),
     )
 
@@ -157,7 +142,7 @@ def _by_split(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
         "steps of the whole run, means",
         ComparisonBasis.STEP_SPLIT,
         (
-            *split_changes(one.split, other.split),
+            *split_changes(one, other),
             *operator_changes(before.timeline, after.timeline, explaining=False),
         ),
     )
@@ -218,8 +203,8 @@ def _record(side: ProfiledSide, step_ms: float) -> ComparedProfile:
     return ComparedProfile(
         subject=side.subject,
         step_ms=step_ms,
-        steps=None if figures is None else figures.steps,
+        steps=figures.steps,
         rank=None if timeline is None else timeline.rank,
         samples_per_step=None if result is None else result.batch_size,
-        idle_share=None if figures is None or figures.idle is None else figures.idle.total,
+        idle_share=None if figures.idle is None else figures.idle.total,
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.call_roles import Role
 from gpurun.replay.call_waits import CallWaits, StreamOrder
-from gpurun.replay.step_events import NO_CALL, StepEvents
+from gpurun.replay.step_events import NO_CALL, Edge, Edges, StepEvents, edges_of, joined_edges
+from gpurun.timeline.runtime_calls import Role
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,28 +30,14 @@ MOST_LOOKED_AT = 4
 """Streams that are tried for an event whose streams are not recorded."""
 
 
-@dataclass(frozen=True)
-class DeviceOrder:
-    """The begin of each work.
+def device_order(
+    events: StepEvents, waits: CallWaits, told: Mapping[int, Awaited]
+) -> tuple[Edges, int]:
+    """The edges that lead to work, and how many events there are whose streams are not recorded.
 
-    `before`: the work before it in its stream, `NO_CALL` for the first. `gap_ns`: from there to the
-    begin of the next, in this recording. `launch_ns`: from its launch (from the launch's begin
-    where the call waits for it, else from its end), as usual in this recording. `after`, `then`:
-    pairs of work that an event of another stream orders. `inferred`: events whose streams are not
-    recorded, `unexplained`: work that began later than the graph says.
+    A launch takes as long as usual in this recording: from its begin where the call waits for the
+    work, else from its end. So does a stream from one work to the next.
     """
-
-    before: Indices
-    gap_ns: int
-    launch_ns: Times
-    after: Indices
-    then: Indices
-    inferred: int
-    unexplained: int
-
-
-def device_order(events: StepEvents, waits: CallWaits, told: Mapping[int, Awaited]) -> DeviceOrder:
-    """The order of all work."""
     calls, work = events.calls, events.work
     streams = StreamOrder(calls, work)
     before = np.full(len(work), NO_CALL, dtype=np.intp)
@@ -70,15 +55,18 @@ def device_order(events: StepEvents, waits: CallWaits, told: Mapping[int, Awaite
     lag = work.begin - np.maximum(ready, launched)
     plain = (np.abs(lag) <= LONGEST_LAG_NS) | (own & ~queued)
     launch = [_typical(lag[known & ~queued & plain & chosen], LAUNCH_NS) for chosen in (~own, own)]
-    return DeviceOrder(
-        before=before,
-        gap_ns=_typical(lag[queued & plain & (lag >= 0)], GAP_NS),
-        launch_ns=np.where(own, launch[1], launch[0]),
-        after=np.array([one for one, _ in pairs], dtype=np.intp),
-        then=np.array([other for _, other in pairs], dtype=np.intp),
-        inferred=inferred,
-        unexplained=int((~plain & known).sum()),
-    )
+    gap = _typical(lag[queued & plain & (lag >= 0)], GAP_NS)
+    call, job, behind = events.call_moments, events.work_moments, before != NO_CALL
+    one_of, other_of = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
+    first, launcher = ~known & ~behind, call[work.call] + ~own
+    parts = [
+        edges_of(Edge.START, 0, job, work.begin - events.begin, first),
+        edges_of(Edge.LAUNCH, launcher, job, np.where(own, launch[1], launch[0]), known),
+        edges_of(Edge.STREAM, job[before] + 1, job, gap, behind),
+        edges_of(Edge.EVENT, job[one_of] + 1, job[other_of], gap),
+        edges_of(Edge.RUN, job, job + 1, work.end - work.begin),
+    ]
+    return joined_edges(parts), inferred
 
 
 def _typical(lags: Times, otherwise: int) -> int:

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.call_roles import SYNCS, Role
-from gpurun.replay.step_events import NO_CALL, is_collective, is_copy
-from gpurun.replay.step_graph import Edge, Edges, StepGraph, edges_of
+from gpurun.replay.step_events import NO_CALL, Edge, Edges, edges_of, is_collective, joined_edges
+from gpurun.replay.step_graph import StepGraph
+from gpurun.timeline.columns import numbers_of, selected
+from gpurun.timeline.device_work import exchanging, on_device
 from gpurun.timeline.idle_causes import LAUNCH_NS
-from gpurun.timeline.model import Copy, CopyKind, Kernel
+from gpurun.timeline.model import Copy, CopyKind, Kernel, Timeline
+from gpurun.timeline.runtime_calls import SYNCS, Role
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
@@ -63,8 +65,7 @@ def without_recording(graph: StepGraph, ns_a_call: float) -> StepGraph:
 
 def without_waits(graph: StepGraph, roles: Sequence[Role] = SYNCS) -> StepGraph:
     """Calls of these roles return at once."""
-    waits = graph.of_kind(Edge.WAIT)
-    return graph.without(waits & _target_calls(graph, roles))
+    return graph.without(graph.into_calls(_of_roles(graph, roles), Edge.WAIT))
 
 
 def without_reads(graph: StepGraph) -> StepGraph:
@@ -73,18 +74,15 @@ def without_reads(graph: StepGraph) -> StepGraph:
     The copy that a read awaits is gone with it, and so is the time between the two calls. A wait
     for the copy of a batch belongs to the copy.
     """
-    calls, work, edges = graph.events.calls, graph.events.work, graph.edges
-    syncs = np.isin(calls.role, SYNCS) & ~_batch_syncs(graph)
-    to_host = work.where(lambda each: isinstance(each, Copy) and each.kind is CopyKind.D2H)
-    reads = _launching(graph, to_host) & (_followed_by(graph, syncs) | _waiting(graph))
+    work, syncs = graph.events.work, _of_roles(graph, SYNCS) & ~_batch_syncs(graph)
+    to_host = _copies(graph, CopyKind.D2H)
+    reads = _launching(graph, to_host) & (_followed_by(graph, syncs) | waiting(graph))
     gone = syncs | reads
-    target = graph.call_of(edges.target)
-    between = graph.of_kind(*PAUSES) & at_places(syncs & _following(graph, reads), target)
-    copied = to_host & at_places(reads, work.call)
-    run = graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(copied, graph.work_of(edges.target))
-    called = graph.of_kind(Edge.CALL) & at_places(gone, target)
-    changed = _scaled(graph, called | between | run, 0.0)
-    return changed.without(graph.of_kind(Edge.WAIT) & at_places(gone, target))
+    between = graph.into_calls(syncs & _following(graph, reads), *PAUSES)
+    copied = to_host & (work.call != NO_CALL) & reads[work.call]
+    run = graph.into_work(copied, Edge.RUN, Edge.STREAM)
+    changed = _scaled(graph, graph.into_calls(gone, Edge.CALL) | between | run, 0.0)
+    return changed.without(graph.into_calls(gone, Edge.WAIT))
 
 
 def with_free_launches(graph: StepGraph, apart: Times) -> StepGraph:
@@ -93,15 +91,15 @@ def with_free_launches(graph: StepGraph, apart: Times) -> StepGraph:
     `apart`: of each edge the pause that has another cause.
     """
     edges = graph.edges
-    free = graph.of_kind(Edge.CALL) & _target_calls(graph, LAUNCHING)
+    free = graph.into_calls(_of_roles(graph, LAUNCHING), Edge.CALL)
     pauses = np.where(graph.of_kind(*PAUSES), np.minimum(apart, edges.lag_ns), edges.lag_ns)
     return graph.with_lags(np.where(free, 0, pauses))
 
 
 def without_calls(graph: StepGraph, roles: Sequence[Role]) -> StepGraph:
     """Calls of these roles are not made."""
-    free = graph.of_kind(Edge.CALL) & _target_calls(graph, roles)
-    return without_waits(_scaled(graph, free, 0.0), roles)
+    called = graph.into_calls(_of_roles(graph, roles), Edge.CALL)
+    return without_waits(_scaled(graph, called, 0.0), roles)
 
 
 def without_pauses(graph: StepGraph, pauses_ns: Times) -> StepGraph:
@@ -152,19 +150,20 @@ def with_work_scaled(
     graph: StepGraph, of: Callable[[Kernel | Copy], bool], factor: float
 ) -> StepGraph:
     """Kernels or copies of which this is true take so many times their time."""
-    return _scaled(graph, graph.of_kind(Edge.RUN) & _target_work(graph, of), factor)
+    return _scaled(graph, graph.into_work(graph.events.work.where(of), Edge.RUN), factor)
 
 
 def without_work(graph: StepGraph, gone: NDArray[np.bool_]) -> StepGraph:
-    """This work is part of other work: neither launched nor run. Long pauses stay."""
-    short = graph.of_kind(*PAUSES) & (graph.edges.lag_ns <= LAUNCH_NS)
-    on_host = (graph.of_kind(Edge.CALL) | short) & at_places(
-        _launching(graph, gone), graph.call_of(graph.edges.target)
-    )
-    on_device = graph.of_kind(Edge.RUN, Edge.STREAM) & at_places(
-        gone, graph.work_of(graph.edges.target)
-    )
-    return _scaled(graph, on_host | on_device, 0.0)
+    """This work is part of other work: neither launched nor run, nor awaited by its launch.
+
+    Long pauses stay, and launches of CUDA graphs, which hold other work too.
+    """
+    launching = _launching(graph, gone) & (graph.events.calls.role != Role.GRAPH)
+    short = graph.into_calls(launching, *PAUSES) & (graph.edges.lag_ns <= LAUNCH_NS)
+    run = graph.into_work(gone, Edge.RUN, Edge.STREAM)
+    changed = _scaled(graph, graph.into_calls(launching, Edge.CALL) | short | run, 0.0)
+    waits = (Edge.WAIT, Edge.STAGE)
+    return changed.without(graph.into_calls(launching, *waits) & graph.from_work(gone, *waits))
 
 
 def without_collectives(graph: StepGraph) -> StepGraph:
@@ -173,41 +172,80 @@ def without_collectives(graph: StepGraph) -> StepGraph:
     return changed.without(changed.of_kind(Edge.ARRIVAL))
 
 
+def with_other_ranks(graph: StepGraph, others: Sequence[Timeline]) -> StepGraph:
+    """The graph of one rank, whose collectives wait for the ranks of these timelines.
+
+    The last rank's own work between two collectives stays as long as it was recorded. Collectives
+    are the same if they end at the same time; where ranks differ in that, nothing is changed.
+    """
+    work = graph.events.work
+    own = np.flatnonzero(work.where(is_collective) & work.on_device)
+    matched = [_matching(work.end[own], each) for each in others]
+    if len(own) < 2 or not matched or any(each is None for each in matched):
+        return graph
+    begins, ends = (np.array([m[i] for m in matched if m is not None]) for i in (0, 1))
+    alone = np.minimum(work.end[own] - work.begin[own], (ends - begins).min(axis=0))
+    job = graph.events.work_moments[own]
+    runs = graph.of_kind(Edge.RUN) & np.isin(graph.edges.target, job + 1)
+    lags = graph.edges.lag_ns.copy()
+    lags[runs] = alone[np.searchsorted(own, graph.work_of(graph.edges.target[runs]))]
+    between = np.maximum(begins.max(axis=0)[1:] - work.end[own][:-1], 0) + alone[1:]
+    arrivals = edges_of(Edge.ARRIVAL, job[:-1] + 1, job[1:] + 1, between)
+    return graph.with_lags(lags).joined(arrivals)
+
+
 def with_copies_ahead(graph: StepGraph) -> StepGraph:
     """Batches are copied from pinned memory, a step ahead, beside the kernels."""
-    work, calls = graph.events.work, len(graph.events.calls)
-    copies = work.where(lambda each: is_copy(each) and _from_host(each))
-    places = np.flatnonzero(copies)
-    edges, job = graph.edges, 1 + 2 * (calls + np.arange(len(work)))
-    staged = graph.of_kind(Edge.STAGE)
-    own = at_places(copies, graph.work_of(edges.target)) & graph.of_kind(Edge.STREAM)
-    own_after = at_places(copies, graph.work_of(edges.source)) & graph.of_kind(Edge.STREAM)
-    lags = edges.lag_ns.copy()
-    runs = np.flatnonzero(graph.of_kind(Edge.RUN) & at_places(copies, graph.work_of(edges.target)))
-    lags[runs] = np.minimum(lags[runs], _pinned_ns(graph)[graph.work_of(edges.target[runs])])
-    target, copying, syncs = (
-        graph.call_of(edges.target),
-        _launching(graph, copies),
-        _batch_syncs(graph),
-    )
-    cheap = graph.of_kind(Edge.CALL) & at_places(copying, target)
-    lags[cheap] = np.minimum(lags[cheap], _launch_cost(graph))
-    lags[graph.of_kind(Edge.CALL) & at_places(syncs, target)] = 0
-    waits = graph.of_kind(Edge.WAIT) & at_places(copying | syncs, target)
-    changed = graph.with_lags(lags).without(staged | waits | own | own_after)
-    past = _edges_past(graph, copies)
-    in_turn = edges_of(
-        Edge.STREAM, job[places[:-1]] + 1, job[places[1:]], np.zeros(max(len(places) - 1, 0), int)
-    )
-    return changed.joined(past).joined(in_turn)
+    work, copies, syncs = graph.events.work, _copies(graph, CopyKind.H2D), _batch_syncs(graph)
+    copying, lags = _launching(graph, copies), graph.edges.lag_ns.copy()
+    runs, calls = graph.into_work(copies, Edge.RUN), graph.into_calls(copying, Edge.CALL)
+    lags[runs] = np.minimum(lags[runs], _pinned_ns(graph)[graph.work_of(graph.edges.target[runs])])
+    lags[calls] = np.minimum(lags[calls], _launch_cost(graph))
+    lags[graph.into_calls(syncs, Edge.CALL)] = 0
+    waits = graph.into_calls(copying | syncs, Edge.WAIT) | graph.of_kind(Edge.STAGE)
+    order = graph.into_work(copies, Edge.STREAM) | graph.from_work(copies, Edge.STREAM)
+    changed = graph.with_lags(lags).without(waits | order)
+    past = _in_order(graph, ~copies, work.stream)
+    in_turn = _in_order(graph, copies, np.zeros_like(work.stream))
+    return changed.joined(joined_edges([past, in_turn]))
+
+
+def _in_order(graph: StepGraph, chosen: NDArray[np.bool_], streams: Indices) -> Edges:
+    """This work in the order of these streams, as if no other were in them."""
+    places = np.flatnonzero(chosen)
+    places = places[np.argsort(streams[places], kind="stable")]
+    job, together = graph.events.work_moments[places], np.diff(streams[places]) == 0
+    return edges_of(Edge.STREAM, job[:-1][together] + 1, job[1:][together], 0)
+
+
+def _matching(ends: Times, other: Timeline) -> tuple[Times, Times] | None:
+    """Begin and end of the other rank's collectives that ended with these; None if some lack."""
+    if not other.kernels:
+        return None
+    kernels = on_device(other.kernels, int(numbers_of(other.kernels, "device")[0]))
+    found = selected(kernels, exchanging(kernels))
+    theirs, begins = numbers_of(found, "end_ns"), numbers_of(found, "begin_ns")
+    if len(theirs) < max(len(ends), 2):
+        return None
+    order = np.argsort(theirs, kind="stable")
+    begins, theirs = begins[order], theirs[order]
+    later = np.clip(np.searchsorted(theirs, ends), 1, len(theirs) - 1)
+    closer = np.abs(theirs[later] - ends) < np.abs(theirs[later - 1] - ends)
+    nearest: NDArray[np.intp] = np.where(closer, later, later - 1)
+    if (np.diff(nearest) <= 0).any():
+        return None
+    return begins[nearest], theirs[nearest]
+
+
+def _copies(graph: StepGraph, kind: CopyKind) -> NDArray[np.bool_]:
+    return graph.events.work.where(lambda each: isinstance(each, Copy) and each.kind is kind)
 
 
 def _batch_syncs(graph: StepGraph) -> NDArray[np.bool_]:
     """For each call whether it waits for the copy of a batch that was launched just before it."""
-    copies = graph.events.work.where(lambda each: is_copy(each) and _from_host(each))
-    syncs: NDArray[np.bool_] = np.isin(graph.events.calls.role, SYNCS)
-    syncs &= _following(graph, _launching(graph, copies))
-    return syncs
+    return _of_roles(graph, SYNCS) & _following(
+        graph, _launching(graph, _copies(graph, CopyKind.H2D))
+    )
 
 
 def _launching(graph: StepGraph, of: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -218,7 +256,7 @@ def _launching(graph: StepGraph, of: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return calls
 
 
-def _waiting(graph: StepGraph) -> NDArray[np.bool_]:
+def waiting(graph: StepGraph) -> NDArray[np.bool_]:
     """For each call whether it waits for the device."""
     calls = np.zeros(len(graph.events.calls), dtype=bool)
     calls[graph.call_of(graph.edges.target[graph.of_kind(Edge.WAIT)])] = True
@@ -240,21 +278,8 @@ def _neighbours(
 ) -> NDArray[np.bool_]:
     order = graph.of_kind(Edge.PAUSE)
     found = np.zeros(len(calls), dtype=bool)
-    found[graph.call_of(other[order])[at_places(calls, graph.call_of(chosen[order]))]] = True
+    found[graph.call_of(other[order])[calls[graph.call_of(chosen[order])]]] = True
     return found
-
-
-def _edges_past(graph: StepGraph, copies: NDArray[np.bool_]) -> Edges:
-    """The order of the streams, as if the copies were not in them."""
-    work, calls = graph.events.work, len(graph.events.calls)
-    sources, targets = [], []
-    for stream in range(len(work.stream_ids)):
-        others = np.flatnonzero((work.stream == stream) & ~copies)
-        jobs = 1 + 2 * (calls + others)
-        sources.append(jobs[:-1] + 1)
-        targets.append(jobs[1:])
-    source, target = np.concatenate(sources), np.concatenate(targets)
-    return edges_of(Edge.STREAM, source, target, np.zeros(len(source), dtype=np.int64))
 
 
 def _pinned_ns(graph: StepGraph) -> Times:
@@ -278,25 +303,10 @@ def _launch_cost(graph: StepGraph) -> int:
     return int(np.median(costs)) if len(costs) else 0
 
 
-def _from_host(record: Kernel | Copy) -> bool:
-    return isinstance(record, Copy) and record.kind is CopyKind.H2D
-
-
 def _scaled(graph: StepGraph, edges: NDArray[np.bool_], factor: float) -> StepGraph:
     lags = graph.edges.lag_ns
     return graph.with_lags(np.where(edges, np.rint(lags * factor), lags))
 
 
-def _target_calls(graph: StepGraph, roles: Sequence[Role]) -> NDArray[np.bool_]:
-    chosen = np.isin(graph.events.calls.role, roles)
-    return at_places(chosen, graph.call_of(graph.edges.target))
-
-
-def _target_work(graph: StepGraph, of: Callable[[Kernel | Copy], bool]) -> NDArray[np.bool_]:
-    return at_places(graph.events.work.where(of), graph.work_of(graph.edges.target))
-
-
-def at_places(chosen: NDArray[np.bool_], places: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """Whether each place is one of those chosen; places outside are none."""
-    inside = (places >= 0) & (places < len(chosen))
-    return inside & chosen[np.where(inside, places, 0)]
+def _of_roles(graph: StepGraph, roles: Sequence[Role]) -> NDArray[np.bool_]:
+    return np.isin(graph.events.calls.role, roles)

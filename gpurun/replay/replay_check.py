@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-import numpy as np
-
 from gpurun.records.profile_figures import ReplayFigures
 from gpurun.replay.graph_changes import (
     with_loader_apart,
+    with_other_ranks,
     without_device,
     without_host,
     without_recording,
 )
-from gpurun.replay.rank_arrivals import with_other_ranks
 from gpurun.replay.replayed_steps import (
     StepFigures,
     median_step_ms,
@@ -45,6 +43,11 @@ class StepTimes:
     profiled_ms: float
     plain_ms: float
 
+    @property
+    def overhead_percent(self) -> float:
+        """By how much the first is slower."""
+        return (self.profiled_ms / self.plain_ms - 1) * 100
+
 
 def replayed_timeline(
     timeline: Timeline,
@@ -53,33 +56,14 @@ def replayed_timeline(
     *,
     workers: bool = False,
 ) -> tuple[ReplayFigures, Replay | None]:
-    """The replay of a rank's steps as they are, and the graph for changes; None without a graph.
-
-    Arguments as of `checked_replay`. Gains by changes count only if the figures have no `mismatch`.
-    """
-    timeline = steady(timeline)
-    figures, plain = _checked(timeline, times, others, workers=workers)
-    return figures, None if plain is None else Replay(plain, timeline)
-
-
-def checked_replay(
-    timeline: Timeline,
-    times: StepTimes | None = None,
-    others: Sequence[Timeline] = (),
-    *,
-    workers: bool = False,
-) -> tuple[ReplayFigures, StepGraph | None]:
-    """The graph of a rank's steps without the cost of recording, and how well it matches them.
+    """How well the replay of a rank's steps matches them, and their graph without the cost of
+    recording, for changes; None where the steps have no graph.
 
     `times`: where steps that were not profiled are known. `others`: the timelines of other ranks.
-    `workers`: batches come from worker processes. None where the steps have no graph.
+    `workers`: batches come from worker processes. Gains by changes count only if the figures have
+    no `mismatch`.
     """
-    return _checked(steady(timeline), times, others, workers=workers)
-
-
-def _checked(
-    timeline: Timeline, times: StepTimes | None, others: Sequence[Timeline], *, workers: bool
-) -> tuple[ReplayFigures, StepGraph | None]:
+    timeline = steady(timeline)
     plain_ms = None if times is None else times.plain_ms
     try:
         graph = with_other_ranks(step_graph(timeline), others)
@@ -89,7 +73,7 @@ def _checked(
     if waits:
         graph = with_loader_apart(graph, intervals(waits))
     cost, plain = _without_recording(graph, times)
-    return _figures(graph, plain, cost, plain_ms), plain
+    return _figures(graph, plain, cost, plain_ms), Replay(plain, timeline)
 
 
 def _without_recording(graph: StepGraph, times: StepTimes | None) -> tuple[float, StepGraph]:
@@ -158,19 +142,3 @@ def _plain_mismatch(plain_ms: float, replayed_ms: float, cost_ns: float) -> str 
     if cost_ns == 0 and replayed_ms > plain_ms:
         return f"{told}: in the profiled steps the device was slower, as if its clock had fallen"
     return told
-
-
-def deviations(figures: ReplayFigures) -> dict[str, float]:
-    """By how much each replayed time differs, as a share of the step."""
-    pairs = {
-        "step": (figures.measured_ms, figures.replayed_ms),
-        "wait": (figures.measured_wait_ms, figures.replayed_wait_ms),
-        "idle": (figures.measured_idle_ms, figures.replayed_idle_ms),
-        "plain": (figures.plain_step_ms, figures.replayed_plain_ms),
-    }
-    step = figures.measured_ms or np.nan
-    return {
-        name: abs(found - real) / step
-        for name, (real, found) in pairs.items()
-        if real is not None and found is not None
-    }

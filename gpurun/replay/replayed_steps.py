@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.step_graph import Edge, StepGraph
+from gpurun.replay.step_events import Edge
+from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def replayed_figures(graph: StepGraph) -> StepFigures:
     times = replay(graph)
     calls, counted = len(graph.events.calls), graph.counted
     lengths = times[2 + 2 * counted] - times[1 + 2 * counted]
-    waits = np.maximum(lengths - call_costs(graph)[counted], 0)
+    waits = np.maximum(lengths - own_times(graph)[counted], 0)
     host = times[2 + 2 * graph.step_calls]
     return _figures(graph, times[1 + 2 * calls :: 2], times[2 + 2 * calls :: 2], waits, host)
 
@@ -69,12 +70,12 @@ def recorded_figures(graph: StepGraph) -> StepFigures:
     return _figures(graph, work.begin, work.end, graph.waits.waited_ns[graph.counted], host)
 
 
-def call_costs(graph: StepGraph) -> Times:
-    """What each call takes by itself, as the graph has it now."""
-    chosen = graph.of_kind(Edge.CALL)
-    costs = np.zeros(len(graph.events.calls), dtype=np.int64)
-    costs[graph.call_of(graph.edges.target[chosen])] = graph.edges.lag_ns[chosen]
-    return costs
+def own_times(graph: StepGraph) -> Times:
+    """What each call, then each work, takes by itself, as the graph has it now."""
+    chosen = graph.of_kind(Edge.CALL, Edge.RUN)
+    times = np.zeros(len(graph.events.calls) + len(graph.events.work), dtype=np.int64)
+    times[graph.call_of(graph.edges.target[chosen])] = graph.edges.lag_ns[chosen]
+    return times
 
 
 def step_ends(graph: StepGraph, ends: Times) -> Times:

@@ -7,7 +7,7 @@ with something, or idle for some cause. So does the split of the step on the hos
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -15,18 +15,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpurun.records.diagnosis import ProfileChange, ThingKind
+from gpurun.records.finding import Finding
 from gpurun.records.profile_figures import ProfileFigures
-from gpurun.records.result import StepSplit
-from gpurun.replay.compared_names import Thing, how_changed, thing_of
-from gpurun.replay.profiled_side import ProfiledSide
-from gpurun.timeline.device_work import (
-    begins,
-    busiest_device,
-    copies_on,
-    ends,
-    on_device,
-)
-from gpurun.timeline.model import Copy, Group, Kernel, Timeline
+from gpurun.records.result import RunResult
+from gpurun.replay.compared_names import Thing, profile_change, thing_of
+from gpurun.replay.replay_check import StepTimes
+from gpurun.timeline.device_work import begins, device_work, ends, exchanging
+from gpurun.timeline.model import Copy, Kernel, Timeline
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
@@ -56,37 +51,65 @@ PARTS = {
 
 
 @dataclass(frozen=True)
+class ProfiledSide:
+    """One of the profiles. `timeline` and `figures`: of one rank, of its steady steps.
+
+    `times`: where steps that were not profiled are known. `workers`: batches come from worker
+    processes. `findings`: the causes that the profile shows. `notes`: what could not be seen.
+    """
+
+    subject: str
+    timeline: Timeline | None = None
+    figures: ProfileFigures = field(default_factory=ProfileFigures)
+    times: StepTimes | None = None
+    workers: bool = False
+    result: RunResult | None = None
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def step_ms(self) -> float | None:
+        """The mean profiled step; None where no steps are marked."""
+        return self.figures.step_ms
+
+
+@dataclass(frozen=True)
 class _Spent:
-    """Of one thing in the window: nanoseconds, those in which nothing earlier ran, and calls."""
+    """Of one thing a step: milliseconds, calls where they count, and what of it explains the step.
 
-    nanoseconds: float
-    own_ns: float
-    calls: float
+    `own_ms`: in which nothing earlier ran; None: other things hold it already.
+    """
+
+    ms: float
+    calls: float | None
+    own_ms: float | None
 
 
-def device_changes(before: Timeline, after: Timeline) -> tuple[ProfileChange, ...]:
+def _changes(
+    before: Mapping[Thing, _Spent], after: Mapping[Thing, _Spent]
+) -> Iterator[ProfileChange]:
+    for thing in dict.fromkeys([*before, *after]):
+        sides = [before.get(thing), after.get(thing)]
+        one, other = (None if side is None else (side.ms, side.calls) for side in sides)
+        own = [0.0 if side is None else side.own_ms for side in sides]
+        explained = None if own[0] is None or own[1] is None else own[1] - own[0]
+        yield profile_change(thing, one, other, explained)
+
+
+def device_changes(before: Timeline, after: Timeline) -> Iterator[ProfileChange]:
     """What the devices did longer or shorter; what ran at the same time counts once."""
-    spent = [_spent(timeline) for timeline in (before, after)]
-    steps = [len(timeline.steps or ()) or 1 for timeline in (before, after)]
-    found = []
-    for kind, name in dict.fromkeys([*spent[0], *spent[1]]):
-        sides = [side.get((kind, name)) for side in spent]
-        told = [
-            None if s is None else (s.nanoseconds / n / 1e6, s.calls / n)
-            for s, n in zip(sides, steps, strict=True)
-        ]
-        own = [0.0 if s is None else s.own_ns / n for s, n in zip(sides, steps, strict=True)]
-        found.append(_change(kind, name, told[0], told[1], (own[1] - own[0]) / 1e6))
-    return tuple(found)
+    return _changes(_on_device(before), _on_device(after))
 
 
-def _spent(timeline: Timeline) -> Mapping[Thing, _Spent]:
+def _on_device(timeline: Timeline) -> Mapping[Thing, _Spent]:
     """The busiest device's time by thing: kernels first, then what runs while no kernel computes.
 
     An exchange or a copy that a kernel hides costs the step nothing.
     """
-    device = busiest_device(timeline.kernels or ())
-    kernels, copies = on_device(timeline.kernels or (), device), copies_on(timeline, device)
+    work = device_work(timeline)
+    if work is None:
+        return {}
+    kernels, copies = work.kernels, work.copies
     places: dict[Thing, int] = {}
     names: dict[str, str] = {}
     both: Iterator[Kernel | Copy] = chain(kernels, copies)
@@ -96,15 +119,20 @@ def _spent(timeline: Timeline) -> Mapping[Thing, _Spent]:
     starts = np.clip(np.concatenate([begins(kernels), begins(copies)]), begin, end)
     stops = np.clip(np.concatenate([ends(kernels), ends(copies)]), begin, end)
     late = np.ones(len(things), dtype=bool)
-    late[: len(kernels)] = [kernel.group is Group.COMMUNICATION for kernel in kernels]
+    late[: len(kernels)] = exchanging(kernels)
     own = np.zeros(len(things), dtype=np.int64)
     busy = Intervals.union(starts[:0], stops[:0])
     for chosen in (np.flatnonzero(~late), np.flatnonzero(late)):
         order = chosen[np.argsort(starts[chosen], kind="stable")]
         own[order] = _own_time(starts[order], stops[order], busy)
         busy = Intervals.union(starts[order], stops[order])
-    sums = zip(*(np.bincount(things, each) for each in (stops - starts, own, None)), strict=True)
-    return {thing: _Spent(*row) for thing, row in zip(places, sums, strict=True)}
+    sums = (np.bincount(things, each) for each in (stops - starts, None, own))
+    steps = len(timeline.steps or ()) or 1
+    rows = zip(*(each / steps for each in sums), strict=True)
+    return {
+        thing: _Spent(ns / 1e6, calls, own_ns / 1e6)
+        for thing, (ns, calls, own_ns) in zip(places, rows, strict=True)
+    }
 
 
 def _own_time(starts: Times, stops: Times, busy: Intervals) -> Times:
@@ -121,49 +149,42 @@ def idle_changes(
     before: ProfileFigures, after: ProfileFigures, *, explaining: bool
 ) -> Iterator[ProfileChange]:
     """The device's idle time by cause. `explaining`: it counts by itself."""
-    sides = [figures for figures in (before, after) if figures.idle and figures.step_ms is not None]
-    if len(sides) < 2:
-        return
-    steps = [figures.step_ms or 0.0 for figures in sides]
-    known = [0.0, 0.0]
-    for cause, name in IDLE.items():
-        shares = [getattr(figures.idle, cause) for figures in sides]
-        if None not in shares:
-            known = [sum(each) for each in zip(known, shares, strict=True)]
-            yield from _idle_change(name, shares, steps, explaining)
-    totals = [figures.idle.total for figures in sides if figures.idle]
-    rest = [max(all_of_it - each, 0.0) for all_of_it, each in zip(totals, known, strict=True)]
-    yield from _idle_change(NO_CAUSE, rest, steps, explaining)
+    both = (before, after)
+    known = [c for c in IDLE if all(getattr(each.idle, c, None) is not None for each in both)]
+    return _changes(*(_idle(figures, known, explaining) for figures in both))
 
 
-def _idle_change(
-    name: str, shares: Sequence[float], steps_ms: Sequence[float], explaining: bool
-) -> Iterator[ProfileChange]:
-    """`shares`: of the profiled time. Nothing where neither device idled for this cause."""
-    one, other = (share * step for share, step in zip(shares, steps_ms, strict=True))
-    if max(one, other) > LEAST_MS:
-        told = (
-            (one, None) if one > LEAST_MS else None,
-            (other, None) if other > LEAST_MS else None,
-        )
-        yield _change(ThingKind.IDLE, name, *told, other - one if explaining else None)
+def _idle(
+    figures: ProfileFigures, causes: Sequence[str], explaining: bool
+) -> Mapping[Thing, _Spent]:
+    """None where the device did not idle for a cause."""
+    if figures.idle is None or figures.step_ms is None:
+        return {}
+    shares = {IDLE[cause]: getattr(figures.idle, cause) for cause in causes}
+    shares[NO_CAUSE] = figures.idle.total - sum(shares.values())
+    times = {name: share * figures.step_ms for name, share in shares.items()}
+    return {
+        (ThingKind.IDLE, name): _Spent(ms, None, ms if explaining else None)
+        for name, ms in times.items()
+        if ms > LEAST_MS
+    }
 
 
 def operator_changes(
     before: Timeline | None, after: Timeline | None, *, explaining: bool
 ) -> Iterator[ProfileChange]:
     """The own time of torch's operators on the host; none where a profile has none."""
-    if before is None or after is None or not before.operators or not after.operators:
-        return
-    sides = [
-        {each.name: (each.self_ns / n / 1e6, each.calls / n) for each in timeline.operators or ()}
-        for timeline in (before, after)
-        for n in [len(timeline.steps or ()) or 1]
-    ]
-    for name in dict.fromkeys([*sides[0], *sides[1]]):
-        one, other = (side.get(name) for side in sides)
-        more = (other or (0.0, 0.0))[0] - (one or (0.0, 0.0))[0]
-        yield _change(ThingKind.OPERATOR, name, one, other, more if explaining else None)
+    sides = [_operators(each, explaining) for each in (before, after)]
+    return _changes(*sides) if all(sides) else iter(())
+
+
+def _operators(timeline: Timeline | None, explaining: bool) -> Mapping[Thing, _Spent]:
+    steps = len((timeline and timeline.steps) or ()) or 1
+    times = [(each, each.self_ns / steps / 1e6) for each in (timeline and timeline.operators) or ()]
+    return {
+        (ThingKind.OPERATOR, each.name): _Spent(ms, each.calls / steps, ms if explaining else None)
+        for each, ms in times
+    }
 
 
 def function_changes(before: ProfiledSide, after: ProfiledSide) -> Iterator[ProfileChange]:
@@ -172,12 +193,17 @@ def function_changes(before: ProfiledSide, after: ProfiledSide) -> Iterator[Prof
     One without a sample took no time that samples could see.
     """
     sides = [_functions(side) for side in (before, after)]
+    lines = {key: line for side in sides for key, (_, line) in side.items()}
     if not all(sides):
-        return
-    for key in dict.fromkeys([*sides[0], *sides[1]]):
-        (one, earlier), (other, later) = (side.get(key, (0.0, 0)) for side in sides)
-        name = f"{key[1]} ({key[0]}:{later or earlier})"
-        yield _change(ThingKind.FUNCTION, name, (one, None), (other, None), None)
+        return iter(())
+    names = {key: (ThingKind.FUNCTION, f"{key[1]} ({key[0]}:{lines[key]})") for key in lines}
+    nothing = 0.0, 0
+    return _changes(
+        *(
+            {thing: _Spent(side.get(key, nothing)[0], None, None) for key, thing in names.items()}
+            for side in sides
+        )
+    )
 
 
 def _functions(side: ProfiledSide) -> Mapping[tuple[str, str], tuple[float, int]]:
@@ -194,29 +220,11 @@ def _functions(side: ProfiledSide) -> Mapping[tuple[str, str], tuple[float, int]
     return {key: told for key, told in found.items() if told[0] > 0}
 
 
-def split_changes(before: StepSplit, after: StepSplit) -> Iterator[ProfileChange]:
+def split_changes(before: RunResult, after: RunResult) -> Iterator[ProfileChange]:
     """The parts of the mean step that both runs measured."""
-    for field, name in PARTS.items():
-        one, other = getattr(before, field), getattr(after, field)
-        if one is not None and other is not None:
-            yield _change(ThingKind.PART, name, (one, None), (other, None), other - one)
-
-
-def _change(
-    kind: ThingKind,
-    name: str,
-    before: tuple[float, float | None] | None,
-    after: tuple[float, float | None] | None,
-    explained_ms: float | None,
-) -> ProfileChange:
-    one, other = before or (None, None), after or (None, None)
-    return ProfileChange(
-        kind=kind,
-        name=name,
-        change=how_changed(before, after),
-        before_ms=one[0],
-        after_ms=other[0],
-        before_calls=one[1],
-        after_calls=other[1],
-        explained_ms=explained_ms,
+    splits = (before.split, after.split)
+    known = [f for f in PARTS if all(getattr(each, f, None) is not None for each in splits)]
+    times = [{f: getattr(each, f) for f in known} for each in splits]
+    return _changes(
+        *({(ThingKind.PART, PARTS[f]): _Spent(ms, None, ms) for f, ms in t.items()} for t in times)
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpurun.replay.call_roles import role_of
 from gpurun.timeline.columns import numbers_of, selected
 from gpurun.timeline.device_work import busiest_device
-from gpurun.timeline.model import Copy, CopyKind, Group, Kernel, RuntimeCall, Timeline
+from gpurun.timeline.model import Copy, Group, Kernel, RuntimeCall, Timeline
+from gpurun.timeline.runtime_calls import launches_of, role_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,8 +29,76 @@ FEWEST_STEPS = 2
 NO_CALL = -1
 
 
+class Edge(enum.IntEnum):
+    """Why one moment comes after another."""
+
+    START = 0
+    """What is there at the begin of the graph."""
+    PAUSE = 1
+    """The host's own work between two calls of a thread."""
+    HANDOVER = 2
+    """The same between calls of two threads, one of which waits for the other."""
+    CALL = 3
+    """A call's own time."""
+    WAIT = 4
+    """A call waits for the device."""
+    QUEUE = 5
+    """A launch waits for a place in the queue."""
+    STAGE = 6
+    """A call copies memory that is not pinned, while the device takes it."""
+    LAUNCH = 7
+    STREAM = 8
+    EVENT = 9
+    RUN = 10
+    """A kernel or a copy runs."""
+    BATCH = 11
+    """A batch is ready so long after the one before."""
+    ARRIVAL = 12
+    """The last rank arrives at a collective so long after the end of the one before."""
+
+
 class NotReplayable(Exception):
     """Why a recording has no graph, in a sentence's part."""
+
+
+@dataclass(frozen=True)
+class Edges:
+    """`target` comes at least `lag_ns` after `source`.
+
+    Moments: 0 is the begin, then begin and end of each call, then of each work.
+    """
+
+    source: Indices
+    target: Indices
+    lag_ns: Times
+    kind: NDArray[np.int8]
+
+    def where(self, keep: NDArray[np.bool_] | Indices) -> Edges:
+        """Those that are kept, in this order."""
+        return Edges(self.source[keep], self.target[keep], self.lag_ns[keep], self.kind[keep])
+
+
+def joined_edges(parts: Sequence[Edges]) -> Edges:
+    """All edges of several sets."""
+    return Edges(
+        np.concatenate([part.source for part in parts]),
+        np.concatenate([part.target for part in parts]),
+        np.concatenate([part.lag_ns for part in parts]),
+        np.concatenate([part.kind for part in parts]),
+    )
+
+
+def edges_of(
+    kind: Edge | Indices,
+    source: Indices | int,
+    target: Indices,
+    lag_ns: Times | int,
+    keep: NDArray[np.bool_] | None = None,
+) -> Edges:
+    """Edges of one kind, or of a kind each; those that are kept. One source or lag may be all."""
+    sources, lags, kinds = (np.broadcast_to(x, target.shape) for x in (source, lag_ns, kind))
+    found = Edges(sources, target, lags, kinds.astype(np.int8))
+    return found if keep is None else found.where(keep)
 
 
 @dataclass(frozen=True)
@@ -81,6 +150,21 @@ class StepEvents:
     calls: Calls
     work: Work
     step_ends: Times
+
+    @property
+    def begin(self) -> int:
+        """When the first of them begins, in nanoseconds."""
+        return int(min(self.calls.begin[0], self.work.begin[0]))
+
+    @property
+    def call_moments(self) -> Indices:
+        """The begin of each call among the moments; its end is the next moment."""
+        return 1 + 2 * np.arange(len(self.calls))
+
+    @property
+    def work_moments(self) -> Indices:
+        """The same of each work."""
+        return 1 + 2 * (len(self.calls) + np.arange(len(self.work)))
 
 
 def step_events(timeline: Timeline) -> StepEvents:
@@ -160,19 +244,10 @@ class _Chosen:
             role=np.fromiter((role_of(name) for name in names), np.int8, len(names)),
         )
 
-    def launched(self, correlations: Times) -> NDArray[np.bool_]:
-        """For each correlation whether one of the calls has it."""
-        known: NDArray[np.bool_] = np.isin(correlations, self._correlations)
-        known &= correlations != 0
-        return known
-
     def launching(self, wanted: Times) -> Indices:
         """The call of each correlation, `NO_CALL` where it is not among these."""
-        order = np.argsort(self._correlations, kind="stable")
-        ranked = self._correlations[order]
-        at = np.minimum(np.searchsorted(ranked, wanted), len(ranked) - 1)
-        known = (ranked[at] == wanted) & (wanted != 0)
-        return np.where(known, self._place[order[at]], NO_CALL)
+        places, known = launches_of(wanted, self._correlations)
+        return np.where(known, self._place[places], NO_CALL)
 
 
 def _work(
@@ -183,7 +258,7 @@ def _work(
     for events in _work_of(timeline):
         times = numbers_of(events or (), "begin_ns")
         correlations = numbers_of(events or (), "correlation")
-        own = chosen.launched(correlations)
+        own = chosen.launching(correlations) != NO_CALL
         other = (times >= begin) & (times <= end) & ~np.isin(correlations, after)
         early = np.isin(correlations, before) & (times < begin)
         found += selected(events or (), (own | other) & ~early)
@@ -206,11 +281,6 @@ def _work(
         stream_ids=tuple(numbers),
         without_launch=int(((call == NO_CALL) & ~np.isin(correlations, before)).sum()),
     )
-
-
-def is_copy(record: Kernel | Copy) -> bool:
-    """It moves data between host and device."""
-    return isinstance(record, Copy) and record.kind in (CopyKind.H2D, CopyKind.D2H)
 
 
 def is_collective(record: Kernel | Copy) -> bool:

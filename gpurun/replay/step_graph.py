@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import enum
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.call_roles import Role
-from gpurun.replay.call_waits import CallWaits, StreamOrder, Why, call_waits
-from gpurun.replay.device_order import DeviceOrder, device_order
-from gpurun.replay.host_sequences import NOBODY, HostSequences, host_sequences
-from gpurun.replay.step_events import NO_CALL, NotReplayable, StepEvents, step_events
+from gpurun.replay.call_waits import CallWaits, StreamOrder, call_waits
+from gpurun.replay.device_order import device_order
+from gpurun.replay.step_events import (
+    NO_CALL,
+    Calls,
+    Edge,
+    Edges,
+    NotReplayable,
+    StepEvents,
+    edges_of,
+    joined_edges,
+    step_events,
+)
 from gpurun.timeline.model import Timeline
+from gpurun.timeline.runtime_calls import Role
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,53 +31,11 @@ if TYPE_CHECKING:
     from gpurun.replay.step_events import Indices
     from gpurun.timeline.time_intervals import Times
 
+MOST_OVERLAP = 0.02
+"""Threads overlap if so many of the switches between them do: of the recorded pairs of script and
+autograd none did, and a thread that polls overlaps in most."""
 MOST_WITHOUT_LAUNCH = 0.02
 """Of a device's work, whose launch is not recorded; more of it has no cause in the graph."""
-
-
-class Edge(enum.IntEnum):
-    """Why one moment comes after another."""
-
-    START = 0
-    """What is there at the begin of the graph."""
-    PAUSE = 1
-    """The host's own work between two calls of a thread."""
-    HANDOVER = 2
-    """The same between calls of two threads, one of which waits for the other."""
-    CALL = 3
-    """A call's own time."""
-    WAIT = 4
-    """A call waits for the device."""
-    QUEUE = 5
-    """A launch waits for a place in the queue."""
-    STAGE = 6
-    """A call copies memory that is not pinned, while the device takes it."""
-    LAUNCH = 7
-    STREAM = 8
-    EVENT = 9
-    RUN = 10
-    """A kernel or a copy runs."""
-    BATCH = 11
-    """A batch is ready so long after the one before."""
-    ARRIVAL = 12
-    """The last rank arrives at a collective so long after the end of the one before."""
-
-
-@dataclass(frozen=True)
-class Edges:
-    """`target` comes at least `lag_ns` after `source`."""
-
-    source: Indices
-    target: Indices
-    lag_ns: Times
-    kind: NDArray[np.int8]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def where(self, keep: NDArray[np.bool_] | Indices) -> Edges:
-        """Those that are kept, in this order."""
-        return Edges(self.source[keep], self.target[keep], self.lag_ns[keep], self.kind[keep])
 
 
 @dataclass(frozen=True)
@@ -79,7 +46,7 @@ class StepGraph:
     that leave it. `recorded_ns`: the moments as recorded. `step_work`: of each step's end on the
     host, the last work of each stream that was launched before, and `step_calls` the last call.
     `counted`: calls whose waits belong to the steps that are compared. `inferred`: waits and events
-    whose streams are not recorded. `unexplained`: work that began later than the graph says.
+    whose streams are not recorded.
     """
 
     events: StepEvents
@@ -90,10 +57,9 @@ class StepGraph:
     step_calls: Indices
     counted: Indices
     inferred: int
-    unexplained: int
 
     def call_of(self, moments: Indices) -> Indices:
-        """The call of each moment; meaningless for those of the device's work."""
+        """The call of each moment; those of work count on behind all calls."""
         return (moments - 1) // 2
 
     def work_of(self, moments: Indices) -> Indices:
@@ -103,6 +69,27 @@ class StepGraph:
     def of_kind(self, *kinds: Edge) -> NDArray[np.bool_]:
         """For each edge whether it is of one of these kinds."""
         return np.isin(self.edges.kind, kinds)
+
+    def into_calls(self, calls: NDArray[np.bool_], *kinds: Edge) -> NDArray[np.bool_]:
+        """For each edge whether it leads to one of these calls, and is of one of these kinds."""
+        return self._touching(self.edges.target, 0, calls) & self.of_kind(*kinds)
+
+    def into_work(self, work: NDArray[np.bool_], *kinds: Edge) -> NDArray[np.bool_]:
+        """The same of work."""
+        calls = len(self.events.calls)
+        return self._touching(self.edges.target, calls, work) & self.of_kind(*kinds)
+
+    def from_work(self, work: NDArray[np.bool_], *kinds: Edge) -> NDArray[np.bool_]:
+        """For each edge whether it leaves such work, and is of one of these kinds."""
+        calls = len(self.events.calls)
+        return self._touching(self.edges.source, calls, work) & self.of_kind(*kinds)
+
+    def _touching(
+        self, moments: Indices, first: int, events: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        marked = np.zeros(len(self.recorded_ns), dtype=bool)
+        marked[1 + 2 * first :][: 2 * len(events)] = np.repeat(events, 2)
+        return marked[moments]
 
     def with_lags(self, lag_ns: Times) -> StepGraph:
         """The graph with other times between its moments."""
@@ -124,23 +111,22 @@ def step_graph(timeline: Timeline) -> StepGraph:
     told = {each.correlation: each for each in timeline.awaited or ()}
     _refuse_opaque(events)
     waits = call_waits(events, told)
-    order = device_order(events, waits, told)
-    edges = _joined(events, host_sequences(events.calls), waits, order)
-    moments = 1 + 2 * (len(events.calls) + len(events.work))
-    calls, ends = events.calls, events.step_ends
-    streams = StreamOrder(calls, events.work)
+    on_device, inferred = device_order(events, waits, told)
+    edges = joined_edges([_host_edges(events, waits.cost_ns), waits.edges, on_device])
+    calls, work, ends = events.calls, events.work, events.step_ends
+    moments = 1 + 2 * (len(calls) + len(work))
+    streams = StreamOrder(calls, work)
     return StepGraph(
         events=events,
         waits=waits,
         edges=edges.where(replay_order(edges, moments)),
         recorded_ns=np.concatenate(
-            [[_begin(events)], _woven(calls.begin, calls.end), _woven(*_work_times(events))]
+            [[events.begin], _woven(calls.begin, calls.end), _woven(work.begin, work.end)]
         ),
-        step_work=[_last_work(streams, int(end)) for end in ends],
+        step_work=[streams.all_last_before(int(end)) for end in ends],
         step_calls=np.maximum(np.searchsorted(calls.begin, ends) - 1, 0),
         counted=np.flatnonzero((calls.begin > ends[0]) & (calls.begin <= ends[-1])),
-        inferred=waits.inferred + order.inferred,
-        unexplained=order.unexplained,
+        inferred=waits.inferred + inferred,
     )
 
 
@@ -157,74 +143,66 @@ def _refuse_opaque(events: StepEvents) -> None:
         raise NotReplayable("the clocks of host and device disagree: work begins before its launch")
 
 
-def _begin(events: StepEvents) -> int:
-    return int(min(events.calls.begin[0], events.work.begin[0]))
-
-
-def _work_times(events: StepEvents) -> tuple[Times, Times]:
-    return events.work.begin, events.work.end
-
-
 def _woven(begins: Times, ends: Times) -> Times:
     return np.column_stack([begins, ends]).ravel()
 
 
-def _last_work(streams: StreamOrder, moment: int) -> Indices:
-    found = (streams.last_before(n, moment) for n in range(len(streams.members)))
-    return np.array([each for each in found if each is not None], dtype=np.intp)
-
-
-def _joined(events: StepEvents, host: HostSequences, waits: CallWaits, order: DeviceOrder) -> Edges:
-    calls, work, begin = events.calls, events.work, _begin(events)
-    call, job = 1 + 2 * np.arange(len(calls)), 1 + 2 * (len(calls) + np.arange(len(work)))
-    alone = (host.before == NOBODY) & (host.awaited == NOBODY)
-    known, behind = work.call != NO_CALL, order.before != NO_CALL
-    awaits, follows = host.awaited != NOBODY, host.before != NOBODY
-    launcher = call[work.call] + np.where(waits.own_work[work.call], 0, 1)
-    gaps = np.full(len(work), order.gap_ns)
+def _host_edges(events: StepEvents, cost_ns: Times) -> Edges:
+    calls, call = events.calls, events.call_moments
+    earlier, awaited, pause_ns = _host_sequences(calls)
+    awaits, follows = awaited != NO_CALL, earlier != NO_CALL
     parts = [
-        edges_of(Edge.START, np.zeros(len(call), int), call, calls.begin - begin, alone),
-        edges_of(Edge.START, np.zeros(len(job), int), job, work.begin - begin, ~known & ~behind),
-        edges_of(
-            Edge.PAUSE, call[host.before] + 1, call, np.where(awaits, 0, host.pause_ns), follows
-        ),
-        edges_of(Edge.HANDOVER, call[host.awaited] + 1, call, host.pause_ns, awaits),
-        edges_of(Edge.CALL, call, call + 1, waits.cost_ns),
-        edges_of(
-            np.array([Edge.WAIT, Edge.QUEUE, Edge.STAGE])[waits.why],
-            job[waits.work] + np.where(waits.why == Why.STAGED, 0, 1),
-            call[waits.calls] + 1,
-            waits.post_ns,
-        ),
-        edges_of(Edge.LAUNCH, launcher, job, order.launch_ns, known),
-        edges_of(Edge.STREAM, job[order.before] + 1, job, gaps, behind),
-        edges_of(Edge.EVENT, job[order.after] + 1, job[order.then], gaps[order.then]),
-        edges_of(Edge.RUN, job, job + 1, work.end - work.begin),
+        edges_of(Edge.START, 0, call, calls.begin - events.begin, ~awaits & ~follows),
+        edges_of(Edge.PAUSE, call[earlier] + 1, call, np.where(awaits, 0, pause_ns), follows),
+        edges_of(Edge.HANDOVER, call[awaited] + 1, call, pause_ns, awaits),
+        edges_of(Edge.CALL, call, call + 1, cost_ns),
     ]
     return joined_edges(parts)
 
 
-def joined_edges(parts: Sequence[Edges]) -> Edges:
-    """All edges of several sets."""
-    return Edges(
-        np.concatenate([part.source for part in parts]),
-        np.concatenate([part.target for part in parts]),
-        np.concatenate([part.lag_ns for part in parts]),
-        np.concatenate([part.kind for part in parts]),
-    )
+def _host_sequences(calls: Calls) -> tuple[Indices, Indices, Times]:
+    """For each call the one before it in its thread, the one of another thread that it awaits, and
+    the pause from the end of the later of them to its begin: the host's own work.
+
+    `NO_CALL` where there is none. A thread whose pauses hold the bursts of another, and whose calls
+    never overlap those of the other, waits for it: the script's thread for autograd's in the
+    backward pass, and the other way round. Threads whose calls overlap work beside each other and
+    do not wait.
+    """
+    apart = _overlapping(calls)
+    before = np.full(len(calls), NO_CALL, dtype=np.intp)
+    awaited = np.full(len(calls), NO_CALL, dtype=np.intp)
+    pauses = np.zeros(len(calls), dtype=np.int64)
+    last: dict[int, tuple[int, int]] = {}
+    rows = zip(calls.thread.tolist(), calls.begin.tolist(), calls.end.tolist(), strict=True)
+    for number, (thread, begin, end) in enumerate(rows):
+        own, own_end = last.get(thread, (NO_CALL, -1))
+        other, other_end = NO_CALL, own_end
+        for name, (call, its_end) in last.items():
+            after = other_end < its_end <= begin
+            if name != thread and after and (name, thread) not in apart:
+                other, other_end = call, its_end
+        before[number], awaited[number] = own, other
+        pauses[number] = begin - other_end if other_end >= 0 else 0
+        last[thread] = (number, max(end, own_end))
+    return before, awaited, np.maximum(pauses, 0)
 
 
-def edges_of(
-    kind: Edge | NDArray[np.int_],
-    source: Indices,
-    target: Indices,
-    lag_ns: Times,
-    keep: NDArray[np.bool_] | None = None,
-) -> Edges:
-    """Edges of one kind, or of a kind each; those that are kept."""
-    kinds = np.broadcast_to(np.asarray(kind, dtype=np.int8), source.shape)
-    found = Edges(source, target, lag_ns, kinds)
-    return found if keep is None else found.where(keep)
+def _overlapping(calls: Calls) -> set[tuple[int, int]]:
+    """The pairs of threads that work beside each other, in both orders."""
+    switches: Counter[tuple[int, int]] = Counter()
+    overlaps: Counter[tuple[int, int]] = Counter()
+    running, until = NO_CALL, -1
+    rows = zip(calls.thread.tolist(), calls.begin.tolist(), calls.end.tolist(), strict=True)
+    for thread, begin, end in rows:
+        if thread != running:
+            pair = (min(thread, running), max(thread, running))
+            switches[pair] += 1
+            overlaps[pair] += begin < until
+        if end >= until or thread != running:
+            running, until = thread, max(until, end)
+    found = [pair for pair, count in switches.items() if overlaps[pair] > MOST_OVERLAP * count]
+    return {pair for one, other in found for pair in ((one, other), (other, one))}
 
 
 def replay_order(edges: Edges, moments: int) -> Indices:

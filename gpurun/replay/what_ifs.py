@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpurun.records.profile_figures import WhatIf
-from gpurun.replay.call_roles import Role
 from gpurun.replay.graph_changes import (
     long_pauses,
     pauses_in,
@@ -30,9 +29,11 @@ from gpurun.replay.graph_changes import (
 from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.device_work import intervals
-from gpurun.timeline.fused_chains import is_long, needless_if_fused
 from gpurun.timeline.idle_causes import data_ranges
-from gpurun.timeline.model import MODEL_PHASES, Copy, Group, Kernel, Timeline
+from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
+from gpurun.timeline.kernel_time import is_long, needless_if_fused
+from gpurun.timeline.model import MODEL_PHASES, Copy, Kernel, Timeline
+from gpurun.timeline.runtime_calls import Role
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 LEAST_GAIN = 1.005
 """Changes that gain less than half a percent are left out of the table, but for the two limits."""
-ON_TENSOR_CORES = (Group.MATMUL, Group.CONV, Group.ATTENTION)
 PEAK_RATIOS = {
     (7, 0): 8.0, (7, 5): 8.0, (8, 0): 16.0, (8, 6): 4.0, (8, 7): 4.0, (8, 9): 4.0, (9, 0): 15.0,
     (10, 0): 30.0, (10, 3): 30.0, (12, 0): 4.0,
@@ -134,34 +134,17 @@ class Replay:
         return self._steps[change]
 
     def _changed(self, change: Change) -> StepGraph | None:
-        graph, data = self.graph, self._data
         match change:
-            case Change.WAITS:
-                return without_reads(graph)
-            case Change.LAUNCH_WAITS:
-                return without_waits(graph, LAUNCHES)
             case Change.LAUNCHES:
                 return self._with_free_launches()
-            case Change.ALLOCATIONS:
-                return without_calls(graph, [Role.ALLOCATE])
-            case Change.COPIES:
-                return with_copies_ahead(graph)
             case Change.BATCHES:
-                return None if data is None else with_batches_ready(graph, data)
+                return None if self._data is None else with_batches_ready(self.graph, self._data)
             case Change.PYTHON:
-                return without_pauses(graph, self._python(graph))
+                return without_pauses(self.graph, self._python(self.graph))
             case Change.PRECISION:
                 return self._on_tensor_cores()
-            case Change.FUSION:
-                return _fused(graph, is_long)
-            case Change.COLLECTIVES:
-                return without_collectives(graph)
-            case Change.KERNELS:
-                return with_work_scaled(graph, _is_kernel, 0.5)
-            case Change.HOST:
-                return without_host(graph)
-            case Change.DEVICE:
-                return without_device(graph)
+            case _:
+                return OF_GRAPH[change](self.graph)
 
     @cached_property
     def _without_waits(self) -> StepGraph:
@@ -204,13 +187,23 @@ def _fused(graph: StepGraph, of: Callable[[Kernel], bool]) -> StepGraph:
     return without_work(graph, needless)
 
 
-def _is_kernel(record: Kernel | Copy) -> bool:
-    return isinstance(record, Kernel)
-
-
 def _outside_cores(record: Kernel | Copy) -> bool:
     return (
         isinstance(record, Kernel)
         and record.group in ON_TENSOR_CORES
         and record.tensor_core is False
     )
+
+
+OF_GRAPH: dict[Change, Callable[[StepGraph], StepGraph]] = {
+    Change.WAITS: without_reads,
+    Change.LAUNCH_WAITS: partial(without_waits, roles=LAUNCHES),
+    Change.ALLOCATIONS: partial(without_calls, roles=[Role.ALLOCATE]),
+    Change.COPIES: with_copies_ahead,
+    Change.FUSION: partial(_fused, of=is_long),
+    Change.COLLECTIVES: without_collectives,
+    Change.KERNELS: partial(with_work_scaled, of=lambda e: isinstance(e, Kernel), factor=0.5),
+    Change.HOST: without_host,
+    Change.DEVICE: without_device,
+}
+"""Changes that need the graph alone; the others ask the timeline, too."""

@@ -23,27 +23,26 @@ T = TypeVar("T")
 class Columns(Sequence[T], Generic[T]):
     """Records of one frozen dataclass; each is made anew as it is read.
 
-    Fields annotated `int` are 64-bit columns. Every other value is kept once and referred to.
+    Fields annotated `int` are 64-bit columns. Every other value is kept once; its column has its
+    number.
     """
 
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
-        names = [(field.name, field.type == "int") for field in fields(kind)]  # type: ignore[arg-type]
-        self._numbers = [array("q") if plain else None for _, plain in names]
-        self._references = [None if plain else _References() for _, plain in names]
+        self._names = {field.name: field.type == "int" for field in fields(kind)}  # type: ignore[arg-type]
+        self._columns = [array("q") if plain else array("i") for plain in self._names.values()]
+        self._values: list[dict[Any, int] | None] = [
+            None if plain else {} for plain in self._names.values()
+        ]
         self._length = 0
 
     def add(self, *values: Any) -> None:
         """Append the record with these values, in the order of its fields; all of it or none."""
-        rows = zip(self._numbers, self._references, values, strict=True)
         try:
-            for number, reference, value in rows:
-                if number is not None:
-                    number.append(value)
-                elif reference is not None:
-                    reference.append(value)
+            for column, known, value in zip(self._columns, self._values, values, strict=True):
+                column.append(value if known is None else known.setdefault(value, len(known)))
         except (TypeError, OverflowError):
-            for column in self._columns():
+            for column in self._columns:
                 del column[self._length :]
             raise
         self._length += 1
@@ -56,12 +55,17 @@ class Columns(Sequence[T], Generic[T]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        if isinstance(index, slice):
-            return tuple(self[i] for i in range(*index.indices(self._length)))
-        return self._kind(*(column[index] for column in self._columns()))
+        places = range(self._length)[index]
+        if isinstance(places, int):
+            return next(iter(self.at(np.array([places]))))
+        return tuple(self.at(np.array(places, dtype=np.intp)))
 
     def __iter__(self) -> Iterator[T]:
-        return map(self._kind, *self._columns())
+        both = zip(self._columns, self._values, strict=True)
+        read: list[Any] = [
+            c if known is None else map(list(known).__getitem__, c) for c, known in both
+        ]
+        return map(self._kind, *read)
 
     def sorted(self) -> Sequence[T]:
         """The same records by their begin; of those that begin together the longest first."""
@@ -72,65 +76,33 @@ class Columns(Sequence[T], Generic[T]):
 
     def shift(self, ns: int) -> None:
         """Add `ns` to every time."""
-        for position, field in enumerate(fields(self._kind)):  # type: ignore[arg-type]
-            column = self._numbers[position]
-            if column is not None and field.name.endswith("_ns"):
-                self._numbers[position] = array("q", (value + ns for value in column))
+        for position, name in enumerate(self._names):
+            if name.endswith("_ns"):
+                self._columns[position] = array("q", (v + ns for v in self._columns[position]))
 
     def numbers(self, name: str) -> Times:
         """The column of a field annotated `int`. It is not copied: nothing may be added later."""
-        names = [field.name for field in fields(self._kind)]  # type: ignore[arg-type]
-        column = self._numbers[names.index(name)]
-        if column is None:
+        if not self._names[name]:
             raise TypeError(f"{name} is no column of numbers")
-        return np.frombuffer(column, dtype=np.int64)
+        return np.frombuffer(self._columns[list(self._names).index(name)], dtype=np.int64)
+
+    def values(self, name: str) -> tuple[list[Any], NDArray[np.int32]]:
+        """The values of a field that is not annotated `int`, each once, and the place of each
+        record's among them.
+        """
+        position = list(self._names).index(name)
+        rows = np.frombuffer(self._columns[position], dtype=np.int32)
+        return list(self._values[position] or ()), rows
 
     def at(self, places: NDArray[np.intp]) -> Columns[T]:
         """The records at these places, in their order."""
         found: Columns[T] = Columns(self._kind)
-        found._numbers = [None if c is None else _at(c, places) for c in self._numbers]
-        found._references = [None if r is None else r.at(places) for r in self._references]
-        found._length = len(places)
-        return found
-
-    def _columns(self) -> list[Any]:
-        return [
-            n if n is not None else r for n, r in zip(self._numbers, self._references, strict=True)
+        found._columns = [
+            array(each.typecode, np.frombuffer(each, dtype=each.typecode)[places].tobytes())
+            for each in self._columns
         ]
-
-
-class _References:
-    """A column of values that repeat: each value once, and a number a row."""
-
-    def __init__(self) -> None:
-        self._values: list[Any] = []
-        self._numbers: dict[Any, int] = {}
-        self._rows = array("i")
-
-    def append(self, value: Any) -> None:
-        number = self._numbers.setdefault(value, len(self._values))
-        if number == len(self._values):
-            self._values.append(value)
-        self._rows.append(number)
-
-    def __delitem__(self, rows: slice) -> None:
-        del self._rows[rows]
-
-    def at(self, places: NDArray[np.intp]) -> _References:
-        found = _References()
-        found._values, found._numbers = self._values, self._numbers
-        found._rows = _at(self._rows, places)
+        found._values, found._length = self._values, len(places)
         return found
-
-    def __getitem__(self, index: int) -> Any:
-        return self._values[self._rows[index]]
-
-    def __iter__(self) -> Iterator[Any]:
-        return map(self._values.__getitem__, self._rows)
-
-
-def _at(column: array[int], places: NDArray[np.intp]) -> array[int]:
-    return array(column.typecode, np.frombuffer(column, dtype=column.typecode)[places].tobytes())
 
 
 def numbers_of(records: Sequence[Any], name: str) -> Times:
@@ -138,6 +110,16 @@ def numbers_of(records: Sequence[Any], name: str) -> Times:
     if isinstance(records, Columns):
         return records.numbers(name)
     return np.fromiter((getattr(each, name) for each in records), np.int64, len(records))
+
+
+def values_of(records: Sequence[Any], name: str) -> tuple[list[Any], NDArray[np.int32]]:
+    """The values of another field, each once, and the place of each record's among them."""
+    if isinstance(records, Columns):
+        return records.values(name)
+    known: dict[Any, int] = {}
+    rows = (known.setdefault(getattr(each, name), len(known)) for each in records)
+    places = np.fromiter(rows, np.int32, len(records))
+    return list(known), places
 
 
 def selected(records: Sequence[T], keep: NDArray[np.bool_]) -> Sequence[T]:

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from gpurun.timeline.columns import numbers_of, selected
+from gpurun.timeline.columns import numbers_of, selected, values_of
 from gpurun.timeline.kernel_groups import ON_HOST
-from gpurun.timeline.model import Collective, Copy, Group, Kernel, Range, Timeline
+from gpurun.timeline.model import Copy, Group, Kernel, Range, Timeline
 from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gpurun.timeline.time_intervals import Times
 
 
@@ -29,24 +31,25 @@ class Timed(Protocol):
         """When it ends."""
 
 
-E = TypeVar("E", Kernel, Copy, Collective)
+E = TypeVar("E", Kernel, Copy)
 
 
 @dataclass(frozen=True)
 class DeviceWork:
-    """The device that a rank uses most.
+    """What the device did that a rank uses most: `kernels`, and `copies`, if a source records them.
 
-    `kernels`: those that compute; collectives are not among them. The intervals are cut at the
-    window's ends. `copies`: None where no source records them.
+    The intervals are cut at the window's ends.
     """
 
     device: int
     begin_ns: int
     end_ns: int
-    kernels: Intervals
-    copies: Intervals | None
+    kernels: Sequence[Kernel]
+    copies: Sequence[Copy]
+    computing: Intervals
+    """Kernels but collectives."""
     busy: Intervals
-    """All of these and collectives together."""
+    """All kernels and copies."""
 
     @property
     def window_ns(self) -> int:
@@ -55,14 +58,8 @@ class DeviceWork:
 
     def since(self, begin: int) -> DeviceWork:
         """What is left of it in a window that begins later."""
-        copies, end = self.copies, self.end_ns
-        return replace(
-            self,
-            begin_ns=begin,
-            kernels=self.kernels.within(begin, end),
-            copies=None if copies is None else copies.within(begin, end),
-            busy=self.busy.within(begin, end),
-        )
+        computing, busy = (each.within(begin, self.end_ns) for each in (self.computing, self.busy))
+        return replace(self, begin_ns=begin, computing=computing, busy=busy)
 
     def share(self, nanoseconds: float) -> float:
         """A time as a share of the window."""
@@ -74,27 +71,24 @@ def device_work(timeline: Timeline) -> DeviceWork | None:
     if not timeline.kernels or timeline.window_ns <= 0:
         return None
     device = busiest_device(timeline.kernels)
-    kernels = on_device(timeline.kernels, device)
-    copies = None
-    if timeline.copies is not None:
-        copies = intervals(on_device(timeline.copies, device))
-    groups = (kernel.group is Group.COMMUNICATION for kernel in kernels)
-    exchanges = np.fromiter(groups, bool, len(kernels))
-    compute = intervals(selected(kernels, ~exchanges))
-    exchange = intervals(selected(kernels, exchanges))
-    parts = [compute, exchange, *([] if copies is None else [copies])]
+    kernels, copies = on_device(timeline.kernels, device), on_device(timeline.copies or (), device)
     begin, end = timeline.window_begin_ns, timeline.window_end_ns
+    computing = intervals(selected(kernels, ~exchanging(kernels)))
     busy = Intervals.union(
-        np.concatenate([part.start for part in parts]), np.concatenate([part.end for part in parts])
+        np.concatenate([begins(kernels), begins(copies)]),
+        np.concatenate([ends(kernels), ends(copies)]),
     )
     return DeviceWork(
-        device,
-        begin,
-        end,
-        compute.within(begin, end),
-        None if copies is None else copies.within(begin, end),
-        busy.within(begin, end),
+        device, begin, end, kernels, copies, computing.within(begin, end), busy.within(begin, end)
     )
+
+
+def exchanging(kernels: Sequence[Kernel]) -> NDArray[np.bool_]:
+    """For each kernel whether it exchanges data between ranks."""
+    kinds, places = values_of(kernels, "kind")
+    groups = np.array([kind.group is Group.COMMUNICATION for kind in kinds], dtype=bool)
+    exchanges: NDArray[np.bool_] = groups[places]
+    return exchanges
 
 
 def busiest_device(kernels: Sequence[Kernel]) -> int:
@@ -108,22 +102,9 @@ def on_device(events: Sequence[E], device: int) -> Sequence[E]:
     return selected(events, numbers_of(events, "device") == device)
 
 
-def collectives_on(timeline: Timeline, device: int) -> Sequence[Collective | Kernel]:
-    """The collectives on a device: with their sizes where a source tells, else their kernels."""
-    if timeline.collectives is not None:
-        return on_device(timeline.collectives, device)
-    kernels = timeline.kernels or ()
-    return [k for k in kernels if k.device == device and k.group is Group.COMMUNICATION]
-
-
 def host_exchanges(timeline: Timeline) -> Sequence[Range]:
     """The ranges in which ranks exchange data on the host, on any of its threads."""
     return [each for each in timeline.ranges or () if each.name.startswith(ON_HOST)]
-
-
-def copies_on(timeline: Timeline, device: int) -> Sequence[Copy]:
-    """The copies from, to or on a device."""
-    return on_device(timeline.copies or (), device)
 
 
 def intervals(events: Sequence[Timed]) -> Intervals:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import merge
@@ -18,129 +17,122 @@ from gpurun.records.profile_figures import (
     StepParts,
     SyncFigures,
 )
+from gpurun.timeline.columns import selected
 from gpurun.timeline.device_work import (
     DeviceWork,
     a_step,
     begins,
-    collectives_on,
-    copies_on,
     device_work,
     ends,
+    exchanging,
     host_exchanges,
     intervals,
-    on_device,
     step_count,
 )
-from gpurun.timeline.fused_chains import needless_if_fused
 from gpurun.timeline.idle_causes import data_ranges, idle_time
-from gpurun.timeline.kernel_counters import kernel_counters
 from gpurun.timeline.kernel_time import (
+    SHORT_NS,
+    KindTime,
     group_shares,
+    kernel_counters,
+    needless_if_fused,
     precision_figures,
+    time_by_kind,
     top_kernels,
     top_operators,
 )
 from gpurun.timeline.model import (
     MODEL_PHASES,
-    Collective,
     Copy,
     CopyKind,
     Group,
     Kernel,
     Phase,
     Range,
+    RuntimeCall,
     Timeline,
 )
-from gpurun.timeline.runtime_calls import launch_times
+from gpurun.timeline.runtime_calls import Role, host_waits, launch_times, role_of
 from gpurun.timeline.steady_window import filled_ns
-from gpurun.timeline.weighty_kernels import SHORT_NS
 
 
 def figures_of(timeline: Timeline) -> ProfileFigures:
     """The figures of one rank's window; each is None where its source is not among those there."""
-    work = device_work(timeline)
+    work, waits = device_work(timeline), host_waits(timeline)
     host = ProfileFigures(
         steps=step_count(timeline),
         step_ms=a_step(timeline.window_ns / 1e6, timeline),
         step_parts=step_parts(timeline),
-        syncs=sync_figures(timeline),
+        syncs=sync_figures(timeline, waits),
         top_operators=top_operators(timeline),
         kernel_counters=kernel_counters(timeline.kernel_metrics),
     )
     if work is None:
         return host
+    kinds = time_by_kind(work.kernels)
     return replace(
         host,
-        kernel_share=work.share(work.kernels.total_ns),
-        idle=idle_time(timeline, work.since(filled_ns(timeline))),
+        kernel_share=work.share(work.computing.total_ns),
+        idle=idle_time(timeline, work.since(filled_ns(timeline)), waits),
         copies=copy_figures(timeline, work),
-        launches=launch_figures(timeline, work),
-        precision=precision_figures(timeline, work),
+        launches=launch_figures(timeline, work, kinds),
+        precision=precision_figures(kinds, work),
         communication=communication_figures(timeline, work),
-        group_shares=group_shares(timeline, work),
-        top_kernels=top_kernels(timeline, work),
-        fusable_share=fusable_share(timeline, work),
+        group_shares=group_shares(kinds),
+        top_kernels=top_kernels(kinds, timeline, work),
+        fusable_share=fusable_share(work),
     )
 
 
-ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap")
-"""Calls that take device memory or give it back, and wait for the device meanwhile."""
-NOT_ALLOCATING = ("cudaMallocHost", "cudaFreeHost", "cudaMallocAsync", "cudaFreeAsync")
-
-
-def fusable_share(timeline: Timeline, work: DeviceWork) -> float:
+def fusable_share(work: DeviceWork) -> float:
     """The share of kernels that fused ones would make needless."""
-    kernels = on_device(timeline.kernels or (), work.device)
-    copies = on_device(timeline.copies or (), work.device)
-    both: Iterable[Kernel | Copy] = merge(kernels, copies, key=lambda each: each.begin_ns)
+    both: Iterable[Kernel | Copy] = merge(work.kernels, work.copies, key=lambda each: each.begin_ns)
     return work.share(sum(length for _, length in needless_if_fused(both)))
 
 
-def launch_figures(timeline: Timeline, work: DeviceWork) -> LaunchFigures:
+def launch_figures(
+    timeline: Timeline, work: DeviceWork, kinds: Sequence[KindTime]
+) -> LaunchFigures:
     """The figures of the kernels that the window's device ran."""
-    kernels = on_device(timeline.kernels or (), work.device)
-    durations = ends(kernels) - begins(kernels)
+    durations = ends(work.kernels) - begins(work.kernels)
     pauses = work.window_ns - work.busy.total_ns
-    gaps = a_step(pauses / 1e6, timeline)
     return LaunchFigures(
-        kernels_per_step=a_step(len(kernels), timeline),
+        kernels_per_step=a_step(len(work.kernels), timeline),
         mean_kernel_us=float(durations.mean()) / 1e3,
-        gap_ms_per_step=gaps,
-        queue_depth=_queue_depth(timeline, kernels, work),
-        small_grid_share=_small_grids(timeline, kernels, work),
+        gap_ms_per_step=a_step(pauses / 1e6, timeline),
+        queue_depth=_queue_depth(timeline, work),
+        small_grid_share=_small_grids(timeline, work, kinds),
         device_allocations_per_step=_device_allocations(timeline),
         short_kernels_share=float(durations[durations < SHORT_NS].sum()) / work.window_ns,
     )
 
 
-def _queue_depth(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork) -> float | None:
+def _queue_depth(timeline: Timeline, work: DeviceWork) -> float | None:
     """Mean number of launched kernels that have not begun: their waits over the window (Little)."""
     if not timeline.runtime_calls:
         return None
-    launched, known = launch_times(kernels, timeline.runtime_calls, "end_ns")
+    launched, known = launch_times(work.kernels, timeline.runtime_calls, "end_ns")
     if not known.any():
         return None
-    return float(np.maximum(begins(kernels) - launched, 0)[known].sum()) / work.window_ns
+    return float(np.maximum(begins(work.kernels) - launched, 0)[known].sum()) / work.window_ns
 
 
-def _small_grids(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork) -> float | None:
+def _small_grids(timeline: Timeline, work: DeviceWork, kinds: Sequence[KindTime]) -> float | None:
     """Of the computing kernels: an exchange needs few blocks, whatever the batch."""
     counts = [d.multiprocessors for d in timeline.devices or () if d.index == work.device]
-    kernels = [kernel for kernel in kernels if kernel.group is not Group.COMMUNICATION]
-    if not counts or counts[0] is None or any(k.kind.grid is None for k in kernels):
+    kinds = [each for each in kinds if each.kind.group is not Group.COMMUNICATION]
+    if not counts or counts[0] is None or any(each.kind.grid is None for each in kinds):
         return None
-    durations = ends(kernels) - begins(kernels)
-    grids = (math.prod(kernel.kind.grid or ()) for kernel in kernels)
-    blocks = np.fromiter(grids, np.int64, len(kernels))
-    total = int(durations.sum())
-    return float(durations[blocks < counts[0]].sum()) / total if total else None
+    small = sum(each.ns for each in kinds if math.prod(each.kind.grid or ()) < counts[0])
+    total = sum(each.ns for each in kinds)
+    return small / total if total else None
 
 
 def _device_allocations(timeline: Timeline) -> float | None:
     if timeline.runtime_calls is None:
         return None
     calls = sum(
-        call.name.startswith(ALLOCATING) and not call.name.startswith(NOT_ALLOCATING)
+        role_of(call.name) is Role.ALLOCATE and "Host" not in call.name
         for call in timeline.runtime_calls
     )
     return a_step(calls, timeline)
@@ -148,18 +140,18 @@ def _device_allocations(timeline: Timeline) -> float | None:
 
 def communication_figures(timeline: Timeline, work: DeviceWork) -> CommunicationFigures | None:
     """The figures of the collectives; None without any: one rank alone exchanges nothing."""
-    found = [*collectives_on(timeline, work.device), *host_exchanges(timeline)]
+    exchanges = selected(work.kernels, exchanging(work.kernels))
+    found: list[Kernel | Range] = [*exchanges, *host_exchanges(timeline)]
     if not found:
         return None
-    exchanging = intervals(found).within(work.begin_ns, work.end_ns)
-    exposed = exchanging.total_ns - exchanging.overlap_ns(work.kernels)
-    sizes = [c.bytes for c in found if isinstance(c, Collective) and c.bytes is not None]
-    complete = len(sizes) == len(found)
+    share, exposed = _shares(found, work)
+    sizes = [each.kind.message_bytes for each in exchanges]
+    known = [size for size in sizes if size is not None]
     return CommunicationFigures(
-        share=work.share(exchanging.total_ns),
-        exposed_share=work.share(exposed),
+        share=share,
+        exposed_share=exposed,
         per_step=a_step(len(found), timeline),
-        bytes_per_step=a_step(sum(sizes), timeline) if complete else None,
+        bytes_per_step=a_step(sum(known), timeline) if len(known) == len(found) else None,
     )
 
 
@@ -187,24 +179,18 @@ def _mean_ms(timeline: Timeline, ranges: list[Range]) -> float | None:
     return a_step(spans.total_ns / 1e6, timeline)
 
 
-def sync_figures(timeline: Timeline) -> SyncFigures | None:
-    """The figures of the waits; None where no source records them."""
-    if timeline.syncs is None or timeline.window_ns <= 0:
+def sync_figures(timeline: Timeline, waits: Sequence[RuntimeCall] | None) -> SyncFigures | None:
+    """The figures of the host's waits; None where no source records them."""
+    if waits is None or timeline.window_ns <= 0:
         return None
-    begin, end = timeline.window_begin_ns, timeline.window_end_ns
-    waiting = intervals(timeline.syncs).within(begin, end)
+    waiting = intervals(waits).within(timeline.window_begin_ns, timeline.window_end_ns)
     parts = intervals([r for r in timeline.ranges or () if r.name in MODEL_PHASES])
     inside = parts.covered(waiting.start, waiting.end).sum() if len(parts) else 0
-    lines: dict[str, int] = defaultdict(int)
-    for sync in timeline.syncs:
-        if sync.location is not None:
-            lines[sync.location] += sync.end_ns - sync.begin_ns
-    ranked = sorted(lines.items(), key=lambda item: -item[1])
     return SyncFigures(
         share=waiting.total_ns / timeline.window_ns,
         outside_share=float(waiting.total_ns - inside) / timeline.window_ns,
-        per_step=a_step(len(timeline.syncs), timeline),
-        lines=tuple((line, wait / timeline.window_ns) for line, wait in ranked),
+        per_step=a_step(len(waits), timeline),
+        lines=(),
     )
 
 
@@ -212,23 +198,21 @@ def copy_figures(timeline: Timeline, work: DeviceWork) -> CopyFigures | None:
     """The figures of the copies; None where no source records copies."""
     if timeline.copies is None:
         return None
-    copies = [c for c in copies_on(timeline, work.device) if c.kind is CopyKind.H2D]
+    copies = [c for c in work.copies if c.kind is CopyKind.H2D]
     told = all(copy.pageable is not None for copy in copies)
-    pageable = [copy for copy in copies if copy.pageable]
+    share, exposed = _shares(copies, work)
+    pageable = _shares([copy for copy in copies if copy.pageable], work) if told else (None, None)
     return CopyFigures(
-        h2d_share=_share(copies, work),
-        exposed_share=_exposed(copies, work),
-        pageable_share=_share(pageable, work) if told else None,
-        pageable_exposed_share=_exposed(pageable, work) if told else None,
+        h2d_share=share,
+        exposed_share=exposed,
+        pageable_share=pageable[0],
+        pageable_exposed_share=pageable[1],
         h2d_bytes_per_step=a_step(sum(copy.bytes for copy in copies), timeline),
         copies_per_step=a_step(len(copies), timeline),
     )
 
 
-def _share(copies: Sequence[Copy], work: DeviceWork) -> float:
-    return work.share(intervals(copies).within(work.begin_ns, work.end_ns).total_ns)
-
-
-def _exposed(copies: Sequence[Copy], work: DeviceWork) -> float:
-    spans = intervals(copies).within(work.begin_ns, work.end_ns)
-    return work.share(spans.total_ns - spans.overlap_ns(work.kernels))
+def _shares(events: Sequence[Copy | Kernel | Range], work: DeviceWork) -> tuple[float, float]:
+    """Their share of the window, and that in which no kernel computes."""
+    spans = intervals(events).within(work.begin_ns, work.end_ns)
+    return work.share(spans.total_ns), work.share(spans.total_ns - spans.overlap_ns(work.computing))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,28 +10,25 @@ from typing import Any
 
 from gpurun.errors import GpurunError
 from gpurun.timeline.columns import Columns
+from gpurun.timeline.event_tables import clock_mark, phase_name, timeline_of
 from gpurun.timeline.json_stream import ChromeTrace
-from gpurun.timeline.kernel_groups import kernel_group, operator_group, uses_tensor_cores
+from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.model import (
     MALFORMED,
     Awaited,
-    Collective,
     Copy,
     CopyKind,
     Device,
     Group,
     Kernel,
     KernelKind,
-    Operator,
-    Phase,
     Range,
     RuntimeCall,
     Timeline,
     launch_dimensions,
     malformed,
 )
-from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
-from gpurun.timeline.runtime_calls import plain_name, syncs_among
+from gpurun.timeline.runtime_calls import plain_name
 
 Event = Mapping[str, Any]
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?", re.IGNORECASE)
@@ -57,7 +53,7 @@ def read(path: Path, unix_offset_ns: int | None = None) -> Timeline:
                 reading.take(event)
             except MALFORMED as error:
                 unusable.append(f"{str(event)[:80]}: {type(error).__name__}: {error}")
-        if reading.begin is None and (trace.faults or unusable):
+        if reading.is_empty and (trace.faults or unusable):
             raise malformed(path, [*trace.faults, *unusable][0])
         timeline = reading.timeline(path, trace.header, unix_offset_ns)
     except MALFORMED as error:
@@ -69,27 +65,31 @@ class _Reading:
     """What has been read of one trace so far."""
 
     def __init__(self) -> None:
-        self.kernels = Columns(Kernel)
-        self.copies = Columns(Copy)
-        self.calls = Columns(RuntimeCall)
-        self.awaited = Columns(Awaited)
-        self.operators = Columns(Range)
-        self.ranges = Columns(Range)
-        self.collectives = Columns(Collective)
-        self.marks: list[tuple[int, int]] = []
-        self.device_seen = False
-        self.begin: int | None = None
-        self.end = 0
+        self._kernels, self._copies = Columns(Kernel), Columns(Copy)
+        self._calls, self._awaited = Columns(RuntimeCall), Columns(Awaited)
+        self._operators, self._ranges = Columns(Range), Columns(Range)
+        self._marks: list[tuple[int, int]] = []
+        self._of_device: dict[str, Columns[Any]] = {
+            "kernels": self._kernels, "copies": self._copies, "runtime_calls": self._calls,
+        }  # fmt: skip
+        self._others: dict[str, Columns[Any]] = {
+            "awaited": self._awaited, "operators": self._operators, "ranges": self._ranges,
+        }  # fmt: skip
         self._taken: dict[str, Callable[[int, int, Event, Event], None]] = {
-            "kernel": self._kernel,
-            "gpu_memcpy": self._copy,
-            "gpu_memset": self._memset,
-            "cuda_runtime": self._call,
-            "cuda_driver": self._call,
-            "cuda_sync": self._awaited,
-            "cpu_op": self._operator,
-            "user_annotation": self._range,
+            "kernel": self._take_kernel,
+            "gpu_memcpy": self._take_copy,
+            "gpu_memset": self._take_copy,
+            "cuda_runtime": self._take_call,
+            "cuda_driver": self._take_call,
+            "cuda_sync": self._take_awaited,
+            "cpu_op": self._take_operator,
+            "user_annotation": self._take_range,
         }
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing was kept of the trace."""
+        return not any(map(len, (*self._of_device.values(), *self._others.values())))
 
     def take(self, event: Event) -> None:
         """Keep what the model has a place for."""
@@ -101,14 +101,10 @@ class _Reading:
         if end < begin or not isinstance(event["name"], str):
             raise ValueError("it has no name, or ends before it begins")
         take(begin, end, event, event.get("args") or {})
-        self.begin = begin if self.begin is None else min(self.begin, begin)
-        self.end = max(self.end, end)
 
-    def _kernel(self, begin: int, end: int, event: Event, args: Event) -> None:
-        self.device_seen = True
+    def _take_kernel(self, begin: int, end: int, event: Event, args: Event) -> None:
         name = event["name"]
-        collective = args.get("Collective name")
-        group = kernel_group(name) if collective is None else Group.COMMUNICATION
+        group = Group.COMMUNICATION if "Collective name" in args else kernel_group(name)
         kind = KernelKind(
             name=name,
             group=group,
@@ -117,89 +113,59 @@ class _Reading:
             block=_dimensions(args.get("block")),
             registers=args.get("registers per thread"),
             shared_memory_bytes=args.get("shared memory"),
+            message_bytes=_message_bytes(args),
         )
-        place = _place(args)
-        self.kernels.add(begin, end, *place, kind)
-        if group is Group.COMMUNICATION:
-            told = (collective or name, _message_bytes(args), _ranks(args))
-            self.collectives.add(begin, end, *place, *told)
+        self._kernels.add(begin, end, *_place(args), kind)
 
-    def _copy(self, begin: int, end: int, event: Event, args: Event) -> None:
-        self.device_seen = True
+    def _take_copy(self, begin: int, end: int, event: Event, args: Event) -> None:
         match = _COPY.match(event["name"])
         direction, source, target = match.groups() if match else ("", None, None)
         kind = _DIRECTIONS.get((direction or "").lower(), CopyKind.OTHER)
-        host = source if kind is CopyKind.H2D else target
-        pageable = None if host is None or kind is CopyKind.D2D else host.lower() == "pageable"
-        self.copies.add(begin, end, *_place(args), int(args.get("bytes", 0)), kind, pageable)
+        kind = CopyKind.SET if event["cat"] == "gpu_memset" else kind
+        host = {CopyKind.H2D: source, CopyKind.D2H: target}.get(kind)
+        pageable = None if host is None else host.lower() == "pageable"
+        self._copies.add(begin, end, *_place(args), int(args.get("bytes", 0)), kind, pageable)
 
-    def _memset(self, begin: int, end: int, event: Event, args: Event) -> None:
-        self.device_seen = True
-        self.copies.add(begin, end, *_place(args), int(args.get("bytes", 0)), CopyKind.SET, None)
-
-    def _call(self, begin: int, end: int, event: Event, args: Event) -> None:
-        self.device_seen = True
+    def _take_call(self, begin: int, end: int, event: Event, args: Event) -> None:
         thread = event.get("tid", 0)
-        self.calls.add(begin, end, _number(thread), _correlation(args), plain_name(event["name"]))
+        self._calls.add(begin, end, _number(thread), _correlation(args), plain_name(event["name"]))
 
-    def _awaited(self, begin: int, end: int, event: Event, args: Event) -> None:
+    def _take_awaited(self, begin: int, end: int, event: Event, args: Event) -> None:
         """Recorded where `enable_cuda_sync_events` is on; a stream below 0 stands for all."""
         source, own = args.get("wait_on_stream"), args.get("stream")
         record = _number(args.get("wait_on_cuda_event_record_corr_id", 0))
         of_event = _is_stream(source)
         stream = source if of_event else own if _is_stream(own) else None
         waiting = own if of_event and _is_stream(own) else None
-        self.awaited.add(begin, end, _correlation(args), max(record, 0), stream, waiting)
+        self._awaited.add(begin, end, _correlation(args), max(record, 0), stream, waiting)
 
-    def _operator(self, begin: int, end: int, event: Event, args: Event) -> None:
-        self.operators.add(begin, end, _number(event.get("tid", 0)), event["name"])
+    def _take_operator(self, begin: int, end: int, event: Event, args: Event) -> None:
+        self._operators.add(begin, end, _number(event.get("tid", 0)), event["name"])
 
-    def _range(self, begin: int, end: int, event: Event, args: Event) -> None:
+    def _take_range(self, begin: int, end: int, event: Event, args: Event) -> None:
         mark = clock_mark(event["name"])
         if mark is not None:
-            self.marks.append((begin, mark))
+            self._marks.append((begin, mark))
             return
-        self.ranges.add(begin, end, _number(event.get("tid", 0)), phase_name(event["name"]))
+        self._ranges.add(begin, end, _number(event.get("tid", 0)), phase_name(event["name"]))
 
     def timeline(
         self, path: Path, header: Mapping[str, Any], unix_offset_ns: int | None
     ) -> Timeline:
         """Everything that was read, on the runtime's clock where the trace is tied to it."""
-        if self.begin is None:
+        if self.is_empty:
             raise GpurunError(f"{path} holds no event of a training", "record some steps")
-        offset = clock_offset(self.marks)
-        if offset is None and unix_offset_ns is not None:
-            offset = int(header.get(BASE) or 0) - unix_offset_ns
-        begin, end = self._shifted(offset or 0)
-        ranges, calls = self.ranges.sorted(), self.calls.sorted()
-        steps = tuple(each for each in ranges if each.name == Phase.STEP.value)
-        seen, copies = self.device_seen, self.copies.sorted()
-        reads = {copy.correlation for copy in copies if copy.kind is CopyKind.D2H}
-        return Timeline(
-            sources=("kineto",),
-            window_begin_ns=min((step.begin_ns for step in steps), default=begin),
-            window_end_ns=max((step.end_ns for step in steps), default=end),
+        base = int(header.get(BASE) or 0)
+        seen = any(map(len, self._of_device.values()))
+        tables = self._of_device if seen else {}
+        return timeline_of(
+            "kineto",
+            {**tables, **{name: table for name, table in self._others.items() if len(table)}},
+            self._marks,
+            0 if unix_offset_ns is None else base - unix_offset_ns,
             rank=(header.get("distributedInfo") or {}).get("rank"),
             devices=_devices(header) if seen else None,
-            steps=steps or None,
-            ranges=ranges or None,
-            kernels=self.kernels.sorted() if seen else None,
-            copies=copies if seen else None,
-            syncs=syncs_among(calls, reads) if seen else None,
-            awaited=self.awaited.sorted() if len(self.awaited) else None,
-            runtime_calls=calls if seen else None,
-            operators=operators_of(self.operators.sorted()) if len(self.operators) else None,
-            collectives=self.collectives.sorted() if seen else None,
         )
-
-    def _shifted(self, offset: int) -> tuple[int, int]:
-        """Bring all times to the runtime's clock; begin and end of all."""
-        for columns in (self.kernels, self.copies, self.calls, self.operators, self.ranges):
-            columns.shift(offset)
-        for more in (self.collectives, self.awaited):
-            more.shift(offset)
-        assert self.begin is not None
-        return self.begin + offset, self.end + offset
 
 
 def _left_out(path: Path, faults: Sequence[str], unusable: Sequence[str]) -> Iterator[str]:
@@ -241,11 +207,6 @@ def _message_bytes(args: Event) -> int | None:
     return elements * size if isinstance(elements, int) and size else None
 
 
-def _ranks(args: Event) -> int | None:
-    size = args.get("Group size")
-    return size if isinstance(size, int) else None
-
-
 def _devices(header: Mapping[str, Any]) -> tuple[Device, ...] | None:
     found = header.get("deviceProperties")
     if not found:
@@ -255,39 +216,9 @@ def _devices(header: Mapping[str, Any]) -> tuple[Device, ...] | None:
             index=int(each["id"]),
             name=str(each["name"]),
             multiprocessors=each.get("numSms"),
-            memory_bytes=each.get("totalGlobalMem"),
             capability=(each["computeMajor"], each["computeMinor"])
             if "computeMajor" in each
             else None,
         )
         for each in found
     )
-
-
-def operators_of(calls: Sequence[Range]) -> tuple[Operator, ...]:
-    """Sums by name, the largest own time first; a call inside another of its name counts once.
-
-    `calls` are in ascending order of their begin, an outer one before those inside it.
-    """
-    totals: dict[str, list[int]] = {}
-    open_calls: dict[int, list[tuple[int, str]]] = {}
-    open_names: Counter[tuple[int, str]] = Counter()
-    for call in calls:
-        stack = open_calls.setdefault(call.thread, [])
-        while stack and stack[-1][0] <= call.begin_ns:
-            open_names[call.thread, stack.pop()[1]] -= 1
-        length = call.end_ns - call.begin_ns
-        count = totals.setdefault(call.name, [0, 0, 0])
-        count[0] += 1
-        count[2] += length
-        if not open_names[call.thread, call.name]:
-            count[1] += length
-        if stack:
-            totals[stack[-1][1]][2] -= length
-        stack.append((call.end_ns, call.name))
-        open_names[call.thread, call.name] += 1
-    found = (
-        Operator(name, operator_group(name), calls, total, own)
-        for name, (calls, total, own) in totals.items()
-    )
-    return tuple(sorted(found, key=lambda each: -each.self_ns))

@@ -7,15 +7,14 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
+from gpurun.timeline.kernel_groups import kernel_group
 from gpurun.timeline.limits import LONGEST_TEXT, too_long
 from gpurun.timeline.model import MALFORMED, KernelMetrics, Timeline, launch_dimensions, malformed
-from gpurun.timeline.ncu_messages import cure, messages
+from gpurun.timeline.report_exports import cure, messages
 
 _COLUMNS = {"ID", "Kernel Name"}
 _DECIMAL_COMMA = re.compile(r"^-?(0,\d+|\d+,(\d{1,2}|\d{4,})|\d{1,3}(\.\d{3})+,\d+)$")
@@ -59,21 +58,7 @@ _UNITS = {
 SECTIONS = "profile with --section SpeedOfLight --section Occupancy --section WarpStateStats"
 
 
-@dataclass
-class _Page:
-    """Rows by header, the units of the raw page, and what ncu said beside its table."""
-
-    rows: Sequence[Mapping[str, str]]
-    units: Mapping[str, str]
-    said: tuple[str, ...]
-
-
-@dataclass
-class _Launch:
-    """One launch of a kernel. `numbers`: its metrics in base units."""
-
-    cells: Mapping[str, str]
-    numbers: dict[str, float] = field(default_factory=dict)
+Row = Mapping[str, str]
 
 
 def read(page: Path) -> Timeline:
@@ -82,18 +67,21 @@ def read(page: Path) -> Timeline:
     The notes are what Nsight Compute said beside them.
     """
     try:
-        table = _page(page)
-        kernels = tuple(map(_metrics, _launches(table)))
+        rows, units, said = _page(page)
+        kernels = tuple(_metrics(row, numbers) for row, numbers in _launches(rows, units))
     except (csv.Error, *MALFORMED) as error:
         raise malformed(page, f"{type(error).__name__}: {error}") from None
-    notes = [f"Nsight Compute: {text}" for text in table.said]
+    notes = [f"Nsight Compute: {text}" for text in said]
     if not any(kernel.is_measured for kernel in kernels):
         notes.append(f"{page.name} has none of the counters that gpurun reads: {SECTIONS}")
     return Timeline(("ncu",), 0, 0, kernel_metrics=kernels, notes=tuple(notes))
 
 
-def _page(path: Path) -> _Page:
-    """The table that ncu printed among lines of its own ("==PROF== …") and of the script."""
+def _page(path: Path) -> tuple[Sequence[Row], Row, tuple[str, ...]]:
+    """The table that ncu printed among lines of its own ("==PROF== …") and of the script.
+
+    Rows by header, the units of the raw page, and what ncu said beside its table.
+    """
     lines = list(_lines(path))
     said = messages(lines)
     lines = [line for line in lines if not line.startswith("==")]
@@ -115,7 +103,7 @@ def _page(path: Path) -> _Page:
         )
     if not launches:
         raise GpurunError(f"{path} holds no launch of a kernel", "profile some launches")
-    return _Page(launches, found[0] if not found[0]["ID"] else {}, said)
+    return launches, found[0] if not found[0]["ID"] else {}, said
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -136,51 +124,35 @@ def _is_cut(line: str, row: list[str], header: list[str]) -> bool:
     return not line.endswith('"') or ("Metric Name" not in header and len(row) < len(header))
 
 
-def _launches(page: _Page) -> list[_Launch]:
-    """In their order: the raw page has a row a launch, the details page a row a metric."""
-    comma = any(_DECIMAL_COMMA.match(text) for row in page.rows for text in _values(row))
-    if "Metric Name" not in page.rows[0]:
-        return [_Launch(row, _raw_numbers(row, page.units, comma)) for row in page.rows]
-    found: dict[tuple[str, str], _Launch] = {}
-    for row in page.rows:
-        launch = found.setdefault((row.get("Process ID", ""), row["ID"]), _Launch(row))
-        name = row["Metric Name"]
-        value = _in_base_units(row["Metric Value"], row["Metric Unit"], comma)
-        if value is not None:
-            launch.numbers.setdefault(_DETAILS.get(name, name), value)
-    return list(found.values())
+def _launches(rows: Sequence[Row], units: Row) -> Iterable[tuple[Row, Mapping[str, float]]]:
+    """In their order, each with its metrics in base units: the raw page has a row a launch, the
+    details page a row a metric.
+    """
+    details = "Metric Name" in rows[0]
+    found: dict[object, tuple[Row, dict[str, float]]] = {}
+    values = (t for row in rows for k, t in row.items() if "__" in k or k == "Metric Value")
+    comma = any(map(_DECIMAL_COMMA.match, values))
+    for number, row in enumerate(rows):
+        cells = [(key, text, units.get(key, "")) for key, text in row.items() if "__" in key]
+        if details:
+            name = row["Metric Name"]
+            cells = [(_DETAILS.get(name, name), row["Metric Value"], row["Metric Unit"])]
+        key = (row.get("Process ID", ""), row["ID"]) if details else number
+        numbers = found.setdefault(key, (row, {}))[1]
+        for name, text, unit in cells:
+            value = parse_number(text, comma)
+            if value is not None:
+                numbers.setdefault(name, value * _UNITS.get(unit.partition("/")[0], 1.0))
+    return found.values()
 
 
-def _values(row: Mapping[str, str]) -> Iterable[str]:
-    """The cells of a row that hold a metric."""
-    return (text for key, text in row.items() if "__" in key or key == "Metric Value")
-
-
-def _raw_numbers(row: Mapping[str, str], units: Mapping[str, str], comma: bool) -> dict[str, float]:
-    """The metrics of a row of the raw page that are numbers."""
-    values = {
-        key: _in_base_units(text, units.get(key, ""), comma)
-        for key, text in row.items()
-        if "__" in key
-    }
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _in_base_units(text: str, unit: str, comma: bool) -> float | None:
-    number = parse_number(text, comma)
-    return None if number is None else number * _UNITS.get(unit.partition("/")[0], 1.0)
-
-
-def _metrics(launch: _Launch) -> KernelMetrics:
-    row, numbers = launch.cells, launch.numbers
+def _metrics(row: Row, numbers: Mapping[str, float]) -> KernelMetrics:
     name = row["Kernel Name"]
     get = numbers.get
     threads = get("smsp__thread_inst_executed_per_inst_executed.ratio")
     return KernelMetrics(
         name=name,
         group=kernel_group(name),
-        tensor_core=uses_tensor_cores(name),
-        device=int(row["Device"]) if row.get("Device", "").isdigit() else 0,
         duration_ns=get("gpu__time_duration.sum"),
         grid=_dimensions(row.get("Grid Size", "")),
         block=_dimensions(row.get("Block Size", "")),

@@ -15,6 +15,7 @@ from typing import Any
 
 from gpurun.errors import GpurunError
 from gpurun.timeline.columns import Columns
+from gpurun.timeline.event_tables import clock_mark, phase_name, timeline_of
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.limits import LONGEST_TEXT, MOST_PROCESSES
 from gpurun.timeline.model import (
@@ -25,16 +26,13 @@ from gpurun.timeline.model import (
     Device,
     Kernel,
     KernelKind,
-    Phase,
     Range,
     RuntimeCall,
-    Sync,
     Timeline,
     launch_dimensions,
     malformed,
 )
-from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
-from gpurun.timeline.runtime_calls import plain_name, syncs_among
+from gpurun.timeline.runtime_calls import plain_name
 
 NEWEST_SCHEMA = (3, 25)
 QUERY_OPERATIONS = 1000
@@ -47,16 +45,13 @@ SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 RANGES = "NVTX_EVENTS"
 _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _COPY_KINDS = {1: CopyKind.H2D, 2: CopyKind.D2H, 8: CopyKind.D2D, 10: CopyKind.D2D}
-_PAGEABLE, _PINNED = 0, 1
+_PAGEABLE: dict[int | None, bool] = {0: True, 1: False}
+"""By the kind of the host's memory."""
 _NO_STREAM = 2**32 - 1
-_STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
-"""A stream waits for an event there, and no thread of the host. Told by the call: the numbers of
-`syncType` are not those of its own table of names in exports of 2025.3."""
-_DEVICE_COLUMNS = (
-    "id", "name", "smCount", "totalMemory", "memoryBandwidth", "computeMajor", "computeMinor",
-)  # fmt: skip
+_DEVICE_COLUMNS = ("id", "name", "smCount", "computeMajor", "computeMinor")
 _PROCESS = "(({column} >> 24) & 16777215)"
-_THREAD = "({column} & 16777215)"
+_THREAD = "(globalTid & 16777215)"
+_RAN = "start, end, deviceId, streamId, COALESCE(correlationId, 0)"
 
 
 def read(path: Path, process: int | None = None) -> tuple[Timeline, ...]:
@@ -139,136 +134,74 @@ class _Export:
 
     def timeline(self, process: int) -> Timeline:
         """All that is known of one process."""
-        ranges, marks = self._ranges(process)
-        kernels, calls = self._kernels(process), self._calls(process)
-        copies, syncs = self._copies(process), self._syncs(process, calls)
-        offset = clock_offset(marks) or 0
-        parts = [part for part in (ranges, kernels, calls, copies, syncs) if part is not None]
-        for part in parts:
-            part.shift(offset)
-        sorted_ranges = ranges.sorted() if ranges is not None else None
-        steps = tuple(r for r in sorted_ranges or () if r.name == Phase.STEP.value)
-        begin, end = _extent([steps] if steps else [part.sorted() for part in parts])
-        return Timeline(
-            sources=("nsys",),
-            window_begin_ns=begin,
-            window_end_ns=end,
-            devices=self._devices(),
-            steps=steps or None,
-            ranges=sorted_ranges,
-            kernels=kernels.sorted() if kernels is not None else None,
-            copies=copies.sorted() if copies is not None else None,
-            syncs=syncs.sorted() if syncs is not None else None,
-            awaited=self._awaited(process, offset),
-            runtime_calls=calls.sorted() if calls is not None else None,
-            notes=self._notes(),
-        )
+        marks: list[tuple[int, int]] = []
+        sources: dict[str, tuple[type[Any], tuple[str, ...], Iterator[tuple[Any, ...]]]] = {
+            "ranges": (Range, (RANGES,), self._ranges(process, marks)),
+            "kernels": (Kernel, (KERNELS,), self._kernels(process)),
+            "copies": (Copy, (COPIES, KERNELS), self._copies(process)),
+            "awaited": (Awaited, (SYNCS,), self._awaited(process)),
+            "runtime_calls": (RuntimeCall, (CALLS,), self._calls(process)),
+        }
+        found: dict[str, Columns[Any]] = {}
+        for name, (kind, needed, rows) in sources.items():
+            if self._tables.intersection(needed):
+                found[name] = Columns(kind)
+                for row in rows:
+                    found[name].add(*row)
+        return timeline_of("nsys", found, marks, devices=self._devices(), notes=self._notes())
 
-    def _kernels(self, process: int) -> Columns[Kernel] | None:
-        if KERNELS not in self._tables:
-            return None
-        found: Columns[Kernel] = Columns(Kernel)
-        for row in self._rows(
-            "SELECT start, end, deviceId, streamId, COALESCE(correlationId, 0), value,"
-            " gridX, gridY, gridZ, blockX, blockY, blockZ, registersPerThread,"
-            " staticSharedMemory + dynamicSharedMemory"
-            f" FROM {KERNELS} JOIN StringIds ON id = demangledName" + self._of(KERNELS, process)
+    def _kernels(self, process: int) -> Iterator[tuple[Any, ...]]:
+        shape = "gridX, gridY, gridZ, blockX, blockY, blockZ"
+        memory = "staticSharedMemory + dynamicSharedMemory"
+        for row in self._select(
+            KERNELS,
+            process,
+            f"{_RAN}, value, {shape}, registersPerThread, {memory}",
+            " JOIN StringIds ON id = demangledName",
         ):
-            name = row[5]
-            kind = KernelKind(
-                name,
-                kernel_group(name),
-                uses_tensor_cores(name),
-                launch_dimensions(*row[6:9]),
-                launch_dimensions(*row[9:12]),
-                row[12],
-                row[13],
-            )
-            found.add(*row[:5], kind)
-        return found
+            name, grid, block = row[5], launch_dimensions(*row[6:9]), launch_dimensions(*row[9:12])
+            told = kernel_group(name), uses_tensor_cores(name)
+            yield *row[:5], KernelKind(name, *told, grid, block, row[12], row[13])
 
-    def _copies(self, process: int) -> Columns[Copy] | None:
-        if COPIES not in self._tables and KERNELS not in self._tables:
-            return None
-        found: Columns[Copy] = Columns(Copy)
-        shared = "start, end, deviceId, streamId, COALESCE(correlationId, 0), bytes"
-        if COPIES in self._tables:
-            for row in self._rows(
-                f"SELECT {shared}, copyKind, srcKind, dstKind FROM {COPIES}"
-                + self._of(COPIES, process)
-            ):
-                kind = _COPY_KINDS.get(row[6], CopyKind.OTHER)
-                found.add(*row[:6], kind, _pageable(kind, row[7], row[8]))
-        if SETS in self._tables:
-            for row in self._rows(f"SELECT {shared} FROM {SETS}" + self._of(SETS, process)):
-                found.add(*row, CopyKind.SET, None)
-        return found
-
-    def _calls(self, process: int) -> Columns[RuntimeCall] | None:
-        if CALLS not in self._tables:
-            return None
-        found: Columns[RuntimeCall] = Columns(RuntimeCall)
-        thread = _THREAD.format(column="globalTid")
-        for begin, end, tid, correlation, name in self._rows(
-            f"SELECT start, end, {thread}, COALESCE(correlationId, 0), value FROM {CALLS}"
-            " JOIN StringIds ON id = nameId" + self._of(CALLS, process, "globalTid")
+    def _copies(self, process: int) -> Iterator[tuple[Any, ...]]:
+        for *row, number, source, target in self._select(
+            COPIES, process, f"{_RAN}, bytes, copyKind, srcKind, dstKind"
         ):
-            found.add(begin, end, tid, correlation, plain_name(name))
-        return found
+            kind = _COPY_KINDS.get(number, CopyKind.OTHER)
+            host = {CopyKind.H2D: source, CopyKind.D2H: target}.get(kind)
+            yield *row, kind, _PAGEABLE.get(host)
+        for row in self._select(SETS, process, f"{_RAN}, bytes"):
+            yield *row, CopyKind.SET, None
 
-    def _syncs(self, process: int, calls: Columns[RuntimeCall] | None) -> Columns[Sync] | None:
-        """Waits of the host; without a table of their own, by the names of the calls."""
-        found: Columns[Sync] = Columns(Sync)
-        if SYNCS not in self._tables:
-            if calls is None:
-                return None
-            for sync in syncs_among(calls):
-                found.add(sync.begin_ns, sync.end_ns, sync.correlation, sync.call, sync.location)
-            return found
-        names = {call.correlation: call.name for call in calls or () if call.correlation}
-        for begin, end, correlation in self._rows(
-            f"SELECT start, end, COALESCE(correlationId, 0) FROM {SYNCS}" + self._of(SYNCS, process)
+    def _calls(self, process: int) -> Iterator[tuple[Any, ...]]:
+        columns = f"start, end, {_THREAD}, COALESCE(correlationId, 0), value"
+        for *row, name in self._select(
+            CALLS, process, columns, " JOIN StringIds ON id = nameId", owner="globalTid"
         ):
-            call = names.get(correlation, "synchronize")
-            if call not in _STREAM_WAITS:
-                found.add(begin, end, correlation, call, None)
-        return found
+            yield *row, plain_name(name)
 
-    def _awaited(self, process: int, offset: int) -> Columns[Awaited] | None:
+    def _awaited(self, process: int) -> Iterator[tuple[Any, ...]]:
         """The streams for which calls wait. Of events no export tells whose work they wait for."""
-        if SYNCS not in self._tables or not {"streamId", "eventId"} <= self._columns(SYNCS):
-            return None
-        found: Columns[Awaited] = Columns(Awaited)
-        for begin, end, correlation, stream in self._rows(
-            "SELECT start, end, COALESCE(correlationId, 0), streamId"
-            f" FROM {SYNCS}"
-            + self._of(SYNCS, process)
-            + f" AND COALESCE(eventId, {_NO_STREAM}) = {_NO_STREAM}"
-        ):
-            known = stream if stream is not None and 0 <= stream < _NO_STREAM else None
-            found.add(begin, end, correlation, 0, known, None)
-        found.shift(offset)
-        return found.sorted()  # type: ignore[return-value]
+        if {"streamId", "eventId"} <= self._columns(SYNCS):
+            columns = "start, end, COALESCE(correlationId, 0), streamId"
+            no_event = f" AND COALESCE(eventId, {_NO_STREAM}) = {_NO_STREAM}"
+            for *row, stream in self._select(SYNCS, process, columns, where=no_event):
+                known = stream is not None and 0 <= stream < _NO_STREAM
+                yield *row, 0, stream if known else None, None
 
-    def _ranges(self, process: int) -> tuple[Columns[Range] | None, list[tuple[int, int]]]:
-        """NVTX ranges, and the marks that tie the clocks."""
-        if RANGES not in self._tables:
-            return None, []
-        columns = self._columns(RANGES)
-        text = "COALESCE(text, value)" if "textId" in columns else "text"
-        join = " LEFT JOIN StringIds ON id = textId" if "textId" in columns else ""
-        found: Columns[Range] = Columns(Range)
-        marks = []
-        for begin, end, thread, name in self._rows(
-            f"SELECT start, end, {_THREAD.format(column='globalTid')}, {text} FROM {RANGES}{join}"
-            + self._of(RANGES, process, "globalTid")
+    def _ranges(self, process: int, marks: list[tuple[int, int]]) -> Iterator[tuple[Any, ...]]:
+        """NVTX ranges; the marks that tie the clocks are added to `marks`."""
+        with_ids = "textId" in self._columns(RANGES)
+        text = "COALESCE(text, value)" if with_ids else "text"
+        join = " LEFT JOIN StringIds ON id = textId" if with_ids else ""
+        for begin, end, thread, name in self._select(
+            RANGES, process, f"start, end, {_THREAD}, {text}", join, owner="globalTid"
         ):
             mark = clock_mark(name or "")
             if mark is not None:
                 marks.append((begin, mark))
             elif end is not None and name:
-                found.add(begin, end, thread, phase_name(name))
-        return found, marks
+                yield begin, end, thread, phase_name(name)
 
     def _devices(self) -> tuple[Device, ...] | None:
         if "TARGET_INFO_GPU" not in self._tables:
@@ -276,7 +209,7 @@ class _Export:
         columns = self._columns("TARGET_INFO_GPU")
         chosen = ", ".join(name if name in columns else "NULL" for name in _DEVICE_COLUMNS)
         return tuple(
-            Device(row[0], row[1] or "", row[2], row[3], row[4], _capability(row[5], row[6]))
+            Device(row[0], row[1] or "", row[2], None if None in row[3:] else (row[3], row[4]))
             for row in self._rows(f"SELECT {chosen} FROM TARGET_INFO_GPU")
         )
 
@@ -301,29 +234,25 @@ class _Export:
         numbers = [int(part) for part in version[:2] if part.isdigit()]
         return (numbers[0], numbers[1]) if len(numbers) == 2 else None
 
-    def _of(self, table: str, process: int, column: str = "globalPid") -> str:
-        """The condition that keeps one process's rows; older exports of one have no column."""
-        if column not in self._columns(table):
-            return " WHERE 1"
-        return f" WHERE {_PROCESS.format(column=column)} = {int(process)}"
+    def _select(
+        self,
+        table: str,
+        process: int,
+        columns: str,
+        join: str = "",
+        *,
+        where: str = "",
+        owner: str = "globalPid",
+    ) -> Iterator[Any]:
+        """One process's rows, none of an absent table; older exports of one name no owner."""
+        if table not in self._tables:
+            return iter(())
+        known = owner in self._columns(table)
+        own = f" AND {_PROCESS.format(column=owner)} = {int(process)}" if known else ""
+        return self._rows(f"SELECT {columns} FROM {table}{join} WHERE 1{own}{where}")
 
     def _columns(self, table: str) -> set[str]:
         return {row[1] for row in self._rows(f"PRAGMA table_info({table})")}
 
     def _rows(self, query: str) -> Iterator[Any]:
         return iter(self._database.execute(query))
-
-
-def _pageable(kind: CopyKind, source: int | None, target: int | None) -> bool | None:
-    host = {CopyKind.H2D: source, CopyKind.D2H: target}.get(kind)
-    return {_PAGEABLE: True, _PINNED: False}.get(host) if host is not None else None
-
-
-def _capability(major: int | None, minor: int | None) -> tuple[int, int] | None:
-    return None if major is None or minor is None else (major, minor)
-
-
-def _extent(parts: list[Any]) -> tuple[int, int]:
-    """Begin of the first and end of the last entry of all parts."""
-    begin = min((part[0].begin_ns for part in parts if len(part)), default=0)
-    return begin, max((each.end_ns for part in parts for each in part), default=begin)

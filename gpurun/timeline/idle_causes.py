@@ -10,6 +10,7 @@ and did not run (`other`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,9 +21,8 @@ from gpurun.timeline.device_work import (
     begins,
     host_exchanges,
     intervals,
-    on_device,
 )
-from gpurun.timeline.model import Phase, Range, Timeline
+from gpurun.timeline.model import Phase, Range, RuntimeCall, Timeline
 from gpurun.timeline.runtime_calls import launch_times
 from gpurun.timeline.time_intervals import Intervals
 
@@ -38,16 +38,21 @@ LOADER = "enumerate(DataLoader)"
 """Kineto's name of the wait for a loader."""
 
 
-def idle_time(timeline: Timeline, work: DeviceWork) -> IdleTime:
-    """The idle time of the device by cause."""
+def idle_time(
+    timeline: Timeline, work: DeviceWork, host_waits: Sequence[RuntimeCall] | None
+) -> IdleTime:
+    """The idle time of the device by cause. `host_waits`: for the device; None: not recorded."""
     pauses = work.busy.gaps(work.begin_ns, work.end_ns)
     length = pauses.end - pauses.start
-    data = _data_waits(timeline, pauses)
+    loading = data_ranges(timeline)
+    data = None if loading is None else _during(loading, pauses)
     rest = length if data is None else length - data
-    exchange = np.minimum(_exchanges(timeline, pauses), rest)
+    exchange = np.minimum(_during(host_exchanges(timeline), pauses), rest)
     rest = rest - exchange
-    sync = _sync_part(timeline, work, pauses, rest)
-    rest = rest if sync is None else rest - sync
+    sync = None
+    if host_waits is not None:
+        sync = _sync_part(intervals(host_waits).within(work.begin_ns, work.end_ns), pauses, rest)
+        rest = rest - sync
     late = _launched_late(timeline, work, pauses)
     short = length <= LAUNCH_NS
 
@@ -76,29 +81,20 @@ def data_ranges(timeline: Timeline) -> list[Range] | None:
     return found or None
 
 
-def _data_waits(timeline: Timeline, pauses: Intervals) -> Times | None:
-    ranges = data_ranges(timeline)
-    return None if ranges is None else intervals(ranges).covered(pauses.start, pauses.end)
+def _during(ranges: Sequence[Range], pauses: Intervals) -> Times:
+    return intervals(ranges).covered(pauses.start, pauses.end)
 
 
-def _exchanges(timeline: Timeline, pauses: Intervals) -> Times:
-    return intervals(host_exchanges(timeline)).covered(pauses.start, pauses.end)
-
-
-def _sync_part(
-    timeline: Timeline, work: DeviceWork, pauses: Intervals, rest: Times
-) -> Times | None:
+def _sync_part(waits: Intervals, pauses: Intervals, rest: Times) -> Times:
     """How much of each pause synchronisations answer for: all of them, as long as the host waited
     before.
     """
-    if timeline.syncs is None:
-        return None
-    waits = intervals(timeline.syncs).within(work.begin_ns, work.end_ns)
     waited = np.concatenate([[0], np.cumsum(waits.end - waits.start)])
     until = waited[np.searchsorted(waits.start, pauses.start, side="right")]
     paused = np.cumsum(rest)
     unanswered = np.maximum.accumulate(np.maximum(paused - until, 0))  # a later wait is too late
-    return np.diff(paused - unanswered, prepend=0)
+    answered: Times = np.diff(paused - unanswered, prepend=0)
+    return answered
 
 
 def _launched_late(
@@ -107,9 +103,8 @@ def _launched_late(
     """For each pause whether the work that ends it was launched after the pause had begun."""
     if not timeline.runtime_calls:
         return None
-    kernels, copies = (timeline.kernels or (), timeline.copies or ())
     begun, launched = [], []
-    for events in (on_device(kernels, work.device), on_device(copies, work.device)):
+    for events in (work.kernels, work.copies):
         times, known = launch_times(events, timeline.runtime_calls, "begin_ns")
         begun.append(begins(events)[known])
         launched.append(times[known])

@@ -78,7 +78,7 @@ class ChromeTrace:
             if len(held.text) > LONGEST_TEXT or not held.more():
                 raise self._foreign()
         before = held.text.partition(EVENTS)[0].rstrip(_BETWEEN)
-        self._keep(before + "}", held, 0)
+        self._keep(before + "}", held)
         return held.text.index("[", held.text.index(EVENTS)) + 1
 
     def _after(self, error: json.JSONDecodeError, held: _HeldText, position: int) -> int:
@@ -89,33 +89,31 @@ class ChromeTrace:
             return 0
         why = self.faults[0] if self.faults else f"{held.place(error.pos)} is no JSON ({error.msg})"
         self.faults.append(why)
-        at = error.pos
-        while True:
+        at, more = error.pos, True
+        while more:
             for found in _EVENT.finditer(held.text, at):
                 if _is_event(held.text, found.end()):
                     return found.end()
             more, at = held.more(at), 0
-            if not more:
-                break
-        end = held.text.rfind("]", at)  # nothing after the events has a list
+        end = held.text.rfind("]")  # nothing after the events has a list
         if end < 0:
             raise self._damaged(why)
         return end
 
     def _end(self, held: _HeldText, position: int) -> None:
         """Keep what follows the events."""
-        more = not self._is_list
-        while more:
-            more, position = held.more(position), 0
-        if not self._is_list:
-            self._keep(_tail(held.text), held, 0)
+        if self._is_list:
+            return
+        while held.more(position):
+            position = 0
+        self._keep(_tail(held.text), held)
 
-    def _keep(self, text: str, held: _HeldText, begin: int) -> None:
-        """Keep a part of the header, which stands in the held text from `begin` on."""
+    def _keep(self, text: str, held: _HeldText) -> None:
+        """Keep a part of the header, which begins as the held text does."""
         try:
             found, _ = decoded(text, _next_word(text, 0))
         except json.JSONDecodeError as error:
-            place = held.place(min(begin + error.pos, len(held.text)))
+            place = held.place(min(error.pos, len(held.text)))
             raise self._damaged(f"{place} is no JSON ({error.msg})") from None
         self.header.update(found)
 

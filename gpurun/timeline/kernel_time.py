@@ -1,66 +1,90 @@
-"""Where the device's time goes: kernels by name and kind, tensor cores, and operators."""
+"""Where the device's time goes: kernels by name and kind, their counters, and operators."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gpurun.records.profile_figures import KernelShare, OperatorShare, PrecisionFigures
-from gpurun.timeline.device_work import DeviceWork, a_step, on_device
+import numpy as np
+
+from gpurun.records.profile_figures import (
+    KernelCounters,
+    KernelShare,
+    OperatorShare,
+    PrecisionFigures,
+)
+from gpurun.timeline.columns import values_of
+from gpurun.timeline.device_work import DeviceWork, a_step, begins, ends
 from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
-from gpurun.timeline.model import Group, Kernel, Timeline
+from gpurun.timeline.model import Copy, Group, Kernel, KernelKind, KernelMetrics, Timeline
 
 TOP = 10
 """Kernels and operators that are listed."""
+SHORT_NS = 10_000
+"""A kernel shorter than this cannot fill a device: that is a matter of launches."""
+WEIGHT = 0.10
+"""Share of the measured kernels' time; a kernel that takes less is not worth a finding."""
+
+FUSABLE = (Group.ELEMENTWISE, Group.NORM, Group.REDUCTION)
+"""Kinds of kernels that a compiler joins, as long as no other kernel comes between them."""
 
 
-@dataclass
-class _Sum:
-    calls: int = 0
-    nanoseconds: int = 0
+@dataclass(frozen=True)
+class KindTime:
+    """All launches of one kernel in one shape."""
+
+    kind: KernelKind
+    calls: int
+    ns: float
 
 
-def top_kernels(timeline: Timeline, work: DeviceWork) -> tuple[KernelShare, ...]:
+def time_by_kind(kernels: Sequence[Kernel]) -> list[KindTime]:
+    """The time of each kind of kernel."""
+    kinds, places = values_of(kernels, "kind")
+    calls = np.bincount(places, minlength=len(kinds)).tolist()
+    times = np.bincount(places, ends(kernels) - begins(kernels), len(kinds)).tolist()
+    rows = zip(kinds, calls, times, strict=True)
+    return [KindTime(kind, count, ns) for kind, count, ns in rows if count]
+
+
+def top_kernels(
+    kinds: Sequence[KindTime], timeline: Timeline, work: DeviceWork
+) -> tuple[KernelShare, ...]:
     """The kernels that take most of the device's time, all launches of one name together."""
-    sums: dict[tuple[str, Group, bool | None], _Sum] = defaultdict(_Sum)
-    for kernel in _kernels(timeline, work):
-        of = sums[kernel.name, kernel.group, kernel.tensor_core]
-        of.calls += 1
-        of.nanoseconds += kernel.end_ns - kernel.begin_ns
-    ranked = sorted(sums.items(), key=lambda item: -item[1].nanoseconds)[:TOP]
+    named: dict[tuple[str, Group, bool | None], list[KindTime]] = defaultdict(list)
+    for each in kinds:
+        named[each.kind.name, each.kind.group, each.kind.tensor_core].append(each)
+    sums = [(*key, sum(e.ns for e in of), sum(e.calls for e in of)) for key, of in named.items()]
     return tuple(
         KernelShare(
             name=name,
             group=group.value,
-            share=work.share(of.nanoseconds),
-            calls_per_step=a_step(of.calls, timeline),
-            mean_us=of.nanoseconds / of.calls / 1e3,
+            share=work.share(ns),
+            calls_per_step=a_step(calls, timeline),
+            mean_us=ns / calls / 1e3,
             tensor_core=tensor_core,
         )
-        for (name, group, tensor_core), of in ranked
+        for name, group, tensor_core, ns, calls in sorted(sums, key=lambda row: -row[3])[:TOP]
     )
 
 
-def group_shares(timeline: Timeline, work: DeviceWork) -> dict[str, float]:
-    """Time of the kernels by kind, over the time of all kernels."""
-    sums: dict[Group, int] = defaultdict(int)
-    for kernel in _kernels(timeline, work):
-        sums[kernel.group] += kernel.end_ns - kernel.begin_ns
+def group_shares(kinds: Sequence[KindTime]) -> dict[str, float]:
+    """Time of the kernels by kind of work, over the time of all kernels."""
+    sums: dict[Group, float] = defaultdict(float)
+    for each in kinds:
+        sums[each.kind.group] += each.ns
     total = sum(sums.values())
     ranked = sorted(sums.items(), key=lambda item: -item[1])
     return {group.value: time / total for group, time in ranked} if total else {}
 
 
-def precision_figures(timeline: Timeline, work: DeviceWork) -> PrecisionFigures | None:
+def precision_figures(kinds: Sequence[KindTime], work: DeviceWork) -> PrecisionFigures | None:
     """The use of tensor cores; None without kernels that could use them, or if no name tells."""
-    inside = outside = 0
-    for kernel in _kernels(timeline, work):
-        if kernel.group in ON_TENSOR_CORES and kernel.tensor_core is not None:
-            length = kernel.end_ns - kernel.begin_ns
-            inside, outside = (
-                (inside + length, outside) if kernel.tensor_core else (inside, outside + length)
-            )
+    able = [each for each in kinds if each.kind.group in ON_TENSOR_CORES]
+    inside, outside = (
+        sum(each.ns for each in able if each.kind.tensor_core is used) for used in (True, False)
+    )
     if not inside + outside:
         return None
     return PrecisionFigures(inside / (inside + outside), work.share(outside))
@@ -82,5 +106,76 @@ def top_operators(timeline: Timeline) -> tuple[OperatorShare, ...] | None:
     )
 
 
-def _kernels(timeline: Timeline, work: DeviceWork) -> Sequence[Kernel]:
-    return on_device(timeline.kernels or (), work.device)
+def is_long(kernel: Kernel) -> bool:
+    """It takes so long that it is more than a matter of launches."""
+    return kernel.end_ns - kernel.begin_ns >= SHORT_NS
+
+
+def needless_if_fused(
+    work: Iterable[Kernel | Copy], of: Callable[[Kernel], bool] = is_long
+) -> Iterator[tuple[int, int]]:
+    """Place and length in nanoseconds of each kernel whose work a fused one would do in passing.
+
+    `work` is in ascending order of its begin; `of`: the kernels to look at. Of the kernels of a
+    chain that visit as many elements in the same way (same grid, block and template) the longest
+    stays. Kernels of other sizes may work on other tensors: they stay, too.
+    """
+    chains: dict[tuple[int, int], dict[Hashable, tuple[int, int]]] = {}
+    for place, record in enumerate(work):
+        chain = chains.setdefault((record.device, record.stream), {})
+        if isinstance(record, Copy) or record.group not in FUSABLE:
+            chain.clear()
+        elif record.kind.grid is not None and of(record):
+            shape = (record.kind.grid, record.kind.block, record.name.partition(",")[0])
+            own = (record.end_ns - record.begin_ns, place)
+            if shape in chain:
+                length, needless = min(chain[shape], own)
+                yield needless, length
+                own = max(chain[shape], own)
+            chain[shape] = own
+
+
+def weighty(kernels: Sequence[KernelMetrics], least_ns: float = SHORT_NS) -> list[KernelMetrics]:
+    """Kernels long enough, and with enough of the time, to be worth a change.
+
+    The length of a kernel that was not measured is no reason to leave it out.
+    """
+    total = sum(kernel.duration_ns or 0.0 for kernel in kernels)
+    least = max(least_ns, WEIGHT * total)
+    return [k for k in kernels if k.duration_ns is None or k.duration_ns >= least]
+
+
+def kernel_counters(
+    launches: Sequence[KernelMetrics] | None,
+) -> tuple[KernelCounters, ...] | None:
+    """The kernels whose launches took longest in all, longest first; None without any launch."""
+    if not launches:
+        return None
+    shapes: dict[object, list[KernelMetrics]] = defaultdict(list)
+    for launch in launches:
+        shapes[launch.name, launch.grid, launch.block].append(launch)
+    ranked = sorted(shapes.values(), key=lambda shape: -sum(k.duration_ns or 0.0 for k in shape))
+    return tuple(map(_together, ranked[:TOP]))
+
+
+def _together(shape: Sequence[KernelMetrics]) -> KernelCounters:
+    first = shape[0]
+    duration = _mean(launch.duration_ns for launch in shape)
+    return KernelCounters(
+        name=first.name,
+        launches=len(shape),
+        mean_us=None if duration is None else duration / 1e3,
+        sm_percent=_mean(launch.sm_percent for launch in shape),
+        dram_percent=_mean(launch.dram_percent for launch in shape),
+        occupancy_percent=_mean(launch.occupancy_percent for launch in shape),
+        warp_efficiency_percent=_mean(launch.branch_efficiency_percent for launch in shape),
+        registers=first.registers,
+        shared_memory_bytes=first.shared_memory_bytes,
+        grid=first.grid,
+        block=first.block,
+    )
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -64,7 +64,7 @@ class KernelKind:
     """What all launches of one kernel in one shape share.
 
     `registers`: a thread. `shared_memory_bytes`: a block, static and dynamic.
-    `tensor_core`: None where its name does not tell.
+    `tensor_core`: None where its name does not tell. `message_bytes`: of a collective.
     """
 
     name: str
@@ -74,6 +74,7 @@ class KernelKind:
     block: Dimensions | None = None
     registers: int | None = None
     shared_memory_bytes: int | None = None
+    message_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +116,6 @@ class Copy:
     bytes: int
     kind: CopyKind
     pageable: bool | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sync:
-    """The host waited for a device. `location`: "file:line" of the user's code, where known."""
-
-    begin_ns: int
-    end_ns: int
-    correlation: int
-    call: str
-    location: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,28 +167,12 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True)
-class Collective:
-    """One collective operation on the device. `ranks`: of its process group, where told."""
-
-    begin_ns: int
-    end_ns: int
-    device: int
-    stream: int
-    correlation: int
-    name: str
-    bytes: int | None
-    ranks: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Device:
     """A device as the source describes it."""
 
     index: int
     name: str
     multiprocessors: int | None = None
-    memory_bytes: int | None = None
-    memory_bandwidth_bytes_per_second: float | None = None
     capability: tuple[int, int] | None = None
 
 
@@ -212,8 +186,6 @@ class KernelMetrics:
 
     name: str
     group: Group
-    tensor_core: bool | None
-    device: int
     duration_ns: float | None
     grid: Dimensions | None
     block: Dimensions | None
@@ -253,11 +225,9 @@ class Timeline:
     ranges: Sequence[Range] | None = None
     kernels: Sequence[Kernel] | None = None
     copies: Sequence[Copy] | None = None
-    syncs: Sequence[Sync] | None = None
     awaited: Sequence[Awaited] | None = None
     runtime_calls: Sequence[RuntimeCall] | None = None
     operators: Sequence[Operator] | None = None
-    collectives: Sequence[Collective] | None = None
     host_functions: Sequence[FunctionSamples] | None = None
     host_sampled_seconds: float | None = None
     """Length of the time in which the host functions were seen."""

@@ -7,16 +7,23 @@ its export: it lives only while it is read.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.timeline.ncu_messages import messages
 
 EXPORT_SECONDS = 600
+OPEN_COUNTERS = (
+    "run as root (a container: `--cap-add SYS_ADMIN`), or load the nvidia module with "
+    "NVreg_RestrictProfilingToAdminUsers=0"
+)
+"""Against ERR_NVGPUCTRPERM: NVIDIA's drivers keep the GPU's counters for administrators."""
+MOST = 5
+_MESSAGE = re.compile(r"==(ERROR|WARNING)==\s*(?:Error:\s*)?(\S.*)")
 BY_HAND = {
     "nsys": "nsys export -t sqlite --lazy=false -o report.sqlite REPORT",
     "ncu": "ncu --import REPORT --csv --page raw --print-units base > kernels.csv",
@@ -74,3 +81,17 @@ def _unread(report: Path, done: subprocess.CompletedProcess[str]) -> GpurunError
     said = (done.stderr or done.stdout).strip().splitlines()
     told = (*messages(said), *said[-1:], f"the tool ended with code {done.returncode}")
     return GpurunError(f"{report.name} cannot be read: {told[0]}", "record it again")
+
+
+def messages(lines: Iterable[str]) -> tuple[str, ...]:
+    """Errors among the lines that it printed, then warnings; each once, at most `MOST`."""
+    said = [found.groups() for line in lines if (found := _MESSAGE.match(line))]
+    ordered = sorted(said, key=lambda message: message[0] != "ERROR")
+    return tuple(dict.fromkeys(text.strip().rstrip(".") for _, text in ordered))[:MOST]
+
+
+def cure(said: Sequence[str]) -> str:
+    """What to do about these messages."""
+    if any("ERR_NVGPUCTRPERM" in text for text in said):
+        return OPEN_COUNTERS
+    return "mend what these messages name, and profile again"

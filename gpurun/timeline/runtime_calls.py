@@ -1,15 +1,18 @@
-"""Calls of the CUDA runtime and driver by their plain names."""
+"""Calls of the CUDA runtime and driver: what each does to host and device, by its plain name."""
 
 from __future__ import annotations
 
+import enum
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpurun.timeline.columns import numbers_of
-from gpurun.timeline.model import RuntimeCall, Sync
+from gpurun.timeline.model import CopyKind, RuntimeCall, Timeline
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -17,12 +20,44 @@ if TYPE_CHECKING:
     from gpurun.timeline.time_intervals import Times
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
-_SYNCS = frozenset(
-    {
-        "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy",
-        "cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize", "cudaThreadSynchronize",
-    }
-)  # fmt: skip
+
+
+class Role(enum.IntEnum):
+    """`LAUNCH`, `GRAPH`, `COPY` start work on the device; the syncs and `ALLOCATE` wait for it."""
+
+    OTHER = 0
+    LAUNCH = 1
+    GRAPH = 2
+    COPY = 3
+    SYNC_DEVICE = 4
+    SYNC_STREAM = 5
+    SYNC_EVENT = 6
+    ALLOCATE = 7
+    RECORD = 8
+    STREAM_WAIT = 9
+
+
+SYNCS = (Role.SYNC_DEVICE, Role.SYNC_STREAM, Role.SYNC_EVENT)
+"""The roles of calls that exist to wait."""
+_ROLES = (
+    (Role.GRAPH, r"cu(da)?GraphLaunch"),
+    (Role.LAUNCH, r"cu(da)?Launch|cu(da)?MemsetAsync|cudaMemset|cuMemset"),
+    (Role.COPY, r"cu(da)?Memcpy"),
+    (Role.SYNC_DEVICE, r"cuda(Device|Thread)Synchronize|cuCtxSynchronize"),
+    (Role.SYNC_STREAM, r"cu(da)?StreamSynchronize"),
+    (Role.SYNC_EVENT, r"cu(da)?EventSynchronize"),
+    (Role.OTHER, r"cuda(Malloc|Free)Async|cuMem(Alloc|Free)Async"),
+    (Role.ALLOCATE, r"cuda(Malloc|Free|HostAlloc|HostRegister)|cuMem(Alloc|Free|Create|Map|Unmap)"),
+    (Role.RECORD, r"cu(da)?EventRecord"),
+    (Role.STREAM_WAIT, r"cu(da)?StreamWaitEvent"),
+)
+_PATTERNS = tuple((role, re.compile(pattern)) for role, pattern in _ROLES)
+
+
+@lru_cache(maxsize=4096)
+def role_of(name: str) -> Role:
+    """The role of the call of this plain name."""
+    return next((role for role, pattern in _PATTERNS if pattern.match(name)), Role.OTHER)
 
 
 def plain_name(name: str) -> str:
@@ -32,7 +67,7 @@ def plain_name(name: str) -> str:
 
 def is_sync(name: str) -> bool:
     """True if the host waits in a call of this plain name until the device is done."""
-    return name in _SYNCS
+    return role_of(name) in SYNCS or name == "cudaMemcpy"
 
 
 def launch_times(
@@ -42,29 +77,35 @@ def launch_times(
 
     `events`: kernels or copies. `moment`: "begin_ns" or "end_ns" of the call.
     """
-    correlations = numbers_of(calls, "correlation")
+    wanted = numbers_of(events, "correlation")
+    places, known = launches_of(wanted, numbers_of(calls, "correlation"))
+    return numbers_of(calls, moment)[places], known
+
+
+def launches_of(wanted: Times, correlations: Times) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Of each wanted correlation the place of the call that has it, and whether there is one."""
     order = np.argsort(correlations, kind="stable")
-    ranked, wanted = correlations[order], numbers_of(events, "correlation")
+    ranked = correlations[order]
     at = np.searchsorted(ranked, wanted, side="right") - 1
-    known = (at >= 0) & (ranked[at] == wanted)
-    return numbers_of(calls, moment)[order[at]], known
+    known: NDArray[np.bool_] = (at >= 0) & (ranked[at] == wanted) & (wanted != 0)
+    return order[at], known
 
 
-def syncs_among(
-    calls: Iterable[RuntimeCall], reads: Container[int] = frozenset()
-) -> tuple[Sync, ...]:
-    """The calls in which the host waited; no line is known.
+def host_waits(timeline: Timeline) -> Sequence[RuntimeCall] | None:
+    """The calls in which the host waited for the device; None where no source records calls.
 
-    `reads`: correlations of copies to the host. A wait right after the call of one begins with it:
-    that is what `.item()` and `.cpu()` cost the host.
+    A wait right after the call of a copy to the host begins with it: that is what `.item()` and
+    `.cpu()` cost the host.
     """
-    found: list[Sync] = []
+    if timeline.runtime_calls is None:
+        return None
+    reads = {copy.correlation for copy in timeline.copies or () if copy.kind is CopyKind.D2H}
+    found: list[RuntimeCall] = []
     last: dict[int, RuntimeCall] = {}
-    for call in calls:
+    for call in timeline.runtime_calls:
         if is_sync(call.name):
             before = last.get(call.thread)
             read = before is not None and before.correlation in reads
-            begin = before.begin_ns if before is not None and read else call.begin_ns
-            found.append(Sync(begin, call.end_ns, call.correlation, call.name, None))
+            found.append(replace(call, begin_ns=before.begin_ns) if before and read else call)
         last[call.thread] = call
-    return tuple(found)
+    return found

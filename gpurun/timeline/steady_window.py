@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
 from gpurun.timeline.columns import selected
-from gpurun.timeline.device_work import Timed, begins, ends
+from gpurun.timeline.device_work import begins, ends
 from gpurun.timeline.model import Timeline
-
-E = TypeVar("E", bound=Timed)
 
 OWN_WINDOW = "steps"
 """The source of a timeline that gpurun's step clock confined."""
@@ -54,18 +51,11 @@ def filled_ns(timeline: Timeline) -> int:
 
 def _since(timeline: Timeline, begin: int) -> Timeline:
     """The timeline without what began before a time."""
-
-    def later(events: Sequence[E] | None) -> Sequence[E] | None:
-        return None if events is None else selected(events, begins(events) >= begin)
-
-    return replace(
-        timeline,
-        window_begin_ns=begin,
-        steps=later(timeline.steps),
-        ranges=later(timeline.ranges),
-        kernels=later(timeline.kernels),
-        copies=later(timeline.copies),
-        syncs=later(timeline.syncs),
-        runtime_calls=later(timeline.runtime_calls),
-        collectives=later(timeline.collectives),
-    )
+    fields = ("steps", "ranges", "kernels", "copies", "runtime_calls")
+    events = {name: getattr(timeline, name) for name in fields}
+    later: dict[str, Any] = {
+        name: selected(each, begins(each) >= begin)
+        for name, each in events.items()
+        if each is not None
+    }
+    return replace(timeline, window_begin_ns=begin, **later)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpurun.diagnoses.ranked_findings import diagnose
+from gpurun.diagnoses.diagnosis_report import diagnose
 from gpurun.diagnoses.run_evidence import evidence_of_run
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import GpurunError

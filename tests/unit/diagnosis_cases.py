@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpurun.diagnoses.diagnosis_report import diagnose
 from gpurun.diagnoses.evidence import Evidence
-from gpurun.diagnoses.ranked_findings import diagnose
 from gpurun.records.events import LoaderEvent, RootEvent
 from gpurun.records.finding import Finding, FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
@@ -161,8 +161,6 @@ def kernel(**changes: Any) -> KernelMetrics:
     whole = KernelMetrics(
         name="my_kernel",
         group=Group.OTHER,
-        tensor_core=None,
-        device=0,
         duration_ns=100_000.0,
         grid=(1000, 1, 1),
         block=(256, 1, 1),

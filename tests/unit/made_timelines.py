@@ -98,6 +98,22 @@ def replayed(
     return figures, () if replay is None else replay.what_if(matched=figures.mismatch is None)
 
 
+def deviations(figures: ReplayFigures) -> dict[str, float]:
+    """By how much each replayed time differs, as a share of the step."""
+    pairs = {
+        "step": (figures.measured_ms, figures.replayed_ms),
+        "wait": (figures.measured_wait_ms, figures.replayed_wait_ms),
+        "idle": (figures.measured_idle_ms, figures.replayed_idle_ms),
+        "plain": (figures.plain_step_ms, figures.replayed_plain_ms),
+    }
+    step = figures.measured_ms or float("nan")
+    return {
+        name: abs(found - real) / step
+        for name, (real, found) in pairs.items()
+        if real is not None and found is not None
+    }
+
+
 def ns(microseconds: float) -> int:
     return round(microseconds * 1000)
 

@@ -15,7 +15,6 @@ from gpurun.diagnoses.run_evidence import evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.timeline.model import CopyKind, Group, Phase, Range, Timeline
-from gpurun.timeline.runtime_calls import syncs_among
 from tests.unit.made_timelines import MAIN, Made, ns
 
 LAUNCH, DISPATCH = 4.0, 3.0
@@ -87,14 +86,7 @@ class Simulated:
         """The recording. Its window ends when the device has done all work, as gpurun's does."""
         self.synchronize()
         timeline = self.made.timeline()
-        return replace(
-            timeline,
-            window_end_ns=ns(self.now),
-            syncs=syncs_among(
-                timeline.runtime_calls or (),
-                {copy.correlation for copy in self.made.copies if copy.kind is CopyKind.D2H},
-            ),
-        )
+        return replace(timeline, window_end_ns=ns(self.now))
 
     def _launched(self, length: float) -> tuple[tuple[float, float], tuple[float, float]]:
         begin = self.now + DISPATCH

@@ -19,10 +19,8 @@ from gpurun.records.diagnosis import (
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.compared_names import kernel_name
 from gpurun.replay.compared_profiles import compared_profiles
-from gpurun.replay.equalised_graphs import BATCHES
-from gpurun.replay.profiled_side import ProfiledSide
-from gpurun.replay.replay_check import StepTimes
-from gpurun.replay.replayed_changes import SMALLER
+from gpurun.replay.replayed_changes import BATCHES, SMALLER
+from gpurun.replay.spent_time import ProfiledSide
 from gpurun.timeline import from_nsys
 from gpurun.timeline.figures_of import figures_of
 from gpurun.timeline.model import Group, Operator, Range, Timeline
@@ -290,9 +288,7 @@ def test_another_operation_is_another_kernel() -> None:
 
 def recorded(name: str, folder: Path) -> ProfiledSide:
     profile = recorded_profiles(unpacked(name, folder, DATA / "h100_profiles"))[0]
-    pace = profile.pace
-    times = None if pace is None else StepTimes(pace.profiled_ms, pace.plain_ms)
-    return side(profile.timeline, times=times)
+    return side(profile.timeline, times=profile.pace)
 
 
 @pytest.mark.parametrize(

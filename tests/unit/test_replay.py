@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.replay.call_roles import Role
 from gpurun.replay.graph_changes import (
     pauses_in,
     with_batches_ready,
     with_copies_ahead,
     with_free_launches,
     with_loader_apart,
+    with_other_ranks,
     with_work_scaled,
     without_calls,
     without_collectives,
@@ -24,16 +24,15 @@ from gpurun.replay.graph_changes import (
     without_waits,
     without_work,
 )
-from gpurun.replay.rank_arrivals import with_other_ranks
-from gpurun.replay.replay_check import StepTimes, deviations
+from gpurun.replay.replay_check import StepTimes
 from gpurun.replay.replayed_steps import (
     StepFigures,
     median_step_ms,
     recorded_figures,
     replayed_figures,
 )
-from gpurun.replay.step_events import NotReplayable
-from gpurun.replay.step_graph import Edge, StepGraph, step_graph
+from gpurun.replay.step_events import Edge, NotReplayable
+from gpurun.replay.step_graph import StepGraph, step_graph
 from gpurun.timeline.columns import Columns
 from gpurun.timeline.device_work import intervals
 from gpurun.timeline.model import (
@@ -46,11 +45,13 @@ from gpurun.timeline.model import (
     RuntimeCall,
     Timeline,
 )
+from gpurun.timeline.runtime_calls import Role
 from tests.unit.made_timelines import (
     AUTOGRAD,
     MAIN,
     OTHER,
     Made,
+    deviations,
     device_bound,
     host_bound,
     ns,

@@ -8,11 +8,11 @@ import pytest
 
 from gpurun.profilers.recorded_profiles import recorded_profiles
 from gpurun.records.profile_figures import ReplayFigures, WhatIf
-from gpurun.replay.replay_check import CLOSE, StepTimes, deviations
+from gpurun.replay.replay_check import CLOSE
 from gpurun.timeline import from_nsys
 from tests.conftest import REPOSITORY
 from tests.recordings import unpacked
-from tests.unit.made_timelines import replayed
+from tests.unit.made_timelines import deviations, replayed
 
 DATA = REPOSITORY / "tests" / "data"
 MATCHED = (
@@ -32,9 +32,7 @@ REFUSED = {
 
 def steps(name: str, folder: Path) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
     profile = recorded_profiles(unpacked(name, folder, DATA / "h100_profiles"))[0]
-    pace = profile.pace
-    times = None if pace is None else StepTimes(pace.profiled_ms, pace.plain_ms)
-    return replayed(profile.timeline, times)
+    return replayed(profile.timeline, profile.pace)
 
 
 @pytest.mark.parametrize("name", MATCHED)

@@ -16,7 +16,6 @@ from gpurun.timeline.columns import Columns
 from gpurun.timeline.device_work import on_device
 from gpurun.timeline.figures_of import figures_of
 from gpurun.timeline.model import (
-    Collective,
     Group,
     Kernel,
     KernelKind,
@@ -72,7 +71,6 @@ def test_a_pause_in_the_loader_is_a_wait_for_data() -> None:
             [kernel(0, 400, correlation=1), kernel(900, 1000, correlation=2)],
             ranges=[phase(Phase.DATA, 350, 850)],
             runtime_calls=[launch(0, 1), launch(880, 2)],
-            syncs=[],
             steps=steps(1, 1000),
         )
     )
@@ -93,8 +91,7 @@ def test_a_pause_after_the_host_waited_is_the_synchronisations_up_to_the_length_
             timeline(
                 1000,
                 [kernel(0, 400, correlation=1), kernel(700, 1000, correlation=2)],
-                syncs=[sync(401 - wait, 401)],
-                runtime_calls=[launch(0, 1), launch(650, 2)],
+                runtime_calls=[launch(0, 1), sync(401 - wait, 401), launch(650, 2)],
             )
         ).idle
         assert idle is not None
@@ -124,7 +121,7 @@ def test_short_late_launches_are_told_from_a_busy_host_and_from_waiting_work() -
     assert idle.host == pytest.approx(0.5)
     assert idle.other == pytest.approx(0.3)
     assert idle.data is None
-    assert idle.sync is None
+    assert idle.sync == 0
 
 
 def test_the_pause_before_a_steps_first_work_is_its_median() -> None:
@@ -180,8 +177,10 @@ def test_only_communication_that_no_kernel_hides_is_exposed() -> None:
     figures = figures_of(
         timeline(
             1000,
-            [kernel(0, 400), kernel(300, 700, "ncclAllReduce", Group.COMMUNICATION)],
-            collectives=[Collective(300_000, 700_000, 0, 9, 3, "all_reduce", 4096, 2)],
+            [
+                kernel(0, 400),
+                kernel(300, 700, "ncclAllReduce", Group.COMMUNICATION, message_bytes=4096),
+            ],
             steps=steps(1, 1000),
         )
     )
@@ -199,7 +198,6 @@ def test_a_pause_in_which_ranks_exchange_on_the_host_is_communication_and_no_bus
             [kernel(0, 400, correlation=1), kernel(800, 1000, correlation=2)],
             ranges=[Range(350_000, 750_000, 7, "gloo:all_reduce")],
             runtime_calls=[launch(0, 1), launch(790, 2)],
-            syncs=[],
             steps=steps(1, 1000),
         )
     )
@@ -277,13 +275,12 @@ def test_precision_and_the_top_of_kernels_and_operators() -> None:
     assert [o.name for o in figures.top_operators] == ["aten::relu", "aten::mm"]
 
 
-def test_waits_are_summed_up_by_line() -> None:
-    syncs = [sync(0, 100, "train.py:9"), sync(50, 200, "train.py:9"), sync(300, 350)]
-    figures = figures_of(timeline(1000, syncs=syncs, steps=steps(2, 500)))
+def test_waits_are_summed_up() -> None:
+    calls = [sync(0, 100), sync(50, 200), sync(300, 350)]
+    figures = figures_of(timeline(1000, runtime_calls=calls, steps=steps(2, 500)))
     assert figures.syncs is not None
     assert figures.syncs.share == pytest.approx(0.25)
     assert figures.syncs.per_step == 1.5
-    assert figures.syncs.lines == (("train.py:9", pytest.approx(0.25)),)
 
 
 def test_parts_of_a_step_come_from_the_ranges() -> None:

@@ -15,7 +15,6 @@ from gpurun.timeline.model import (
     Phase,
     Range,
     RuntimeCall,
-    Sync,
     Timeline,
 )
 
@@ -43,8 +42,8 @@ def launch(
     return RuntimeCall(at * US, (until or at + 5) * US, 1, correlation, name)
 
 
-def sync(begin: int, end: int, location: str | None = None) -> Sync:
-    return Sync(begin * US, end * US, 0, "cudaStreamSynchronize", location)
+def sync(begin: int, end: int) -> RuntimeCall:
+    return launch(begin, 0, "cudaStreamSynchronize", end)
 
 
 def phase(which: Phase, begin: int, end: int) -> Range:
@@ -62,4 +61,4 @@ def timeline(window: int, kernels: Sequence[Kernel] | None = None, **parts: Any)
 
 
 def device(multiprocessors: int | None = 132) -> Device:
-    return Device(0, "NVIDIA H200", multiprocessors, 150 << 30, 4.8e12, (9, 0))
+    return Device(0, "NVIDIA H200", multiprocessors, (9, 0))

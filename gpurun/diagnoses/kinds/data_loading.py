@@ -94,8 +94,7 @@ class DataLoading(Diagnosis):
 
 
 def _first_gap(evidence: Evidence) -> float | None:
-    figures = evidence.figures
-    gap = None if figures is None or figures.idle is None else figures.idle.before_first_kernel_ms
+    gap = None if evidence.idle is None else evidence.idle.before_first_kernel_ms
     step = evidence.step_ms
     return gap if gap is not None and step and gap >= FIRST_GAP_SHARE * step else None
 

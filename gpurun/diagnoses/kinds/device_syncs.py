@@ -40,8 +40,7 @@ class DeviceSyncs(Diagnosis):
         """The waits, most costly line first."""
         if not evidence.on_gpu:
             return None
-        figures = evidence.figures
-        idle = None if figures is None or figures.idle is None else figures.idle.sync
+        idle = None if evidence.idle is None else evidence.idle.sync
         reads = _device_reads(evidence)
         explicit = evidence.traits.get("synchronize")
         severity = _unmeasured(evidence) if idle is None and (reads or explicit) else None
@@ -82,7 +81,7 @@ def _device_reads(evidence: Evidence) -> list[ValueRead]:
 
 
 def _lines(evidence: Evidence, reads: list[ValueRead]) -> list[str]:
-    syncs = None if evidence.figures is None else evidence.figures.syncs
+    syncs = evidence.figures.syncs
     measured = [] if syncs is None else [line for line, _ in syncs.lines]
     explicit = evidence.traits.get("synchronize")
     return measured or [r.where for r in reads] or ([explicit] if explicit else [])
@@ -91,7 +90,7 @@ def _lines(evidence: Evidence, reads: list[ValueRead]) -> list[str]:
 def _figures(
     evidence: Evidence, idle: float | None, reads: list[ValueRead]
 ) -> list[EvidenceFigure | None]:
-    syncs = None if evidence.figures is None else evidence.figures.syncs
+    syncs = evidence.figures.syncs
     return [
         figure("sync_idle_share", idle, Source.TIMELINE),
         figure("sync_wait_share", None if syncs is None else syncs.share, Source.TIMELINE),

@@ -33,7 +33,7 @@ class GradientExchange(Diagnosis):
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The least exposed share among the ranks: what the slowest rank itself waits."""
-        ranks = evidence.rank_figures or ((evidence.figures,) if evidence.figures else ())
+        ranks = evidence.rank_figures or (evidence.figures,)
         known = [rank for rank in ranks if rank.communication is not None]
         if not known:
             return None

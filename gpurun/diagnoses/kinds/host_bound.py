@@ -13,7 +13,7 @@ import numpy as np
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, gain_without_wait, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.loader_cause import bare_name, innermost
-from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType, Location
+from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
 from gpurun.timeline.model import MODEL_PHASES, Timeline
@@ -120,7 +120,7 @@ class HostBound(Diagnosis):
 
     def _idle(self, evidence: Evidence) -> Finding | None:
         """The device's idle time that is no wait for data, no synchronisation and no launch."""
-        idle = None if evidence.figures is None else evidence.figures.idle
+        idle = evidence.idle
         if idle is None or idle.host is None:
             return None
         untold = "" if idle.data is not None else " (which may be its loader)"
@@ -170,7 +170,7 @@ def _at_work(evidence: Evidence) -> Sequence[FunctionSamples]:
 
 def _waiting_lines(evidence: Evidence) -> set[str]:
     """Lines that are known to wait for the device, as "file:line"."""
-    syncs = None if evidence.figures is None else evidence.figures.syncs
+    syncs = evidence.figures.syncs
     lines = {line for line, _ in syncs.lines} if syncs is not None else set()
     lines |= {read.where for read in evidence.reads or () if read.device == "cuda"}
     return lines | {evidence.traits[name] for name in ("synchronize",) if name in evidence.traits}
@@ -186,7 +186,7 @@ def _awake(function: FunctionSamples, waits: Collection[str]) -> FunctionSamples
 
 def _waiting(evidence: Evidence) -> float:
     """The share of the step in which functions outside the model wait for the device."""
-    syncs = None if evidence.figures is None else evidence.figures.syncs
+    syncs = evidence.figures.syncs
     return 0.0 if syncs is None or syncs.outside_share is None else syncs.outside_share
 
 
@@ -198,19 +198,13 @@ def _unprofiled(share: float, evidence: Evidence) -> float:
 def _idle_for_host(evidence: Evidence) -> float:
     """The share of the step in which the device could wait for Python; all of it on the CPU.
 
-    Short pauses between short kernels are the pace of launches: another diagnosis. Without a
-    timeline the device counts as idle while the training waits for data.
+    Without a timeline the device counts as idle while the training waits for data.
     """
-    figures = evidence.figures
+    idle, active = evidence.idle, evidence.least_active_share
     if not evidence.on_gpu:
         return 1.0
-    if figures is not None and figures.idle is not None:
-        idle, launches = figures.idle, figures.launches
-        kernel_us = None if launches is None else launches.mean_kernel_us
-        short = evidence.thresholds.severity("short_kernel_us", kernel_us) >= WARNING
-        launch = 0.0 if short else idle.launch or 0.0
-        return idle.total if idle.host is None else idle.host + launch
-    active = evidence.least_active_share
+    if idle is not None:
+        return idle.total if idle.host is None else idle.host
     return 0.0 if active is None else max(0.0, 1 - active - (evidence.data_wait_share or 0.0))
 
 
@@ -223,15 +217,11 @@ def _writing_share(
     it is written.
     """
     total = sum(f.self_seconds for f in functions)
-    named = [f for f in functions if _is_called_writing(f)]
+    named = [f for f in functions if bare_name(f) in WRITES]
     by_line = [f for f in functions if WRITES_IN_LINE.search(lines.get((f.file, f.line), ""))]
     alone = {id(f): f.self_seconds for f in (*named, *by_line)}
     whole = max((f.total_seconds for f in named if f.users_own), default=0.0)
     return min(1.0, max(sum(alone.values()), whole) / total) if total else 0.0
-
-
-def _is_called_writing(function: FunctionSamples) -> bool:
-    return bare_name(function) in WRITES
 
 
 def _hottest(functions: Sequence[FunctionSamples], seconds: float) -> list[EvidenceFigure | None]:

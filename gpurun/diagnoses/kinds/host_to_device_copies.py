@@ -32,7 +32,7 @@ class HostToDeviceCopies(Diagnosis):
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The copies, and the memory that they come from."""
-        copies = None if evidence.figures is None else evidence.figures.copies
+        copies = evidence.figures.copies
         if copies is None:
             return None
         pageable = bool(copies.pageable_exposed_share)

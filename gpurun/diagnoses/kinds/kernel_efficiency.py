@@ -93,23 +93,19 @@ def _slowest(evidence: Evidence) -> tuple[KernelMetrics | None, float, float | N
 
 def activity_while_busy(evidence: Evidence) -> float | None:
     """SM activity over the time in which kernels run; None where either is not known."""
-    activity, figures = evidence.sm_activity, evidence.figures
-    kernels = None if figures is None else figures.kernel_share
-    busy = busy_share(evidence) if kernels is None else kernels
+    activity, busy = evidence.sm_activity, evidence.figures.kernel_share
+    busy = busy_share(evidence) if busy is None else busy
     return None if activity is None or not busy else min(activity / busy, 1.0)
 
 
 def busy_share(evidence: Evidence) -> float | None:
     """Share of the time in which the device has work: by the timeline, else by its counters."""
-    figures = evidence.figures
-    if figures is not None and figures.idle is not None:
-        return 1 - figures.idle.total
-    told = [d.graphics_activity_percent for d in evidence.devices]
-    known = [value for value in told if value is not None]
-    return sum(known) / len(known) / 100 if known else None
+    if evidence.idle is not None:
+        return 1 - evidence.idle.total
+    return evidence.activity("graphics_activity_percent")
 
 
 def _longest(evidence: Evidence) -> KernelShare | None:
     """The longest kernel that computes: an exchange between ranks is a matter of its own."""
-    kernels = () if evidence.figures is None else evidence.figures.top_kernels or ()
+    kernels = evidence.figures.top_kernels or ()
     return next((k for k in kernels if k.group != Group.COMMUNICATION.value), None)

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.records.finding import WARNING, Finding, FindingType
-from gpurun.records.profile_figures import IdleTime, LaunchFigures
+from gpurun.records.finding import Finding, FindingType
 from gpurun.replay.what_ifs import Change
 
 ADVICE = (
@@ -27,28 +26,19 @@ class LaunchBound(Diagnosis):
     what this adds to steps without the host's waits: the device's idle time after a wait belongs to
     `cpu_gpu_sync` as far as it goes with the wait. Long pauses outside of model and optimizer stay.
 
-    Without a replay, the bound is the step less the device's waits for launches. If kernels take
-    less than 10 µs on average, it leaves out all waits, except those for data and synchronisations.
-    If one kernel is called more than 1,000 times per step as well, it leaves out the kernels below
-    10 µs, too.
+    Without a replay, the bound is the step less the device's waits for launches.
     """
 
     type: ClassVar[FindingType] = FindingType.LAUNCH_BOUND
     sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
-    thresholds: ClassVar[tuple[str, ...]] = (
-        "short_kernel_us",
-        "kernel_calls_per_step",
-    )
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The launches of the window, and what the device waits for them."""
-        figures = evidence.figures
-        if figures is None or figures.idle is None or figures.launches is None:
+        figures, launches = evidence.figures, evidence.figures.launches
+        if figures.idle is None or launches is None or figures.idle.launch is None:
             return None
-        idle, launches, step = figures.idle.launch, figures.launches, figures.step_ms
-        if idle is None:
-            return None
-        gap_ms = None if step is None else idle * step
+        idle = figures.idle.launch
+        gap_ms = None if figures.step_ms is None else idle * figures.step_ms
         replayed = evidence.replayed_gain(Change.LAUNCHES)
         told = f"the device waits for launches {percent(idle)} of the step"
         if replayed is not None:
@@ -70,17 +60,5 @@ class LaunchBound(Diagnosis):
             ADVICE,
             knob="compile",
             replayed=replayed,
-            bound=gain_without(_avoidable(evidence, figures.idle, launches, calls)),
+            bound=gain_without(idle),
         )
-
-
-def _avoidable(
-    evidence: Evidence, idle: IdleTime, launches: LaunchFigures, calls: float
-) -> float | None:
-    """The share of the step that launches can cost at most. `calls`: of one kernel, per step."""
-    rate = evidence.thresholds.severity
-    if rate("short_kernel_us", launches.mean_kernel_us) < WARNING:
-        return idle.launch
-    waits = idle.total - (idle.data or 0.0) - (idle.sync or 0.0)
-    looped = rate("kernel_calls_per_step", calls) >= WARNING
-    return waits + (launches.short_kernels_share or 0.0 if looped else 0.0)

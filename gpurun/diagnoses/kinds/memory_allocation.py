@@ -64,7 +64,8 @@ class MemoryAllocation(Diagnosis):
         if worst == "memory_used":
             advice, knob = ADVICE_FULL, "checkpointing"
         used = evidence.memory_used_share
-        if severity < WARNING and _has_room(used, evidence.sm_activity):
+        roomy = (used or 1.0) < ROOM and (evidence.sm_activity or 0.0) > ROOM_ACTIVITY
+        if severity < WARNING and roomy:
             severity, advice, knob = WARNING / 2, ADVICE_ROOM, "batch_size"
             replayed = None
             text = f"{percent(used)} of the device's memory is in use: there is room"
@@ -88,10 +89,6 @@ class MemoryAllocation(Diagnosis):
         )
 
 
-def _has_room(used: float | None, activity: float | None) -> bool:
-    return used is not None and activity is not None and used < ROOM and activity > ROOM_ACTIVITY
-
-
 def _sentence(worst: str, value: float | None) -> str:
     value = value or 0.0
     return {
@@ -112,10 +109,10 @@ def _retries(evidence: Evidence) -> float | None:
 
 
 def _allocations(evidence: Evidence) -> float | None:
-    launches = None if evidence.figures is None else evidence.figures.launches
+    launches = evidence.figures.launches
     if launches is not None and launches.device_allocations_per_step is not None:
         return launches.device_allocations_per_step
-    steps = None if evidence.figures is None else evidence.figures.steps
+    steps = evidence.figures.steps
     counted = [m.device_allocations for m in evidence.memory]
     return max(counted) / steps if counted and steps else None
 

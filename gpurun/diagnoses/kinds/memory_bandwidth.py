@@ -10,6 +10,7 @@ from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.replay.what_ifs import Change
+from gpurun.timeline.kernel_time import FUSABLE
 from gpurun.timeline.model import Group, KernelMetrics
 
 ADVICE = (
@@ -17,9 +18,8 @@ ADVICE = (
     "bfloat16 halves the bytes that such kernels move",
     "use the fused forms: F.scaled_dot_product_attention, fused norms and optimizers",
 )
-MOVING = (Group.ELEMENTWISE, Group.NORM, Group.REDUCTION, Group.OPTIMIZER)
+MOVING = (*FUSABLE, Group.OPTIMIZER)
 """Kinds of kernels that wait for memory rather than for arithmetic."""
-FUSABLE = (Group.ELEMENTWISE.value, Group.NORM.value, Group.REDUCTION.value)
 COMPUTING = 0.30
 """Tensor activity from which on full bandwidth feeds arithmetic and is as it should be."""
 
@@ -46,7 +46,7 @@ class MemoryBandwidth(Diagnosis):
         """The bandwidth in use and the kernels that use it."""
         rate = evidence.thresholds.severity
         share, dram = elementwise_share(evidence), _dram_activity(evidence)
-        fusable = None if evidence.figures is None else evidence.figures.fusable_share
+        fusable = evidence.figures.fusable_share
         kernel, by_kernel = _worst_kernel(evidence)
         by_counters = max(rate("dram_activity", dram), by_kernel)
         if evidence.replay is not None:
@@ -82,11 +82,11 @@ class MemoryBandwidth(Diagnosis):
 def elementwise_share(evidence: Evidence) -> float | None:
     """The share of the step in elementwise kernels, norms and reductions; None if not known."""
     figures = evidence.figures
-    if figures is None or figures.group_shares is None or figures.kernel_share is None:
+    if figures.group_shares is None or figures.kernel_share is None:
         return None
     shares = figures.group_shares
     computing = 1 - shares.get(Group.COMMUNICATION.value, 0.0)
-    fusable = sum(shares.get(name, 0.0) for name in FUSABLE)
+    fusable = sum(shares.get(group.value, 0.0) for group in FUSABLE)
     return fusable / computing * figures.kernel_share if computing > 0 else 0.0
 
 

@@ -37,8 +37,7 @@ class SmallBatch(Diagnosis):
         rate = evidence.thresholds.severity
         if (evidence.data_wait_share or 0.0) > HELD_UP:
             return None
-        figures = evidence.figures
-        launches = None if figures is None else figures.launches
+        launches = evidence.figures.launches
         grids = None if launches is None else launches.small_grid_share
         activity, memory = activity_while_busy(evidence), evidence.memory_used_share
         severity = min(

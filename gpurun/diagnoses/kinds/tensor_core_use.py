@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.kinds.memory_bandwidth import elementwise_share
 from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.replay.what_ifs import PEAK_RATIOS, Change
@@ -24,7 +23,7 @@ class TensorCoreUse(Diagnosis):
     """Matrix products, convolutions or attention run outside tensor cores.
 
     Replayed with such kernels at the ratio of the device's peaks: a roofline. Without a replay, the
-    bound is the same roofline, and kernels that move data take half their time at least.
+    bound is the same roofline.
     Without a timeline, tensor activity near zero on a busy device is a warning without a bound.
     """
 
@@ -36,12 +35,11 @@ class TensorCoreUse(Diagnosis):
         capability = _capability(evidence)
         if capability is not None and capability < (7, 0):
             return None  # there are no tensor cores
-        precision = None if evidence.figures is None else evidence.figures.precision
+        precision = evidence.figures.precision
         if precision is None:
             return self._by_activity(evidence)
         share = precision.outside_share_of_window
         ratio = None if capability is None else PEAK_RATIOS.get(capability)
-        halved = (elementwise_share(evidence) or 0.0) / 2  # half as many bytes
         products = share * (1 - 1 / (ratio or min(PEAK_RATIOS.values())))
         return self.finding(
             evidence,
@@ -56,19 +54,16 @@ class TensorCoreUse(Diagnosis):
             ADVICE,
             knob="autocast",
             replayed=evidence.replayed_gain(Change.PRECISION),
-            bound=None if ratio is None else gain_without(products + halved),
+            bound=None if ratio is None else gain_without(products),
         )
 
     def _by_activity(self, evidence: Evidence) -> Finding | None:
-        told = [d.tensor_activity_percent for d in evidence.devices]
-        known = [value / 100 for value in told if value is not None]
-        activity = evidence.sm_activity
+        tensor, activity = evidence.activity("tensor_activity_percent"), evidence.sm_activity
         multiplies = any(
             kind in root.module_types for root in evidence.roots for kind in MULTIPLIES
         )
-        if not known or activity is None or not multiplies:
+        if tensor is None or activity is None or not multiplies:
             return None
-        tensor = sum(known) / len(known)
         if tensor >= UNUSED or activity < WORKING:
             return None
         return self.finding(

@@ -1,0 +1,94 @@
+"""The events of one process become a timeline: parts of a step by their names, on one clock."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpurun.records.messages.profile_events import CLOCK_MARK
+from gpurun.timeline.columns import Columns, numbers_of
+from gpurun.timeline.kernel_groups import operator_group
+from gpurun.timeline.model import Operator, Phase, Range, Timeline
+
+_PATTERNS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
+    (Phase.EPOCH, re.compile(r"^epoch\b", re.I)),
+    (Phase.STEP, re.compile(r"^(ProfilerStep#|(train(ing)?[ _])?(step|iter(ation)?)\b)", re.I)),
+    (Phase.DATA, re.compile(r"^(enumerate\(DataLoader\)#|(data|dataload(er|ing))\b)", re.I)),
+    (Phase.FORWARD, re.compile(r"^forward\b", re.I)),
+    (Phase.BACKWARD, re.compile(r"^backward\b", re.I)),
+    (Phase.OPTIMIZER, re.compile(r"^(Optimizer\.step#|optimi[sz]er\b)", re.I)),
+)
+
+
+def phase_name(name: str) -> str:
+    """The phase's own name for a range that marks one, else the name as it is."""
+    for phase, pattern in _PATTERNS:
+        if pattern.match(name):
+            return phase.value
+    return name
+
+
+def clock_mark(name: str) -> int | None:
+    """The runtime's clock that a mark carries; None for any other range."""
+    if not name.startswith(CLOCK_MARK):
+        return None
+    text = name.removeprefix(CLOCK_MARK)
+    return int(text) if text.isdigit() else None
+
+
+def timeline_of(
+    source: str,
+    tables: Mapping[str, Columns[Any]],
+    marks: Sequence[tuple[int, int]],
+    unmarked_ns: int = 0,
+    **told: Any,
+) -> Timeline:
+    """The timeline of these events, in their order and on the runtime's clock.
+
+    `tables`: by the timeline's field; those that are absent were not measured. `marks`: of each
+    mark of the clock the source's time and the runtime's. A mark is late by what it costs to make
+    it, never early: the latest runtime time relative to the source's is the best. `unmarked_ns`:
+    what to add to the source's times if there are none.
+    """
+    offset = max((ours - theirs for theirs, ours in marks), default=unmarked_ns)
+    for table in tables.values():
+        table.shift(offset)
+    events: dict[str, Any] = {name: table.sorted() for name, table in tables.items()}
+    steps = tuple(each for each in events.get("ranges", ()) if each.name == Phase.STEP.value)
+    spans = [steps] if steps else [each for each in events.values() if len(each)]
+    begin = min((span[0].begin_ns for span in spans), default=0)
+    end = max((int(numbers_of(span, "end_ns").max()) for span in spans), default=begin)
+    if "operators" in events:
+        events["operators"] = operators_of(events["operators"])
+    return Timeline((source,), begin, end, steps=steps or None, **events, **told)
+
+
+def operators_of(calls: Sequence[Range]) -> tuple[Operator, ...]:
+    """Sums by name, the largest own time first; a call inside another of its name counts once.
+
+    `calls` are in ascending order of their begin, an outer one before those inside it.
+    """
+    totals: dict[str, list[int]] = {}
+    open_calls: dict[int, list[tuple[int, str]]] = {}
+    open_names: Counter[tuple[int, str]] = Counter()
+    for call in calls:
+        stack = open_calls.setdefault(call.thread, [])
+        while stack and stack[-1][0] <= call.begin_ns:
+            open_names[call.thread, stack.pop()[1]] -= 1
+        length = call.end_ns - call.begin_ns
+        count = totals.setdefault(call.name, [0, 0, 0])
+        count[0] += 1
+        count[2] += length
+        if not open_names[call.thread, call.name]:
+            count[1] += length
+        if stack:
+            totals[stack[-1][1]][2] -= length
+        stack.append((call.end_ns, call.name))
+        open_names[call.thread, call.name] += 1
+    found = (
+        Operator(name, operator_group(name), calls, total, own)
+        for name, (calls, total, own) in totals.items()
+    )
+    return tuple(sorted(found, key=lambda each: -each.self_ns))
