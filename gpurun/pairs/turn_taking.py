@@ -46,8 +46,6 @@ HANDOVER_SHARE = 0.1
 TURN_SECONDS = 5.0
 MOST_TURN_SECONDS = 15.0
 EPOCH_SECONDS = 16.0
-BY_CHANCE = 4
-"""The error of the fewest blocks is so many times too small in one case of fifty."""
 MOST_ROUNDS = 4 * LEAST_ROUNDS
 """If no ratio is known by then, it never will be."""
 SMALL_ERROR = 0.007
@@ -56,8 +54,10 @@ LARGE_ERROR = 0.03
 """Turns go on, for up to `MOST_TURN_SECONDS`, while the error of their ratio is larger. Launches
 differ by about as much, and longer turns cost less than the start of a further pair."""
 PART_OF_RATIO = 0.03
-"""No error is too large, or large, that is this part of the ratio's logarithm: nobody asks for the
+"""An error is small if it is at most this part of the ratio's logarithm: nobody asks for the
 percent of a gain of 5. On an H200 a pair took 15 s of turns for it, after 10 s to start."""
+TOO_SMALL = 4
+"""The error of the fewest blocks is so many times too small in one case of fifty."""
 
 Enough = Callable[[Sequence[Round]], bool]
 
@@ -98,7 +98,7 @@ class TurnLimits:
             most = self.most_seconds if ratio.error > max(LARGE_ERROR, part) else self.seconds
             # of few blocks an error is small by chance, and turns that end on it would believe it
             known = ratio.rounds >= 2 * MOST_BLOCKS and ratio.error < max(self.error, part)
-            return taken > most or known or ratio.error < part / BY_CHANCE
+            return taken > most or known or ratio.error < part / TOO_SMALL
 
         return enough
 

@@ -199,7 +199,9 @@ def _with_fewer(side: ReplayedSide, lesser: Mapping[Thing, tuple[Amount, Amount]
     left, gone = np.ones(len(costs)), np.zeros(len(costs), dtype=bool)
     for thing, (own, least) in lesser.items():
         chosen = side.of(thing)
-        fewer = chosen & ~chosen if _starts(*thing) else _dropped(chosen, least.calls / own.calls)
+        fewer = (
+            np.zeros_like(chosen) if _starts(*thing) else _dropped(chosen, least.calls / own.calls)
+        )
         kept_ms = float(costs[chosen & ~fewer].sum()) / side.steps / 1e6
         left[chosen] = _ratio(least.ms, kept_ms)
         gone |= fewer

@@ -83,7 +83,8 @@ def test_a_trial_that_takes_too_much_of_the_budget_is_given_up_by_name(tmp_path:
     report = report_of(tmp_path)
     rows = [row for row in report["ladder"] if "stalling" in row["changes"]]
     assert len(rows) == 1, done.stderr.decode()
-    assert "not tried to its end, " in rows[0]["reason"], "alone or together with others"
+    reason = rows[0]["reason"].removeprefix("together: ")  # where load left no time for it alone
+    assert reason.startswith("not tried to its end, ")
     assert "to start: `--budget" in rows[0]["reason"]
     given_up = [trial for trial in report["trials"] if "stalling" in trial["knobs"]]
     assert len(given_up) == 1, "and it is not tried again"
