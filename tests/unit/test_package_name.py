@@ -15,8 +15,8 @@ from tests.conftest import REPOSITORY
 
 PROJECT = (REPOSITORY / "pyproject.toml").read_text()
 NAME = "gpurun-torch"
-OTHERS = re.compile(r"""\bpip3? install\b[^\n|#&;]*[ "'`]gpurun(?:\[[\w,]+\])?(?![-\w./\[])""")
-"""An installation of the other project: the bare word among what is installed."""
+OTHERS = re.compile(r"""\bpip3? install\b[^\n|#&;`]*[ "']gpurun(?:\[[\w,]+\])?(?![-\w./\[])""")
+"""An installation of the other project: the bare word in one command (a backtick ends it)."""
 
 
 def tracked_texts() -> dict[str, str]:
