@@ -301,3 +301,23 @@ def test_the_scripts_own_autocast_wins_even_where_it_is_switched_off(train: Trai
     run = train({"autocast": "bf16"}, script=OWN)
     assert run.printed == ["torch.float32", "torch.bfloat16", "torch.float32"]
     assert run.outcomes("autocast") == ["skipped"]
+
+
+WARNS = """
+import json, sys, warnings
+import torch
+with warnings.catch_warnings(record=True) as seen:
+    warnings.warn("Attempting to run cuBLAS, but there was no current CUDA context! Attempting to")
+    warnings.warn("the script's own")
+print(json.dumps([str(w.message)[:20] for w in seen]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({}, ["Attempting to run cu", "the script's own"]), ({"tf32": True}, ["the script's own"])],
+)
+def test_settings_silence_only_the_warning_that_they_cause(
+    gpurun: Callable[..., Any], tmp_path: Path, settings: dict[str, Any], expected: list[str]
+) -> None:
+    assert run_under(gpurun, tmp_path, WARNS, settings).printed == expected
