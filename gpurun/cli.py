@@ -32,6 +32,7 @@ usage: gpurun [flags] script.py [script's arguments]     run it, and record the 
        gpurun report [RUN...]                            a page about a run, or runs side by side
        gpurun monitor                                    GPUs and trainings under gpurun, live
        gpurun blame script.py ...                which stored setting makes it go wrong
+       gpurun eject script.py ...                        the tuned settings as a patch of it
        gpurun doctor                                     what is installed, permitted, missing
 
 Flags stand before the script; everything after it belongs to the script. --optimize can choose
@@ -185,6 +186,7 @@ COMMANDS = {
     "bench": "gpurun.commands.bench:bench",
     "diagnose": "gpurun.commands.diagnose:diagnose",
     "doctor": "gpurun.commands.doctor_command:doctor",
+    "eject": "gpurun.commands.eject_command:eject",
     "monitor": "gpurun.commands.monitor_command:monitor",
     "profile": "gpurun.commands.profile:profile",
     "report": "gpurun.commands.report_command:report",

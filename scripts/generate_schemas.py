@@ -41,6 +41,7 @@ from gpurun.records.diagnosis import (
     ProfileComparison,
 )
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
+from gpurun.records.eject_report import EJECT_SCHEMA, EjectReport
 from gpurun.records.monitor import MONITOR_SCHEMA, MonitorReport
 from gpurun.records.result import RESULT_SCHEMA, RunResult
 from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
@@ -56,6 +57,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     TUNING_SCHEMA: TuningReport,
     SETTINGS_SCHEMA: SavedSettings,
     DOCTOR_SCHEMA: DoctorReport,
+    EJECT_SCHEMA: EjectReport,
     DIAGNOSIS_SCHEMA: DiagnosisReport,
     PROFILE_COMPARISON_SCHEMA: ProfileComparison,
     MONITOR_SCHEMA: MonitorReport,

@@ -155,6 +155,18 @@ class BlameOptions:
 
 
 @record
+class EjectOptions:
+    """The flags of `gpurun eject`. `run`: the tuned run. `output`: the file of the diff, None for
+    stdout. `check`: run the patched script. `budget_seconds`: of the check, None for the
+    default."""
+
+    run: Options
+    output: str | None = None
+    check: bool = True
+    budget_seconds: float | None = None
+
+
+@record
 class DoctorOptions:
     """The flags of `gpurun doctor`."""
 

@@ -1,4 +1,4 @@
-"""The flags of `gpurun blame`, `diagnose`, `doctor`, `monitor`, `profile` and `report`."""
+"""The flags of `gpurun blame`, `diagnose`, `doctor`, `eject`, `monitor`, `profile` and `report`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from gpurun.arguments.flag_parser import (
     split,
     split_all,
 )
-from gpurun.arguments.flag_values import address_of, count_of, names_of
+from gpurun.arguments.flag_values import address_of, budget_of, count_of, names_of
 from gpurun.arguments.main_flags import MAIN, options_of
 from gpurun.arguments.options import (
     BlameOptions,
     DiagnoseOptions,
     DoctorOptions,
+    EjectOptions,
     MonitorOptions,
     ProfileOptions,
     ReportOptions,
@@ -122,4 +123,26 @@ def parse_blame(argv: list[str]) -> BlameOptions:
         run=replace(run, trials_in_place="trials-in-place" in own),
         steps=count_of("steps", own.get("steps")) or BLAME_STEPS,
         check=own.get("check"),
+    )
+
+
+OF_EJECT = ("output", "no-check", "budget", "trials-in-place")
+EJECT = Flags((*MAIN.switches, "no-check"), (*MAIN.values, "output"))
+NOT_OF_EJECT = (*(flag for flag in NOT_OF_BLAME if flag != "budget"), "steps")
+"""Flags of a tuning, a scaling or a full run: eject only launches short trials."""
+
+
+def parse_eject(argv: list[str]) -> EjectOptions:
+    """The options; `GpurunError` where one is unknown or has no good value."""
+    words = script_words(argv, EJECT, "eject", NOT_OF_EJECT)
+    own = words.own
+    plain = {name: value for name, value in own.items() if name not in OF_EJECT}
+    if "settings" not in plain:
+        plain["tuned"] = ""
+    run = options_of(replace(words, own=plain), os.environ)
+    return EjectOptions(
+        run=replace(run, trials_in_place="trials-in-place" in own),
+        output=own.get("output"),
+        check="no-check" not in own,
+        budget_seconds=budget_of(own.get("budget")),
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Protocol
 
+from gpurun.knobs.source_forms import SourceForm
 from gpurun.records.effects import Effect as Effect  # knobs import it from here
 from gpurun.records.events import CompileEvent
 from gpurun.records.facts import Facts
@@ -162,6 +163,10 @@ class Knob(ABC):
     def is_likely(self, facts: Facts) -> bool:
         """`likely`, of this script."""
         return self.likely
+
+    def source_forms(self, value: Any) -> Sequence[SourceForm]:
+        """The value as the user would write it into the script; () if torch has no words for it."""
+        return ()
 
     def environment(self, value: Any) -> dict[str, str]:
         """Environment variables that the value needs before python starts."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
+from gpurun.knobs.source_forms import AfterOptimizer, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -45,6 +46,10 @@ class ChannelsLast(Knob):
         if "compile" in facts.current or facts.script_compiles():
             return Skip("the model is compiled: the compiler orders its memory")
         return [True]
+
+    def source_forms(self, value: bool) -> Sequence[SourceForm]:
+        """The model's weights in that order."""
+        return [AfterOptimizer("{model}.to(memory_format=torch.channels_last)")]
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Reorder the weights of each root before its first training call."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
+from gpurun.knobs.source_forms import AfterImport, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -41,6 +42,10 @@ class CudnnBenchmark(Knob):
         if not any("Conv" in kind for root in facts.roots for kind in root.module_types):
             return Skip("the model has no convolution")
         return [True]
+
+    def source_forms(self, value: bool) -> Sequence[SourceForm]:
+        """The switch."""
+        return [AfterImport("torch.backends.cudnn.benchmark = True")]
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Switch it on once the script has made its model, and so its own choice."""

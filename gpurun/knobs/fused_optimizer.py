@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.source_forms import OptimizerArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -49,6 +50,10 @@ class FusedOptimizer(Knob):
         if facts.device == "cpu" and any("foreach" in table for table in free):
             return ["foreach"]
         return Skip("this optimizer has no faster path than the one it takes")
+
+    def source_forms(self, value: str) -> Sequence[SourceForm]:
+        """The path by its name."""
+        return [OptimizerArgument(value, "True")]
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Attach to each optimizer that knows the path; it is judged at its first step."""

@@ -69,6 +69,7 @@ class ProcessLog:
     probe: records.ProbeEvent | None = None
     ceilings: records.CeilingsEvent | None = None
     worker_turns: tuple[records.WorkerTurnEvent, ...] = ()
+    source_sites: tuple[records.SourceSiteEvent, ...] = ()
     cores: records.CoresEvent | None = None
     nonfinite: records.NonfiniteEvent | None = None
     exit_record: records.ExitRecordEvent | None = None

@@ -17,6 +17,7 @@ from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEve
 from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
 from gpurun.records.messages.profile_events import HostSamplesEvent as HostSamplesEvent
 from gpurun.records.messages.profile_events import ProfileEvent as ProfileEvent
+from gpurun.records.messages.source_sites import SourceSiteEvent as SourceSiteEvent
 from gpurun.records.messages.training_events import CeilingsEvent as CeilingsEvent
 from gpurun.records.messages.training_events import FlopsEvent as FlopsEvent
 from gpurun.records.messages.training_events import LearningRateEvent as LearningRateEvent

@@ -79,7 +79,8 @@ class TrialSpec:
     and in each step what layers return; `rounding_draw` numbers draws that round parameters up or
     down by chance, 0 is to the nearest. With `ceilings` it measures the script, then the script on
     one batch again and again, then the loader alone. With `worker_turns` it measures several
-    numbers of loader workers.
+    numbers of loader workers. With `source_sites` it records where the script builds and calls what
+    settings change.
     """
 
     stop: StopRule
@@ -91,6 +92,7 @@ class TrialSpec:
     rounding_draw: int = 0
     ceilings: bool = False
     worker_turns: WorkerTurnPlan | None = None
+    source_sites: bool = False
 
 
 @record

@@ -40,7 +40,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("__main__",),
     ("cli",),
     ("commands",),
-    ("report",),
+    ("report", "eject"),
     ("bench", "scaling", "tuner"),
     ("pairs",),
     ("trials", "probing", "diagnoses", "profilers", "doctor"),

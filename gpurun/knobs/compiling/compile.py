@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_tool
+from gpurun.knobs.source_forms import AfterOptimizer, SourceForm
 from gpurun.records.events import CHANGING_SHAPES, DOUBLE_BACKWARD, KEEPS_TENSORS
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
@@ -87,6 +88,11 @@ class Compile(Knob):
     def is_likely(self, facts: Facts) -> bool:
         """With CUDA graphs: few launches are what half precision and fused kernels wait for."""
         return _takes_graphs(facts)
+
+    def source_forms(self, value: str) -> Sequence[SourceForm]:
+        """`Module.compile`, which changes neither the model's class nor its keys."""
+        mode = "" if value not in ON_A_GPU or value == "default" else f'mode="{value}"'
+        return [AfterOptimizer(f"{{model}}.compile({mode})")]
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Compile each root when it is found."""

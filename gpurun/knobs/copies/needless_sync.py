@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.source_forms import NoSynchronisation, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -36,6 +37,10 @@ class NeedlessSync(Knob):
         if "synchronize" not in facts.traits:
             return Skip("the script does not call torch.cuda.synchronize")
         return ["skip"]
+
+    def source_forms(self, value: str) -> Sequence[SourceForm]:
+        """The calls go."""
+        return [NoSynchronisation()]
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Stand in for the function, and watch for what needs it."""

@@ -9,6 +9,7 @@ from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import counts_epochs
 from gpurun.knobs.loading.loader_need import workers_now
 from gpurun.knobs.loading.marked_arguments import MarkedTrue
+from gpurun.knobs.source_forms import LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -49,6 +50,10 @@ class LoaderPersistent(Knob):
         if step is not None and lengths and min(lengths) * step.mean > SHORT_EPOCH_MS:
             return Skip("epochs are long: the start of workers hardly counts")
         return [True]
+
+    def source_forms(self, value: bool) -> Sequence[SourceForm]:
+        """The switch."""
+        return [LoaderArgument("persistent_workers", str(value))]
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Set `persistent_workers` of the loaders that have workers."""

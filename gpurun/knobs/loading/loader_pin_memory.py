@@ -8,6 +8,7 @@ from typing import ClassVar
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import on_cuda
 from gpurun.knobs.loading.loader_need import hands_out_on_gpu, not_fed_from_host
+from gpurun.knobs.source_forms import LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -39,6 +40,10 @@ class LoaderPinMemory(Knob):
         if all(loader.pin_memory for loader in loaders):
             return Skip("the script pins already")
         return [True]
+
+    def source_forms(self, value: bool) -> Sequence[SourceForm]:
+        """The switch."""
+        return [LoaderArgument("pin_memory", str(value))]
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Set `pin_memory` of the loaders whose batches are in host memory."""

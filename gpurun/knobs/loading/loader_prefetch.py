@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_need import data_wait, no_core_left, workers_now
+from gpurun.knobs.source_forms import LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -47,6 +48,10 @@ class LoaderPrefetch(Knob):
     def refine(self, facts: Facts, value: int, gain: float) -> int | None:
         """Twice as many again after a gain."""
         return 2 * value if 2 * value <= MOST else None
+
+    def source_forms(self, value: int) -> Sequence[SourceForm]:
+        """The number."""
+        return [LoaderArgument("prefetch_factor", str(value))]
 
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `prefetch_factor` of the loaders that have workers."""

@@ -20,6 +20,7 @@ from gpurun.knobs.loading.loader_need import (
 )
 from gpurun.knobs.loading.marked_arguments import MarkedInt
 from gpurun.knobs.loading.worker_rates import enough_workers
+from gpurun.knobs.source_forms import LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -106,6 +107,10 @@ class LoaderWorkers(Knob):
             return lasting
         fewer = max(1, cores - min(value, cores - 1))
         return {"cpu_threads": fewer, **lasting} if fewer < threads else lasting
+
+    def source_forms(self, value: int) -> Sequence[SourceForm]:
+        """The number."""
+        return [LoaderArgument("num_workers", str(value))]
 
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `num_workers` of the loaders that can have them."""

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.precision import half_precision
+from gpurun.knobs.source_forms import AroundCalls, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -14,6 +15,16 @@ OWN = {
     "autocast": "the script autocasts itself",
     "grad_scaler": "the script scales its gradients itself",
 }
+IN_BFLOAT16 = """\
+def in_bfloat16(module, *args, **kwargs):
+    \"\"\"Call a module under autocast, and return what it returns in float32.\"\"\"
+    device = next(module.parameters()).device.type
+    with torch.autocast(device, dtype=torch.bfloat16):
+        outputs = module(*args, **kwargs)
+    return tree_map(
+        lambda x: x.float() if torch.is_tensor(x) and x.is_floating_point() else x, outputs
+    )
+"""
 HALF = "the model holds half-precision parameters"
 EMULATED = "this processor only emulates bfloat16"
 
@@ -68,6 +79,13 @@ class Autocast(Knob):
         if facts.device == "cpu" and not half_precision.native_on_cpu():
             return Skip(EMULATED)
         return ["bf16"]
+
+    def source_forms(self, value: str) -> Sequence[SourceForm]:
+        """Autocast around the model's calls; float16 would need a scaler in the training loop."""
+        if value != "bf16":
+            return []
+        imports = ("import torch", "from torch.utils._pytree import tree_map")
+        return [AroundCalls("in_bfloat16", IN_BFLOAT16, imports)]
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Stand around the calls of the roots."""

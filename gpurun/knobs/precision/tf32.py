@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.precision.half_precision import is_ampere
+from gpurun.knobs.source_forms import AfterImport, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -50,6 +51,10 @@ class Tf32(Knob):
         if not any("float32" in root.dtypes for root in facts.roots):
             return Skip("the model holds no float32 parameters")
         return [True]
+
+    def source_forms(self, value: bool) -> Sequence[SourceForm]:
+        """The switch."""
+        return [AfterImport("torch.backends.cuda.matmul.allow_tf32 = True")]
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Switch it on once the script has made its model, and so its own choice."""
