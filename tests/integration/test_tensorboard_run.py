@@ -38,11 +38,10 @@ Points = dict[str, list[tuple[int, float]]]
 
 def read(folder: Path) -> Points:
     """(step, value) of each tag."""
-    reader = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     reader.Reload()
     return {
-        tag: [(e.step, float(e.tensor_proto.float_val[0])) for e in reader.Tensors(tag)]
-        for tag in reader.Tags()["tensors"]
+        tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]
     }
 
 
@@ -58,15 +57,15 @@ def test_a_run_leaves_its_curves(tmp_path: Path, gpurun: Gpurun) -> None:
     assert done.returncode == 0, done.stderr.decode()
     assert b"tensorboard" not in done.stderr
     points = read(tmp_path / "boards" / "mine" / run_name(tmp_path))
-    names = ("loss", "learning_rate", "step_time_seconds", "samples_per_second")
-    assert set(points) == {f"training/{name}" for name in names}
-    last_step, rate = points["training/samples_per_second"][-1]
+    names = {"Loss/train", "Learning_Rate", "Time/batch", "Throughput/samples_per_sec"}
+    assert set(points) == names
+    last_step, rate = points["Throughput/samples_per_sec"][-1]
     assert last_step == 400
-    assert rate * points["training/step_time_seconds"][-1][1] == pytest.approx(16, rel=1e-3)
-    assert {value for _, value in points["training/learning_rate"]} == {0.25}
-    steps = [step for step, _ in points["training/loss"]]
+    assert rate * points["Time/batch"][-1][1] == pytest.approx(16, rel=1e-3)
+    assert {value for _, value in points["Learning_Rate"]} == {0.25}
+    steps = [step for step, _ in points["Loss/train"]]
     assert steps == sorted(set(steps))
-    assert all(math.isfinite(value) for _, value in points["training/loss"])
+    assert all(math.isfinite(value) for _, value in points["Loss/train"])
 
 
 def test_events_come_while_the_script_runs(
@@ -111,7 +110,7 @@ def test_ranks_have_folders_of_their_own(tmp_path: Path, gpurun: Gpurun) -> None
     assert done.returncode == 0, done.stderr.decode()
     folder = tmp_path / "tb" / run_name(tmp_path)
     assert {path.name for path in folder.iterdir()} == {"rank0", "rank1"}
-    assert [read(folder / rank)["training/loss"][-1][0] for rank in ("rank0", "rank1")] == [400] * 2
+    assert [read(folder / rank)["Loss/train"][-1][0] for rank in ("rank0", "rank1")] == [400] * 2
 
 
 def test_a_recorded_h200_has_its_gpu_series(tmp_path: Path) -> None:
@@ -120,12 +119,12 @@ def test_a_recorded_h200_has_its_gpu_series(tmp_path: Path) -> None:
     follow(H200, tmp_path, end)
     os.close(end)
     points = read(tmp_path)
-    gpu = {tag: values[-1][1] for tag, values in points.items() if tag.startswith("gpu0/")}
-    assert gpu["gpu0/power_watts"] == 125.5
-    assert gpu["gpu0/temperature_celsius"] == 37
-    assert gpu["gpu0/memory_used_bytes"] == pytest.approx(1563164672)
-    assert gpu["gpu0/utilization_percent"] == pytest.approx(0.151, abs=1e-3)
-    assert points["training/samples_per_second"][-1][1] == pytest.approx(325, rel=0.1)
+    gpu = {tag: values[-1][1] for tag, values in points.items() if tag.startswith("GPU/")}
+    assert gpu["GPU/power_watts"] == 125.5
+    assert gpu["GPU/temperature"] == 37
+    assert gpu["GPU/memory_used_gb"] == pytest.approx(1.563164672)
+    assert gpu["GPU/utilization"] == pytest.approx(0.151, abs=1e-3)
+    assert points["Throughput/samples_per_sec"][-1][1] == pytest.approx(325, rel=0.1)
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, in_process: Gpurun) -> None:

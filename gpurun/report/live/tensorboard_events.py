@@ -14,7 +14,7 @@ from gpurun.measure.live.followed_run import FollowedRun
 from gpurun.records.monitor import GpuState, MonitorReport, RankState
 
 if TYPE_CHECKING:
-    from tensorboard.summary import Writer
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 SHORTEST_SECONDS = 0.5
 LONGEST_SECONDS = 30.0
@@ -26,11 +26,12 @@ NICENESS = 10
 
 
 class EventFolders:
-    """One folder, which TensorBoard calls a run; each rank of a job has its own."""
+    """One folder, which TensorBoard calls a run; each rank of a job has its own, and so has each
+    of several GPUs."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._writers: dict[Path, Writer] = {}
+        self._writers: dict[Path, EventFileWriter] = {}
         self._steps: dict[int, int] = {}
         """The latest step that was written, by process."""
         self._alone: int | None = None
@@ -42,7 +43,8 @@ class EventFolders:
                 self._rank(rank, self._folder / self._name(rank))
             steps = max((rank.steps for rank in training.ranks), default=0)
             for gpu in report.gpus if training.ranks else ():
-                self._gpu(gpu, steps)
+                own = f"gpu{gpu.gpu_id}" if len(report.gpus) > 1 else ""
+                self._gpu(gpu, steps, self._folder / own)
         for writer in self._writers.values():
             writer.flush()
 
@@ -63,34 +65,40 @@ class EventFolders:
             return
         self._steps[rank.pid] = rank.steps
         figures = {
-            "training/loss": rank.loss,
-            "training/learning_rate": rank.learning_rate,
-            "training/step_time_seconds": rank.step_time_seconds,
-            "training/samples_per_second": rank.samples_per_second,
+            "Loss/train": rank.loss,
+            "Learning_Rate": rank.learning_rate,
+            "Time/batch": rank.step_time_seconds,
+            "Throughput/samples_per_sec": rank.samples_per_second,
         }
         self._scalars(folder, figures, rank.steps, rank.last_step_unix_seconds)
 
-    def _gpu(self, gpu: GpuState, step: int) -> None:
+    def _gpu(self, gpu: GpuState, step: int, folder: Path) -> None:
+        used = gpu.memory_used_bytes
         figures = {
-            "utilization_percent": gpu.gpu_utilization_percent,
-            "memory_used_bytes": gpu.memory_used_bytes,
-            "power_watts": gpu.power_watts,
-            "temperature_celsius": gpu.temperature_celsius,
+            "GPU/utilization": gpu.gpu_utilization_percent,
+            "GPU/memory_used_gb": None if used is None else used / 1e9,
+            "GPU/power_watts": gpu.power_watts,
+            "GPU/temperature": gpu.temperature_celsius,
         }
-        named = {f"gpu{gpu.gpu_id}/{name}": value for name, value in figures.items()}
-        self._scalars(self._folder, named, step, time.time())
+        self._scalars(folder, figures, step, time.time())
 
     def _scalars(
         self, folder: Path, figures: dict[str, float | int | None], step: int, when: float
     ) -> None:
-        from tensorboard.summary import Writer
+        """Points that `EventAccumulator.Scalars` reads: simple values, not tensors."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         writer = self._writers.get(folder)
         if writer is None:
-            writer = self._writers[folder] = Writer(str(folder))
-        for tag, value in figures.items():
-            if value is not None:
-                writer.add_scalar(tag, float(value), step, wall_time=when)
+            writer = self._writers[folder] = EventFileWriter(str(folder))
+        values = [
+            Summary.Value(tag=tag, simple_value=float(value))
+            for tag, value in figures.items()
+            if value is not None
+        ]
+        writer.add_event(Event(wall_time=when, step=step, summary=Summary(value=values)))
 
 
 def follow(run_dir: Path, folder: Path, stop: int) -> None:
