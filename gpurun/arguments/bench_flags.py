@@ -15,6 +15,7 @@ FLAGS = Flags(
     values=(
         "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "allow",
         "json", "output", "markdown", "export", "store", "out", "results", "baseline",
+        "branch",
         "commit-sha",
     ),
     pairs=("ab",),
@@ -28,7 +29,7 @@ OF_COMPARE = (
 """Flags that need a comparison."""
 OF_PAIRS = ("max-pairs", "budget")
 """Flags that need pairs of launches."""
-OF_LAUNCHES = (*OF_PAIRS, "launches", "steps", "trials-in-place", "commit-sha")
+OF_LAUNCHES = (*OF_PAIRS, "launches", "steps", "trials-in-place", "branch", "commit-sha")
 """Flags that need launches."""
 
 
@@ -42,10 +43,11 @@ def parse_bench(argv: list[str]) -> BenchOptions:
         raise GpurunError(f"--{idle[0]} needs --compare REF", "add it, as in --compare main")
     _check_alone(asked)
     _check_results(words)
-    if "commit-sha" in own and asked:
+    named = [flag for flag in ("commit-sha", "branch") if flag in own]
+    if named and asked:
         raise GpurunError(
-            f"--commit-sha goes with measuring, not with --{asked[0]}",
-            "drop --commit-sha: gpurun compares the commit that is checked out",
+            f"--{named[0]} goes with measuring, not with --{asked[0]}",
+            f"drop --{named[0]}: gpurun compares the commit that is checked out",
         )
     if "from-history" in own and "compare" not in own:
         raise GpurunError("--from-history needs --compare REF", "add it, as in --compare main")

@@ -224,7 +224,8 @@ class BenchOptions:
     launched. `ab`: the settings files to compare; `allow`: the effects that these may have.
     `fail_on_training_change`: other loss curves are exit code 6, not a warning. `results`: the file
     of stored results to judge. `baseline`: the file of records to compare them with, None for the
-    store. `commit_sha`: the commit that has to be checked out.
+    store. `commit_sha`: the commit that has to be checked out. `branch`: the one that the record
+    names.
     """
 
     script: str | None = None
@@ -235,6 +236,7 @@ class BenchOptions:
     results: str | None = None
     baseline: str | None = None
     commit_sha: str | None = None
+    branch: str | None = None
     ab: tuple[str, str] | None = None
     allow: tuple[str, ...] | None = None
     threshold: float | None = None

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -51,15 +51,17 @@ class Version:
 
 
 def version_of(repository: Repository) -> Version:
-    """The version of the user's working tree."""
-    return Version(repository.head(), repository.branch(), bool(repository.changed_files()))
+    """The version of the user's working tree. CI checks out no branch, but names it."""
+    named = (os.environ.get(name) for name in ("GITHUB_HEAD_REF", "GITHUB_REF_NAME"))
+    branch = repository.branch() or next(filter(None, named), None)
+    return Version(repository.head(), branch, bool(repository.changed_files()))
 
 
-def version_here(folder: Path, commit: str | None = None) -> Version:
+def version_here(folder: Path, commit: str | None = None, branch: str | None = None) -> Version:
     """The version of the folder by git; without git it is unknown.
 
     `commit`: what it has to be, by its full or shortened hash. Where there is no git, that is
-    believed; where git knows better, it is a `GpurunError`.
+    believed; where git knows better, it is a `GpurunError`. `branch`: its name, whatever git says.
     """
     if commit is not None and not HASH.fullmatch(commit):
         raise GpurunError(
@@ -68,7 +70,8 @@ def version_here(folder: Path, commit: str | None = None) -> Version:
     try:
         version = version_of(open_repository(folder))
     except GpurunError:
-        return Version(commit)
+        return Version(commit, branch)
+    version = replace(version, branch=branch or version.branch)
     if commit is None:
         return version
     assert version.commit is not None

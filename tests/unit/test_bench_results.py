@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpurun import main
-from gpurun.bench.record_of_launches import version_here
+from gpurun.bench.record_of_launches import Version, version_here
 from gpurun.bench.store import open_store
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkRecord
@@ -79,8 +79,10 @@ def keep(judge: Judge, *records: BenchmarkRecord) -> None:
 
 @pytest.mark.parametrize(("rate", "code"), [(1000.0, 0), (850.0, 1)])
 def test_results_are_judged_by_the_records_of_the_commits_before(
-    judge: Judge, rate: float, code: int
+    judge: Judge, rate: float, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    outputs = judge.folder.parent / "outputs"
+    monkeypatch.setenv("GITHUB_OUTPUT", str(outputs))
     keep(judge, *(judge.measured(n) for n in range(COMMITS - 1)))
     results = judge.results(judge.measured(COMMITS - 1, rate))
     ended, found, said = judge.judge("--results", results, "--threshold", "0.05")
@@ -90,6 +92,10 @@ def test_results_are_judged_by_the_records_of_the_commits_before(
     assert found.current.commit == judge.shas[-1]
     assert found.likely_culprit_commit == (judge.shas[-1] if code else None)
     assert "weaker than launching both sides one after the other" in said
+    told = (
+        ("regression=true", "verdict=regression") if code else ("regression=false", "verdict=pass")
+    )
+    assert outputs.read_text().split() == list(told)
 
 
 def test_records_of_later_commits_are_no_baseline(judge: Judge) -> None:
@@ -229,6 +235,7 @@ def test_a_file_that_holds_no_results_is_told_in_one_line(
             ["--compare", "main", "--commit-sha", "abcdef1", "train.py"],
             "--commit-sha goes with measuring",
         ),
+        (["--compare", "main", "--branch", "b", "train.py"], "--branch goes with measuring"),
         (["--fail-on-training-change", "train.py"], "needs --compare REF"),
     ],
 )
@@ -256,7 +263,23 @@ def test_the_commit_that_is_named_must_be_checked_out(judge: Judge) -> None:
 
 
 def test_a_tree_without_git_is_what_one_says_it_is(tmp_path: Path) -> None:
-    assert version_here(tmp_path, "abcdef1").commit == "abcdef1"
+    assert version_here(tmp_path, "abcdef1", "topic") == Version("abcdef1", "topic")
+
+
+def test_a_detached_head_has_the_branch_that_ci_names(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GITHUB_HEAD_REF", "GITHUB_REF_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    checked_out = version_here(judge.folder).branch
+    assert checked_out is not None
+    monkeypatch.setenv("GITHUB_REF_NAME", "12/merge")
+    assert version_here(judge.folder).branch == checked_out
+    git(judge.folder, "checkout", "--quiet", "--detach")
+    assert version_here(judge.folder).branch == "12/merge"
+    monkeypatch.setenv("GITHUB_HEAD_REF", "topic")
+    assert version_here(judge.folder).branch == "topic"
+    assert version_here(judge.folder, branch="mine").branch == "mine"
 
 
 def test_a_commit_that_is_not_checked_out_is_not_measured(judge: Judge) -> None:

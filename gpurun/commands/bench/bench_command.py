@@ -20,7 +20,13 @@ from gpurun.bench.compare.compare_with_records import compare_with_history
 from gpurun.bench.record_of_launches import DEFAULT_LAUNCHES, Version, keep, measure, version_here
 from gpurun.bench.store import open_store
 from gpurun.bench.tracker_formats import tracked_records
-from gpurun.commands.bench.bench_outputs import SUMMARY_VARIABLE, conclude, emit_exports, shown
+from gpurun.commands.bench.bench_outputs import (
+    OUTPUT_VARIABLE,
+    SUMMARY_VARIABLE,
+    conclude,
+    emit_exports,
+    shown,
+)
 from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.bench.judge_results import judge_results
@@ -71,6 +77,9 @@ Without a script, gpurun runs the benchmarks of gpurun.toml ([bench] script = ..
                      from any machine) or file
   --commit-sha SHA   measure only if SHA is checked out, without changes; outside git, gpurun
                      writes SHA into the record
+  --branch B         the branch that the record names; by default the one that is checked out,
+                     and where none is (as CI checks out), that of $GITHUB_HEAD_REF or
+                     $GITHUB_REF_NAME
   --output FILE      the same as --json FILE
   --allow EFFECTS    with --ab: effects to allow, a list of pipeline,numerics,training
   --threshold 5%     by how much throughput and step time may get worse
@@ -82,7 +91,8 @@ Without a script, gpurun runs the benchmarks of gpurun.toml ([bench] script = ..
   --steps N          training steps to measure in a launch; by default, and always in live pairs,
                      as many as needed
   --json FILE        the result as JSON (- for stdout)
-  --markdown FILE    the comparison as Markdown; ${SUMMARY_VARIABLE} receives it, too
+  --markdown FILE    the comparison as Markdown; ${SUMMARY_VARIABLE} receives it, too, and
+                     ${OUTPUT_VARIABLE} regression=true|false and verdict=...
   --export KIND=FILE the figures for a tracker; may be repeated. KIND: customBiggerIsBetter or
                      customSmallerIsBetter (tools of github-action-benchmark), bencher
   --store URL        the database of records: postgresql://user@host/database;
@@ -110,7 +120,9 @@ def run_bench(options: BenchOptions) -> int:
     store = open_store(home, options.store, notice=say)
     if options.results is not None:
         return judge_results(options, home, store)
-    versions = {one.name: version_here(one.folder, options.commit_sha) for one in wanted}
+    versions = {
+        one.name: version_here(one.folder, options.commit_sha, options.branch) for one in wanted
+    }
     compared = None if options.compare is None else _of_commits(store, options)
     if options.ab is not None:
         compared = _of_settings(options.ab, options.allow)

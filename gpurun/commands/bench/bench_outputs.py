@@ -18,15 +18,15 @@ from gpurun.report.comparison_text import comparison_lines, comparison_markdown
 
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 """The file that GitHub shows on the page of a job."""
+OUTPUT_VARIABLE = "GITHUB_OUTPUT"
+"""The file from which later steps of a job read values."""
 
 
 def emit_markdown(place: str | None, text: str) -> None:
     """To the file, and to the page of the job where there is one."""
     if place is not None:
         emit_text(place, text, "--markdown")
-    summary = os.environ.get(SUMMARY_VARIABLE)
-    if summary:
-        attempt(SUMMARY_VARIABLE, lambda: _append(Path(summary), text))
+    _append(SUMMARY_VARIABLE, text)
 
 
 def emit_exports(exports: Sequence[tuple[str, str]], runs: Sequence[Tracked]) -> None:
@@ -38,9 +38,16 @@ def emit_exports(exports: Sequence[tuple[str, str]], runs: Sequence[Tracked]) ->
         emit_json(place, document, f"--export {kind}")
 
 
-def _append(path: Path, text: str) -> None:
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(f"{text}\n")
+def _append(variable: str, text: str) -> None:
+    """Add lines to the file that a variable names, if there is one."""
+    place = os.environ.get(variable)
+
+    def append() -> None:
+        with Path(place or "").open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{text}\n")
+
+    if place:
+        attempt(variable, append)
 
 
 def conclude(documents: Sequence[Comparison], options: BenchOptions) -> int:
@@ -50,6 +57,8 @@ def conclude(documents: Sequence[Comparison], options: BenchOptions) -> int:
     emit_json(options.json, to_json(found))
     emit_markdown(options.markdown, comparison_markdown(found))
     emit_exports(options.exports, tracked(found))
+    slower = str(found.regression_detected).lower()
+    _append(OUTPUT_VARIABLE, f"regression={slower}\nverdict={found.verdict}")
     differs = None if found.training_differs is None else str(found.training_differs).lower()
     if differs is None and options.fail_on_training_change:
         differs = "unknown"
