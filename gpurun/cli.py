@@ -33,6 +33,7 @@ usage: gpurun [flags] script.py [script's arguments]     run it, and record the 
        gpurun monitor                                    GPUs and trainings under gpurun, live
        gpurun blame script.py ...                which stored setting makes it go wrong
        gpurun eject script.py ...                        the tuned settings as a patch of it
+       gpurun explain NAME                               what a finding or a knob means
        gpurun doctor                                     what is installed, permitted, missing
 
 Flags stand before the script; everything after it belongs to the script. --optimize can choose
@@ -187,6 +188,7 @@ COMMANDS = {
     "diagnose": "gpurun.commands.diagnose:diagnose",
     "doctor": "gpurun.commands.doctor_command:doctor",
     "eject": "gpurun.commands.eject_command:eject",
+    "explain": "gpurun.commands.explain_command:explain",
     "monitor": "gpurun.commands.monitor_command:monitor",
     "profile": "gpurun.commands.profile:profile",
     "report": "gpurun.commands.report_command:report",

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from gpurun.errors import GpurunError
 from gpurun.records.codec import JsonValue
 from gpurun.records.parse_json import open_regular, parse_document
-from gpurun.records.safety import CHECKPOINT
 from gpurun.records.script_arguments import MASK
+from gpurun.records.spec import CHECKPOINT
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess

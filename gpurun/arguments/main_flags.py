@@ -24,9 +24,8 @@ from gpurun.arguments.scale_flags import scale_options
 from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES, asks_for_ranks
 from gpurun.arguments.trusted_files import read_regular
 from gpurun.errors import GpurunError
-from gpurun.records.safety import NonfiniteAction
 from gpurun.records.script_arguments import MARK, TunedArgument
-from gpurun.records.spec import LossReduction
+from gpurun.records.spec import LossReduction, NonfiniteAction
 
 OWN_SWITCHES = (
     "optimize", "tune-only", "dry-run", "tuned", "trials-in-place", "quiet", "strong",

@@ -8,9 +8,8 @@ from datetime import datetime
 
 from gpurun.records.effects import DEFAULT_ALLOW
 from gpurun.records.record import record
-from gpurun.records.safety import SafetySpec
 from gpurun.records.script_arguments import TunedArgument, masked
-from gpurun.records.spec import LossReduction, ProfileSpec, Setting
+from gpurun.records.spec import LossReduction, ProfileSpec, SafetySpec, Setting
 
 
 class TargetKind(enum.Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpurun.errors import GpurunError
-from gpurun.records.safety import NonfiniteAction, SafetySpec
+from gpurun.records.spec import NonfiniteAction, SafetySpec
 
 UNSOUND = {
     "skip": "the error leaves the script's own loop, and nothing outside can return to it",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError
-from gpurun.records.safety import NonfiniteAction
+from gpurun.records.spec import NonfiniteAction
 
 if TYPE_CHECKING:
     from gpurun.records.tuning import SavedSettings

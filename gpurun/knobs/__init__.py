@@ -30,7 +30,7 @@ APPLIED = "applied"
 ACTS_ON = ("data", "model", "optimizer", "step")
 METHODS = (
     "candidates", "apply", "refine", "companions", "is_likely", "environment",
-    "arguments",
+    "arguments", "source_forms",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from gpurun.records.events import CLOCKS, PARALLEL_REFUSED, KnobEvent, StepRow
 from gpurun.records.parse_json import open_regular
 from gpurun.records.ranks import Attempt
 from gpurun.records.result import DeviceUse, HostUse, KnobOutcome, RunResult, status_of
-from gpurun.records.safety import CHECKPOINT
+from gpurun.records.spec import CHECKPOINT
 from gpurun.rundir import read_json
 
 N = TypeVar("N", int, float)

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gpurun.errors import say
-from gpurun.records.safety import CHECKPOINT
+from gpurun.records.spec import CHECKPOINT
 from gpurun.runtime.core.recorder import error_text
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
 from gpurun.runtime.observe.optimizers import unless_compiling

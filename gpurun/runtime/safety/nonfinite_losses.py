@@ -21,7 +21,7 @@ from torch.optim import optimizer as optimizers
 
 from gpurun.errors import say
 from gpurun.records.events import CLOCKS, NonfiniteEvent, StepRow
-from gpurun.records.safety import NonfiniteAction, SafetySpec
+from gpurun.records.spec import NonfiniteAction, SafetySpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.step_agreement import rank_and_size

@@ -1,0 +1,71 @@
+"""`gpurun explain`: what a finding or a knob means, from the class that defines it."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpurun.arguments.flag_parser import Flags, split_all
+from gpurun.arguments.gpurun_toml import load_config
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import must_write, write_stdout
+from gpurun.diagnoses.diagnosis_report import all_diagnoses
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.knobs import all_knobs
+from gpurun.knobs.api import Knob
+from gpurun.knobs.stages import stage_of
+
+HELP = """\
+usage: gpurun explain [NAME...]     what findings and knobs of these names mean; all, in a line each
+
+Names are those of gpurun's reports: findings such as data_loading, knobs such as loader_workers.
+"""
+
+
+def explain(argv: list[str]) -> int:
+    """Write the explanations to stdout; exit code 2 for a name that means nothing."""
+    _, names = split_all(argv, Flags((), ()))
+    texts = _texts()
+    if names:
+        unknown = next((name for name in names if name not in texts), None)
+        if unknown is not None:
+            near = difflib.get_close_matches(unknown, texts, n=1)
+            todo = f"did you mean {near[0]!r}?" if near else "gpurun explain lists all names"
+            raise GpurunError(f"there is no finding or knob {unknown!r}", todo)
+        text = "\n\n".join(texts[name] for name in dict.fromkeys(names))
+    else:
+        text = "\n".join(one.partition("\n\n")[0] for one in texts.values())
+    must_write("the explanation", lambda: write_stdout(f"{text}\n"))
+    print_verdict("explained", int(ExitCode.OK))
+    return int(ExitCode.OK)
+
+
+def _texts() -> Mapping[str, str]:
+    """Each name's explanation: a line with its summary, an empty line, the rest."""
+    knobs = all_knobs(load_config(Path.cwd()).knobs)
+    texts = {}
+    for diagnosis in all_diagnoses():
+        name = diagnosis.type.value
+        tried = [knob.name for knob in knobs if diagnosis.type in knob.answers]
+        facts = [f"Knobs that may remove the cause: {', '.join(tried)}."] if tried else []
+        texts[name] = _text(name, "finding", diagnosis, facts)
+    for knob in knobs:
+        texts[knob.name] = _text(knob.name, "knob", knob, list(_facts(knob)))
+    return texts
+
+
+def _facts(knob: Knob) -> list[str]:
+    facts = [f"Effect: {knob.effect.value}. Stage: {stage_of(knob)}."]
+    if knob.answers:
+        facts.append(f"Tried sooner after: {', '.join(one.value for one in knob.answers)}.")
+    if knob.choices:
+        facts.append(f"Values: {', '.join(str(one).lower() for one in knob.choices)}.")
+    return facts
+
+
+def _text(name: str, kind: str, described: object, facts: list[str]) -> str:
+    summary, _, rest = inspect.cleandoc(type(described).__doc__ or "").partition("\n\n")
+    parts = [f"{name} ({kind}): {' '.join(summary.split())}", rest, "\n".join(facts)]
+    return "\n\n".join(part for part in parts if part)
