@@ -68,9 +68,9 @@ def install(spec: RunSpec) -> None:
         workers.begin()
         trial.enough = workers.enough
     if spec.trial.source_sites:
-        from gpurun.runtime.observe import source_sites
+        from gpurun.runtime.observe import recorded_sites
 
-        guarded("source sites", source_sites.record)()
+        guarded("source sites", recorded_sites.record)()
     guarded("look for attention", manual_attention.watch)()
     guarded("look for changing shapes", changing_shapes.watch)()
     guarded("look for kept tensors", tensors_left_in_model.watch)()
