@@ -7,10 +7,11 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
+from gpurun.isolation.sandbox import Sandbox
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 
 LEAST_STEPS = 5
@@ -20,16 +21,6 @@ BLOCKED_SECONDS = 5.0
 """A side that is silent and computes nothing for so long may wait for its frozen partner."""
 WORKING_SHARE = 0.05
 """A side computes if it has this part of a core at least; one that waits polls a lock at most."""
-
-
-class Running(Protocol):
-    """A launched process. `adopter`: the one that gets its orphans, if nothing else is below it."""
-
-    pid: int
-    adopter: int | None
-
-    def poll(self) -> int | None:
-        """The exit code, None while it runs."""
 
 
 class PairFailed(Exception):
@@ -70,7 +61,7 @@ class Side:
     def __init__(
         self,
         name: str,
-        process: Running,
+        process: Sandbox,
         control: Path,
         patience_seconds: float,
         while_waiting: Callable[[], None] = lambda: None,
@@ -92,7 +83,7 @@ class Side:
         It is not frozen yet: the other side may still wait for a lock that a helper of this one
         holds, a compiler's above all.
         """
-        self._answer(self._while_waiting, deadline)
+        self._answer(self._while_waiting, deadline, ready=True)
 
     @property
     def answered(self) -> bool:
@@ -162,7 +153,10 @@ class Side:
     def _order(self, order: TurnOrder) -> None:
         os.write(self._orders, order.line())
 
-    def _answer(self, look: Callable[[], None], deadline: float = math.inf) -> Turn:
+    def _answer(
+        self, look: Callable[[], None], deadline: float = math.inf, *, ready: bool = False
+    ) -> Turn:
+        """The next answer; `ready`: the one that it has warmed up, which counted nothing."""
         line, patient_until = b"", time.monotonic() + self._patience
         while not line.endswith(b"\n"):
             if select.select([self._answers], [], [], POLL_SECONDS)[0]:
@@ -175,10 +169,12 @@ class Side:
                 raise SideLate(self.name)
             if time.monotonic() > patient_until:
                 raise SideEnded(self.name, None)
-        try:
-            return Turn.read(line)
-        except ValueError:  # ranks that the script spawned answer beside one another
-            raise PairFailed(f"several processes of {self.name} train") from None
+        with suppress(ValueError):
+            turn = Turn.read(line)
+            if ready != (min(turn.steps, turn.nanoseconds) > 0):
+                return turn
+        # ranks that the script spawned answer beside one another
+        raise PairFailed(f"several processes of {self.name} train")
 
 
 def await_both(
@@ -242,15 +238,18 @@ def tree_below(pid: int) -> list[int]:
     found: list[int] = []
     ahead = [pid]
     while ahead:
-        parent = ahead.pop()
-        for path in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                children = [int(word) for word in path.read_text().split()]
-            except OSError:  # the thread or the process has ended
-                continue
-            found += children
-            ahead += children
+        children = list(_children(ahead.pop()))
+        found += children
+        ahead += children
     return found
+
+
+def _children(pid: int) -> Iterator[int]:
+    """Those of all its threads, each of which may end at any moment, as the process may."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                yield from map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
 
 
 def _ticks(pid: int) -> int:
@@ -262,7 +261,5 @@ def _ticks(pid: int) -> int:
 
 
 def _send(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):  # ended, or another user's by now
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass  # it has ended by itself
