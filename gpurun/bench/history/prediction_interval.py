@@ -26,6 +26,7 @@ from gpurun.pairs.gate import (
     GateResult,
     MetricResult,
     Verdict,
+    answer,
     together,
 )
 from gpurun.records.bench.metrics import Metric
@@ -63,7 +64,7 @@ def judge_new_run(held: Sequence[NewRun]) -> GateResult:
         raise ValueError(f"a run is compared with {LEAST_RUNS} others or more")
     metrics = tuple(_judged(one, len(held)) for one in held)
     verdict = together([metric.verdict for metric in metrics])
-    return GateResult(verdict, 0, metrics)
+    return GateResult(Verdict.INCONCLUSIVE if verdict is Verdict.MORE else verdict, 0, metrics)
 
 
 def _judged(held: NewRun, metrics: int) -> MetricResult:
@@ -72,22 +73,9 @@ def _judged(held: NewRun, metrics: int) -> MetricResult:
     low_error, high_error = LOWER_WIDENING * error, UPPER_WIDENING * error
     low = worse - t_quantile(freedom, 1 - REGRESSION_ERROR / metrics) * low_error
     high = worse + t_quantile(freedom, 1 - PASS_ERROR) * high_error
-    metric = held.metric
-    irrelevant = metric.log_of_slowdown(min(IRRELEVANT, held.threshold))
-    verdict = Verdict.INCONCLUSIVE
-    if high < metric.log_of_slowdown(held.threshold):
-        verdict = Verdict.PASS
-    elif low > irrelevant:
-        verdict = Verdict.REGRESSION
-    tail = t_upper_tail(freedom, (worse - irrelevant) / low_error)
-    return MetricResult(
-        metric,
-        verdict,
-        held.threshold,
-        slowdown=metric.slowdown(worse),
-        interval=(metric.slowdown(low), metric.slowdown(high)),
-        p_value=min(1.0, metrics * tail),
-    )
+    irrelevant = held.metric.log_of_slowdown(min(IRRELEVANT, held.threshold))
+    tail = metrics * t_upper_tail(freedom, (worse - irrelevant) / low_error)
+    return answer(held.metric, held.threshold, irrelevant, (low, worse, high), tail)
 
 
 def _shift(held: NewRun) -> tuple[float, float]:
