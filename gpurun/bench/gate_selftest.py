@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest, ComparisonPlan, compare_sides
+from gpurun.bench.compare.compare_sides import CompareRequest, ComparisonPlan, compare_sides
 from gpurun.bench.compare.comparison_document import SPEED, Compared
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import open_repository, short

@@ -18,7 +18,7 @@ from gpurun import main
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_runner import BisectRequest, not_searched
-from gpurun.bench.compare.compare_commits import CompareRequest, compare_sides, not_compared
+from gpurun.bench.compare.compare_sides import CompareRequest, compare_sides, not_compared
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.gate_selftest import not_tried
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmark_launcher import isolation
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest, choose_baseline
+from gpurun.bench.compare.compare_sides import CompareRequest, choose_baseline
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings
