@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from gpurun.pairs import turn_taking as turns_module
-from gpurun.pairs.reference import LIMITS, NAME, BesideReference, Reference
+from gpurun.pairs.live_launches import LIMITS, NAME, BesideReference, Reference
 from gpurun.pairs.side import LEAST_STEPS, Side, SideBlocked, SideEnded
 from gpurun.pairs.turn_ratio import LEAST_ROUNDS, Round, turn_ratio
 from gpurun.pairs.turn_taking import (
