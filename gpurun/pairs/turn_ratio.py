@@ -78,7 +78,7 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     sides = [[r.turns[number] for r in rounds] for number in (0, 1)]
     few = [number for number in (0, 1) if not _holds_many_ends(sides[number])]
     steady = [r for r in rounds if not any(r.turns[number].epoch_starts for number in few)]
-    if not steady or len(steady) < least_rounds(_turn_seconds(steady)):
+    if not steady or len(steady) < _least_rounds(steady):
         return None
     log, logs = _log_of(steady), [_log_of(block) for block in _blocks(steady)]
     error = standard_deviation(logs) / math.sqrt(len(logs))
@@ -101,13 +101,10 @@ def _holds_many_ends(turns: Sequence[Turn]) -> bool:
     return ends >= MANY_ENDS * len(turns) and _starts(turns) >= LEAST_EPOCHS
 
 
-def least_rounds(turn_seconds: float) -> int:
-    """The fewest rounds that give a ratio; `turn_seconds`: of a usual turn."""
-    return LEAST_LONG_ROUNDS if turn_seconds >= LONG_SECONDS else LEAST_ROUNDS
-
-
-def _turn_seconds(rounds: Sequence[Round]) -> float:
-    return median([min(turn.nanoseconds for turn in r.turns) / 1e9 for r in rounds])
+def _least_rounds(rounds: Sequence[Round]) -> int:
+    """The fewest that give a ratio."""
+    usual = median([min(turn.nanoseconds for turn in r.turns) / 1e9 for r in rounds])
+    return LEAST_LONG_ROUNDS if usual >= LONG_SECONDS else LEAST_ROUNDS
 
 
 def pace(rounds: Sequence[Round], number: int) -> float:

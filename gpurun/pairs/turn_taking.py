@@ -188,9 +188,4 @@ def _epochs_seconds(rounds: Sequence[Round]) -> float:
     steps = max(turn.epoch_steps for turn in last)
     usual = [median([r.turns[number].step_seconds for r in rounds]) for number in (0, 1)]
     sides = zip(last, usual, strict=True)
-    return seconds_to_see_epochs(max((turn.epoch_steps or steps) * s for turn, s in sides))
-
-
-def seconds_to_see_epochs(epoch: float) -> float:
-    """Seconds until enough epochs have begun on both sides; `epoch`: of the longer ones."""
-    return 2 * LEAST_EPOCHS * epoch
+    return 2 * LEAST_EPOCHS * max((turn.epoch_steps or steps) * s for turn, s in sides)

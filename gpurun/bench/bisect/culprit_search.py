@@ -16,13 +16,12 @@ gate's own levels, so these are not shared among all questions.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.bench.trees.git import short
 from gpurun.errors import ExitCode
-from gpurun.pairs.gate import Gated, GatePlan, GateResult, MetricResult, Verdict, judge
-from gpurun.records.bench.bisection import BisectedPair, BisectionReport
+from gpurun.pairs.gate import Gated, GatePlan, MetricResult, Verdict, judge
+from gpurun.records.bench.bisection import BisectionReport
 from gpurun.records.bench.metrics import Metric
 
 SPEED = Metric.THROUGHPUT
@@ -112,11 +111,13 @@ def next_action(found: BisectionReport, plan: SearchPlan) -> Standing:
     def asked(
         place: int, against: int, threshold: float, gate: GatePlan
     ) -> tuple[Verdict, MetricResult, Measure | None]:
-        own = pairs_of(found, commits[place], commits[against])
-        answer = _judged(own, threshold, gate)
+        both = (commits[place], commits[against])
+        own = [pair for pair in found.pairs if (pair.commit, pair.against) == both]
+        figures = [(pair.throughput_of_against, pair.throughput_of_commit) for pair in own]
+        answer = judge([Gated(SPEED, figures, threshold, [pair.error for pair in own])], gate)
         more = None
         if answer.verdict is Verdict.MORE and len(found.pairs) < plan.max_pairs:
-            more = Measure(commits[place], commits[against], len(own) % 2 == 0)
+            more = Measure(*both, len(own) % 2 == 0)
         return answer.verdict, answer.metrics[0], more
 
     verdict, lost, more = asked(high, 0, plan.smallest, plan.claim)
@@ -181,13 +182,3 @@ def _todo(found: BisectionReport, standing: Standing) -> str:
         ranges = [f"{short(good)}..{short(bad)}" for good, bad in parts if good != bad]
         text += bool(ranges) * f"; search for the rest of the drop in {' and '.join(ranges)}"
     return text
-
-
-def pairs_of(found: BisectionReport, commit: str, against: str) -> list[BisectedPair]:
-    """The pairs of two commits."""
-    return [p for p in found.pairs if (p.commit, p.against) == (commit, against)]
-
-
-def _judged(pairs: Sequence[BisectedPair], threshold: float, plan: GatePlan) -> GateResult:
-    figures = [(p.throughput_of_against, p.throughput_of_commit) for p in pairs]
-    return judge([Gated(SPEED, figures, threshold, [p.error for p in pairs])], plan)

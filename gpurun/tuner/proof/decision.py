@@ -32,8 +32,7 @@ class JudgedFinalist:
     @property
     def proven(self) -> bool:
         """Faster, by the sequential test, and accepted."""
-        look = self.finalist.look()
-        return self.accepted and look.significant and (look.speedup or 0.0) > 1.0
+        return self.accepted and self.finalist.look().proven
 
     @property
     def objection(self) -> str:
