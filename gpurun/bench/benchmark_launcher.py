@@ -176,13 +176,13 @@ class Launcher:
 
     def obstacle(self, first: Sequence[Launch]) -> str:
         """Why launches like these cannot be live pairs, "" if they can."""
-        if self.mode is Mode.IN_PLACE:
-            return "launches work on the real files"
         if any(launch.whole for launch in first):
             return "the script is over too soon to take turns"
         results = [launch.result for launch in first]
         gpus = known(d.memory_total_bytes for result in results for d in result.devices)
-        return live_pair_obstacle(results, list(map(peaks_of, results)), min(gpus, default=None))
+        peaks = list(map(peaks_of, results))
+        reason = self._live.in_turn_reason(ranks=False)
+        return reason or live_pair_obstacle(results, peaks, min(gpus, default=None))
 
     def close(self) -> None:
         """Remove what only launches needed."""

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from gpurun.bench.history.prediction_interval import MOST_RUNS, NewRun, judge_new_run
+from gpurun.bench.history.past_records import MOST_RUNS, NewRun, judge_new_run
 from gpurun.pairs.gate import Verdict
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Point

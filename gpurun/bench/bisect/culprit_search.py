@@ -26,7 +26,8 @@ from gpurun.records.bench.metrics import Metric
 
 SPEED = Metric.THROUGHPUT
 CLAIM = GatePlan.up_to(32)
-"""Twice the pairs of a comparison: a search asks more, and names a commit."""
+"""Of both claims (BAD is slower, the culprit is). Twice the pairs of a comparison: a search asks
+more, and names a commit."""
 HALVING_ERROR = 0.6
 """Of each answer of a halving, summed over all looks. It finds 98 to 100 % of drops of 5 % at 2 %
 noise, in up to 81 pairs. With 0.4 it takes 94. With 1.0 it finds 96 % where neighbours correlate,
@@ -39,13 +40,10 @@ HALVING = replace(CLAIM, regression_error=HALVING_ERROR, pass_error=HALVING_ERRO
 class SearchPlan:
     """The limits of a search; `scripts/simulate_bisect.py` shows what they give.
 
-    `claim`: the plan of the two claims (BAD is slower, the culprit is), `halving`: of the other
-    questions. `smallest`: the smallest drop that counts, a fraction of throughput. `max_pairs`: of
-    all questions together.
+    `smallest`: the smallest drop that counts, a fraction of throughput. `max_pairs`: of all
+    questions together.
     """
 
-    claim: GatePlan = CLAIM
-    halving: GatePlan = HALVING
     smallest: float = 0.025
     max_pairs: int = 200
 
@@ -120,7 +118,7 @@ def next_action(found: BisectionReport, plan: SearchPlan) -> Standing:
             more = Measure(*both, len(own) % 2 == 0)
         return answer.verdict, answer.metrics[0], more
 
-    verdict, lost, more = asked(high, 0, plan.smallest, plan.claim)
+    verdict, lost, more = asked(high, 0, plan.smallest, CLAIM)
     if verdict is not Verdict.REGRESSION or lost.slowdown is None:
         suspects = () if verdict is Verdict.PASS else commits[1:]
         return Standing(ENDS[verdict], suspects, lost, more=more)
@@ -128,7 +126,7 @@ def next_action(found: BisectionReport, plan: SearchPlan) -> Standing:
     left_out = {n for n, one in enumerate(found.line) if one.skipped is not None}
     while left := [n for n in range(low + 1, high) if n not in left_out]:
         middle = min(left, key=lambda n: abs(2 * n - low - high))
-        verdict, _, more = asked(middle, 0, border, replace(plan.halving, irrelevant=border))
+        verdict, _, more = asked(middle, 0, border, replace(HALVING, irrelevant=border))
         if verdict is Verdict.MORE:
             return Standing(Outcome.MORE, commits[low + 1 : high + 1], lost, more=more)
         if verdict is Verdict.PASS:
@@ -137,7 +135,7 @@ def next_action(found: BisectionReport, plan: SearchPlan) -> Standing:
             high = middle
         else:
             left_out.add(middle)
-    verdict, own, more = asked(high, low, border, plan.claim)
+    verdict, own, more = asked(high, low, border, CLAIM)
     outcome = CONFIRMED[verdict]
     if outcome is Outcome.FOUND and high - low > 1:
         outcome = Outcome.NARROWED

@@ -32,7 +32,8 @@ class JudgedFinalist:
     @property
     def proven(self) -> bool:
         """Faster, by the sequential test, and accepted."""
-        return self.accepted and self.finalist.look().proven
+        look = self.finalist.look()
+        return self.accepted and look.significant and (look.speedup or 0.0) > 1.0
 
     @property
     def objection(self) -> str:
