@@ -4,8 +4,7 @@ Each pair of launches gives d = ln of how much worse the current tree is. At eac
 bounds of their estimate say whether the slowdown is below the threshold (pass), or above 1 % and
 perhaps above the threshold (regression). The levels of the lower bound add up to 1 % over all
 looks, those of the upper one to 5 %. The last look gets much of both: there it buys the most.
-`scripts/simulate_pairs.py` has the error rates. Every figure counts, none is dropped here: a pair
-that was disturbed for a recorded cause is run again by the caller before the gate sees it.
+`scripts/simulate_pairs.py` has the error rates. Every figure counts, none is dropped here.
 """
 
 from __future__ import annotations

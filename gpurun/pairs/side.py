@@ -43,13 +43,6 @@ class SideLate(PairFailed):
         super().__init__(f"{name} had not warmed up when the time for it was over")
 
 
-class SideBlocked(PairFailed):
-    """A side stood still, perhaps for something that its frozen partner held."""
-
-    def __init__(self, name: str, partner: str) -> None:
-        super().__init__(f"{name} stood still, twice, while {partner} was frozen")
-
-
 class Side:
     """One launch of a live pair. Once both are ready it is frozen but for its turns.
 
@@ -109,7 +102,7 @@ class Side:
 
         Where it is silent and computes nothing for long the partner is thawed, which stays parked
         in its step hook: it may hold a lock. Such a turn does not count, for the partner's workers
-        ran in it. It is taken again once; the second time it is `SideBlocked`.
+        ran in it. It is taken again once; the second time it is a `PairFailed`.
         """
         self._order(TurnOrder(nanoseconds, least_steps))
         self._freezer.thaw()
@@ -135,7 +128,7 @@ class Side:
             return turn
         partner.freeze()
         if self._held_up:
-            raise SideBlocked(self.name, partner.name)
+            raise PairFailed(f"{self.name} stood still, twice, while {partner.name} was frozen")
         self._held_up = True
         return self.take(nanoseconds, partner, least_steps)
 

@@ -32,8 +32,6 @@ LEAST_EPOCHS = 2
 MANY_ENDS = 0.25
 """Where so many turns of a side hold the end of an epoch, its ends are in their own proportion in
 any block. With fewer on both sides, half of the rounds hold none."""
-SIGNS = (-1, 1)
-"""Of the first and the second side's step time in the logarithm of their ratio."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,6 @@ class Round:
     def turns(self) -> tuple[Turn, Turn]:
         """Both, in the order of the pair."""
         return (self.first, self.second)
-
-    @property
-    def fed(self) -> bool:
-        """True if loader workers feed one of the sides."""
-        return self.first.fed or self.second.fed
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
         return TurnRatio(log, error, len(steady))
     for number in few:
         share, of_share = _epoch_cost(sides[number])
-        log += SIGNS[number] * math.log1p(share)
+        log += math.log1p(share) if number else -math.log1p(share)
         error = math.hypot(error, of_share / (1 + share))
     return TurnRatio(log, error, len(steady), starts)
 

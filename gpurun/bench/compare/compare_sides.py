@@ -126,9 +126,8 @@ def compare_sides(
 ) -> Comparison:
     """Compare, keep the records of both sides, and say what was found, in `findings` too.
 
-    The document reports a benchmark that fails, a missing baseline, a refusal of the system (a full
-    disk) and an interruption. Other errors are raised, after the records of earlier measurements
-    were kept. No signal interrupts any more afterwards, until `interruption.release`.
+    The document reports an end as `ended_by` says; other errors are raised, after the records were
+    kept. No signal interrupts any more afterwards, until `interruption.release`.
     """
     started, unfinished = time.monotonic(), None
     findings, tell = findings or Findings(), asked.tell

@@ -2,9 +2,8 @@
 command (`pip install -e .`, `make`) in a python environment of its own.
 
 Both sides' setup commands may install, and one environment can hold only one of two trees. So each
-side gets a small environment on top of the one that gpurun runs in. It shows the packages of the
-user's environment, except installs of the compared tree. Setup commands install into it, and the
-user's environment stays as it is.
+side gets a small one on top of the user's, whose packages it shows, except installs of the compared
+tree. Setup commands install into it, and the user's environment stays as it is.
 """
 
 from __future__ import annotations
