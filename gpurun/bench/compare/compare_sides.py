@@ -122,15 +122,14 @@ def compare_sides(
     asked: CompareRequest,
     interruption: SignalGuard,
     prepare: Callable[[], ComparisonPlan],
-    findings: Findings | None = None,
 ) -> Comparison:
-    """Compare, keep the records of both sides, and say what was found, in `findings` too.
+    """Compare, keep the records of both sides, and say what was found.
 
     The document reports an end as `ended_by` says; other errors are raised, after the records were
     kept. No signal interrupts any more afterwards, until `interruption.release`.
     """
     started, unfinished = time.monotonic(), None
-    findings, tell = findings or Findings(), asked.tell
+    findings, tell = Findings(), asked.tell
     compared, purpose = Compared(Version(), Version()), BenchmarkPurpose.COMPARE
     try:
         plan = prepare()
@@ -142,9 +141,8 @@ def compare_sides(
             for line in sides.notes:
                 tell(line)
             launcher = Launcher(benchmark, folder, mode, tell)
-            pairs = PairRunner(sides, benchmark, launcher, asked.plan, findings, tell)
-            pairs.fail_on_training_change = asked.fail_on_training_change
-            pairs.deadline, pairs.batch_may_differ = asked.deadline, plan.batch_may_differ
+            limits = (asked.deadline, plan.batch_may_differ, asked.fail_on_training_change)
+            pairs = PairRunner(sides, benchmark, launcher, asked.plan, findings, tell, *limits)
             try:
                 pairs.run()
             finally:
@@ -156,13 +154,13 @@ def compare_sides(
     finally:
         interruption.hold()
         interrupted = unfinished is not None and unfinished.verdict == "interrupted"
-        records: list[BenchmarkRecord | None] = [None, None]
-        for number, version in enumerate((compared.baseline, compared.current)):
-            launches = findings.launches((BASELINE, CURRENT)[number])
+        records: list[BenchmarkRecord | None] = []
+        for side, version in ((BASELINE, compared.baseline), (CURRENT, compared.current)):
+            launches, record = findings.launches(side), None
             if launches:
                 record = record_of(benchmark, launches, version, purpose, interrupted=interrupted)
                 keep(record, asked.keep, tell)
-                records[number] = record
+            records.append(record)
     return comparison(
         benchmark,
         findings,
