@@ -27,8 +27,9 @@ twelve.
 
 A line is printed for each case, and at the end the table of docs/LIVE_PAIRS.md, with the worst law
 of each row and 95 % intervals (binomial, Wilson). With `--work` each figure is kept in a file of
-that folder at once, and after an interruption the same command goes on where it was. It asks for
-nothing, so that it can run in the background: 2000 runs take some minutes on one core.
+that folder at once, and after an interruption the same command goes on where it was (of other code,
+name another folder). It asks for nothing, so that it can run in the background: 2000 runs take some
+minutes on one core.
 
 The bars: no gain claimed in more than 5 %, intervals that hold the truth in at least 93 %; of equal
 trees at most 1 % regress, of trees that lose the threshold at most 5 % pass. A bar is missed where
@@ -360,18 +361,19 @@ class Simulated:
 
         found = (min(each("gate", lost, "regression")) for lost in SLOWDOWNS[2:])
         return (
-            self._rate(max(each("gain", 1.0, "claimed"))),
-            self._rate(min(min(each("gain", effect, "covered")) for effect in EFFECTS)),
+            _rate(max(each("gain", 1.0, "claimed")), self.runs),
+            _rate(min(min(each("gain", effect, "covered")) for effect in EFFECTS), self.runs),
             pairs("gain", 1.15, 3.0),
-            self._rate(max(each("gate", 0.0, "regression"))),
-            self._rate(max(each("gate", THRESHOLD, "pass"))),
+            _rate(max(each("gate", 0.0, "regression")), self.runs),
+            _rate(max(each("gate", THRESHOLD, "pass")), self.runs),
             ", ".join(f"{hits / self.runs:.0%}" for hits in found),
             pairs("gate", 0.0, 0.08),
         )
 
-    def _rate(self, hits: int) -> str:
-        low, high = wilson(hits, self.runs)
-        return f"{hits / self.runs:.1%} ({100 * low:.1f}–{100 * high:.1f})"
+
+def _rate(hits: int, runs: int) -> str:
+    low, high = wilson(hits, runs)
+    return f"{hits / runs:.1%} ({100 * low:.1f}–{100 * high:.1f})"
 
 
 def _place(case: Case) -> tuple[int, float, float]:
@@ -422,8 +424,7 @@ def print_recorded(runs: int) -> int:
     """What recorded pairs give."""
     equal, slower, pairs = recorded(runs)
     for what, counts in (("equal", equal), ("8 % lost", slower)):
-        shown = ", ".join(f"{v.value} {counts[v] / runs:.2%}" for v in counts)
-        print(f"{what}: {shown}")
+        print(f"{what}: {', '.join(f'{v.value} {_rate(n, runs)}' for v, n in counts.items())}")
     print(f"pairs: {pairs:.1f}")
     return 0
 

@@ -83,11 +83,6 @@ def test_fewer_launches_than_the_records_have_widen_the_interval() -> None:
     assert widths[1] > 1.2 * widths[0]
 
 
-def test_three_records_are_too_few() -> None:
-    with pytest.raises(ValueError, match="4 others"):
-        judge_new_run([held(STEADY[:3], 1000.0)])
-
-
 @pytest.mark.parametrize("law", ["gauss", "ar 0.6"])
 def test_equal_runs_do_not_regress_and_losses_do_not_pass_whatever_the_noise(law: str) -> None:
     equal = simulate(Cell(law, 0.05, 0.0), MOST_RUNS, history=10, runs=100, seed=7)

@@ -170,11 +170,8 @@ class NewRun:
 def judge_new_run(held: Sequence[NewRun]) -> GateResult:
     """The verdict over all metrics; the chance of a false regression is shared among them.
 
-    One regressed metric is a regression; all must pass to pass. ValueError where a metric has
-    fewer runs than `LEAST_RUNS`, or none is given.
+    One regressed metric is a regression; all must pass to pass. Each has `LEAST_RUNS` or more.
     """
-    if not held or any(len(one.past) < LEAST_RUNS for one in held):
-        raise ValueError(f"a run is compared with {LEAST_RUNS} others or more")
     metrics = tuple(_judged(one, len(held)) for one in held)
     verdict = gate.together([metric.verdict for metric in metrics])
     return GateResult(Verdict.INCONCLUSIVE if verdict is Verdict.MORE else verdict, 0, metrics)
