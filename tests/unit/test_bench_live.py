@@ -29,6 +29,7 @@ from gpurun.records.spec import StopRule
 from gpurun.report.comparison_text import comparison_lines
 from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.stop_rules import first_rule
+from scripts.gate_runs import IN_TURN
 from tests.repositories import commit, new_repository
 from tests.unit.bench_launches import BENCHMARK, device, launch, sides_below
 from tests.unit.test_bench_document import document
@@ -294,6 +295,19 @@ def test_what_cannot_be_live_is_launched_in_turn_and_why(
     launcher.mode = launcher.trials.mode = mode
     first = [launch(BASELINE, 1000.0), launch(CURRENT, 1000.0, **changes)]
     assert launcher.obstacle(first) == why
+
+
+def test_the_script_that_asks_for_launches_in_turn_gets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Launcher, "obstacle", Launcher.obstacle)
+    monkeypatch.setattr("gpurun.cli.main", lambda argv: 0)
+    with pytest.raises(SystemExit):
+        exec(IN_TURN, {})
+    one, findings = comparing(tmp_path, Live(tmp_path, [0.0]))
+    one.run()
+    assert {(pair.in_turn, pair.ratio) for pair in findings.pairs} == {("", None)}
+    assert {pair.in_turn for pair in findings.pairs} == {"asked for"}
 
 
 def test_two_models_that_do_not_fit_on_one_gpu_are_launched_in_turn(tmp_path: Path) -> None:
