@@ -3,12 +3,17 @@
     python scripts/gate_error_rates.py --work /tmp/gate [--equal 60] [--planted 40] [--disturbed]
                                        [--body compute|cores|waiting|gpu] [--in-turn]
 
-Each comparison is the command line itself, in a scratch repository below `--work`; its result is
-appended to a file there at once, and a second call goes on where the first ended. The slower trees
-lose 8 % of the throughput, with `--body gpu` 5 %. `--disturbed`: beside a process that burns a core
-in bursts of 1 to 20 s, half of the time. `--in-turn` measures the same trees by launches in turn as
-well. Bars, on two cores and disturbed: of 60 equal trees at least 54 pass and at most one is called
-a regression, of 40 slower ones at least 38 are; at the median in at most 90 s.
+Each comparison is the command line itself, in a scratch repository below `--work`; its outcome is
+printed, and appended to a file there at once. After an interruption the same command goes on with
+the first comparison that is missing; at its end it prints every outcome, the rates with their 95 %
+intervals (binomial, Wilson) and the median seconds. It asks for nothing, so that it can run in the
+background; a comparison is given up after an hour.
+
+The slower trees lose 8 % of the throughput, with `--body gpu` 5 %. `--disturbed`: beside a process
+that burns a core in bursts of 1 to 20 s, half of the time; outcomes have a file of their own.
+`--in-turn` measures the same trees by launches in turn as well. Bars, on two cores and disturbed:
+of 60 equal trees at least 54 pass and at most one is called a regression, of 40 slower ones at
+least 38 are; at the median in at most 90 s, undisturbed in 60 s.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Comparisons of planted repositories that were run for real: kept in a file, and counted."""
+"""Commands in planted repositories that were run for real: kept in a file, and counted.
+
+Each outcome is appended to a file of the work folder at once. If the script is interrupted or
+killed, its command ends with it, and the same call goes on with the first outcome that is missing.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 
+from gpurun.launch.process import die_with_parent
 from scripts.disturbance import burning
 from scripts.planted_slowdown import BODIES, git, make_repository
 from scripts.simulate_pairs import wilson
@@ -24,12 +30,14 @@ ENDLESS = "1000000000"
 """Training steps: gpurun ends a launch itself."""
 IN_TURN = """
 import sys
-from gpurun.bench.compare import pair_runner
+from gpurun.bench.benchmark_launcher import Launcher
 from gpurun.cli import main
-pair_runner.obstacle = lambda first, mode: "asked for"
+Launcher.obstacle = lambda self, first: "asked for"
 sys.exit(main(sys.argv[1:]))
 """
 """gpurun with launches in turn, for which its command line has no flag."""
+LIMIT_SECONDS = 3600.0
+"""A command that takes longer is given up, and has failed."""
 CODES = {0: "pass", 1: "regression", 3: "inconclusive"}
 
 Tool = Callable[[Path, int], tuple[str, int | None]]
@@ -51,6 +59,14 @@ class GateRun:
     pairs: int | None
     seconds: float
     load: float
+
+    @property
+    def told(self) -> str:
+        """It in a line."""
+        tree = "a slower tree" if self.planted else "an equal tree"
+        pairs = "" if self.pairs is None else f" after {self.pairs} pairs"
+        how = f"{self.verdict}{pairs}, {self.seconds:.0f} s, load {self.load:.1f}"
+        return f"{self.tool}, {self.body}, {tree}: {how}"
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
@@ -111,10 +127,15 @@ def compare_all(
                 run = GateRun(
                     name, options.body, planted, verdict, pairs, seconds, os.getloadavg()[0]
                 )
-                with kept.open("a") as file:
-                    file.write(json.dumps(asdict(run)) + "\n")
-                print(f"{folder.name} {number + 1}: {name} {verdict}, {seconds:.0f} s", flush=True)
-    print(table(read(kept), tools))
+                keep(kept, asdict(run))
+                print(run.told, flush=True)
+    print("", *(run.told for run in read(kept)), "", table(read(kept), tools), sep="\n")
+
+
+def keep(kept: Path, document: Mapping[str, object]) -> None:
+    """Append it, in one write."""
+    with kept.open("a") as file:
+        file.write(json.dumps(document) + "\n")
 
 
 def read(kept: Path) -> list[GateRun]:
@@ -134,23 +155,34 @@ def compare_in_turn(folder: Path, steps: int) -> tuple[str, int | None]:
 
 
 def _compare(folder: Path, gpurun: list[str]) -> tuple[str, int | None]:
-    found = folder.parent / "found.json"
-    found.unlink(missing_ok=True)
-    words = ["bench", "--compare", "main", "--json", str(found), "train.py", ENDLESS]
-    done = subprocess.run(
-        [sys.executable, *gpurun, *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = [*gpurun, "bench", "--compare", "main", "--quiet", "--json", "-", "train.py", ENDLESS]
     shutil.rmtree(folder / ".gpurun", ignore_errors=True)
+    done = gpurun_in(folder, words)
     verdict = CODES.get(done.returncode, "failed")
     if verdict == "failed":
         print(done.stderr, file=sys.stderr)
         return verdict, None
-    return verdict, json.loads(found.read_text())["pairs"]
+    return verdict, json.loads(done.stdout)["pairs"]
+
+
+def gpurun_in(
+    folder: Path, words: Sequence[str], seconds: float = LIMIT_SECONDS
+) -> subprocess.CompletedProcess[str]:
+    """A command of this gpurun in a folder, which is given up after so long; the kernel ends it
+    with this process."""
+    try:
+        return subprocess.run(
+            [sys.executable, *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            preexec_fn=partial(die_with_parent, os.getpid()),
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        return subprocess.CompletedProcess(words, 124, "", f"given up: {late}")
 
 
 # -- what came of it -------------------------------------------------------------------------------
@@ -162,19 +194,17 @@ def table(runs: Sequence[GateRun], tools: Iterable[str]) -> str:
     between = f"{min(loads):.1f} to {max(loads):.1f}" if loads else "unknown"
     lines = [
         f"{os.cpu_count()} cores, load {between}",
-        "| tool | false alarms | misses | undecided, equal | undecided, slower | failed | pairs "
-        "| median s, equal | median s, slower |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| tool | equal: passed | called slower | undecided | slower: found | passed | undecided "
+        "| failed | pairs | median s, equal | median s, slower |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for tool in tools:
         own = [run for run in runs if run.tool == tool]
         equal = [run for run in own if not run.planted]
         slower = [run for run in own if run.planted]
         cells = [
-            _rate(equal, "regression"),
-            _rate(slower, "pass"),
-            _rate(equal, "inconclusive"),
-            _rate(slower, "inconclusive"),
+            *(_rate(equal, verdict) for verdict in ("pass", "regression", "inconclusive")),
+            *(_rate(slower, verdict) for verdict in ("regression", "pass", "inconclusive")),
             str(sum(run.verdict == "failed" for run in own)),
             _mean([run.pairs for run in own]),
             _median([run.seconds for run in equal]),
@@ -185,11 +215,15 @@ def table(runs: Sequence[GateRun], tools: Iterable[str]) -> str:
 
 
 def _rate(runs: Sequence[GateRun], verdict: str) -> str:
-    if not runs:
+    return rate([run.verdict == verdict for run in runs])
+
+
+def rate(right: Sequence[bool]) -> str:
+    """How many of them are true, with the 95 % interval of the proportion (Wilson)."""
+    if not right:
         return ""
-    hits = sum(run.verdict == verdict for run in runs)
-    low, high = wilson(hits, len(runs))
-    return f"{hits}/{len(runs)} ({100 * low:.0f}–{100 * high:.0f} %)"
+    low, high = wilson(sum(right), len(right))
+    return f"{sum(right)}/{len(right)} ({100 * low:.0f}–{100 * high:.0f} %)"
 
 
 def _mean(values: Iterable[float | None]) -> str:
@@ -198,4 +232,4 @@ def _mean(values: Iterable[float | None]) -> str:
 
 
 def _median(values: Sequence[float]) -> str:
-    return f"{median(values):.0f}" if values else ""
+    return f"{median(values):.0f} ({min(values):.0f}–{max(values):.0f})" if values else ""

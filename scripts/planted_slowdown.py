@@ -4,6 +4,7 @@ What `gate_error_rates.py` and `gate_peers.py` measure: a recurrent network whos
 layer `DEPTH` times. The planted second commit raises DEPTH, from 23 to 25 on the CPU: a step does
 25/23 of the work with the same parameters, so that 8 % of the throughput are lost. The equal one
 only adds a comment. There is no optimizer object: importing torch's takes as long as torch itself.
+`bisect_culprits.py` searches a longer history of the same, of which one commit is planted.
 
 Bodies on the CPU: `compute` does nothing but arithmetic, on one thread; `cores` does the same on
 all cores, so that any other job on the machine slows it down; `waiting` spends most of each step
@@ -106,24 +107,26 @@ def git(folder: Path, *words: str) -> str:
 
 def make_repository(folder: Path, body: Body, planted: bool, files: Mapping[str, str]) -> Path:
     """The repository in `folder`, which must not exist; `files`: what it holds besides."""
+    make_history(folder, body, 1, 1 if planted else 2, files)
+    return folder
+
+
+def make_history(
+    folder: Path, body: Body, commits: int, culprit: int, files: Mapping[str, str]
+) -> None:
+    """A repository in `folder`, which must not exist: a first commit, and so many after it, of
+    which all from number `culprit` on are slower."""
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
-    words: dict[str, object] = {
-        "width": body.width,
-        "wait": body.wait,
-        "rows": body.rows,
-        "device": body.device,
-    }
-    words["threads"] = body.threads
-    training = TRAINING.format(**words)
+    training = TRAINING.format(
+        width=body.width, wait=body.wait, rows=body.rows, device=body.device, threads=body.threads
+    )
     whole = {"training.py": training, "train.py": SCRIPT, ".gitignore": IGNORED, **files}
-    work = f"DEPTH = {body.depth}\n"
-    for name, text in {**whole, "work.py": work}.items():
+    for name, text in whole.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
-    git(folder, "add", ".")
-    git(folder, "commit", "-q", "-m", "first")
-    changed = f"DEPTH = {body.planted_depth}\n" if planted else f"{work}# an equal tree\n"
-    (folder / "work.py").write_text(changed)
-    git(folder, "commit", "-q", "-a", "-m", "second")
-    return folder
+    for number in range(commits + 1):
+        depth = body.planted_depth if number >= culprit else body.depth
+        (folder / "work.py").write_text(f"DEPTH = {depth}\n# change {number}\n")
+        git(folder, "add", ".")
+        git(folder, "commit", "-q", "-m", f"change {number}")

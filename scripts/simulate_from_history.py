@@ -4,7 +4,7 @@
 
 Every comparison goes through the functions of the command: `past_records.last_change` (only records
 since the last change of the branch count, the last 10 of them) and
-`prediction_interval.judge_new_run`. A branch of
+`past_records.judge_new_run`. A branch of
 `--history` runs is drawn, one an hour, and a new run that loses so much throughput. `noise` is that
 between runs, by a law of `scripts/launch_noise.py`; each run has 5 launches that differ by as much
 again.
@@ -44,8 +44,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.bench.history.branch_records import Measured
-from gpurun.bench.history.past_records import last_change
-from gpurun.bench.history.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
+from gpurun.bench.history.past_records import (
+    LEAST_RUNS,
+    MOST_RUNS,
+    NewRun,
+    judge_new_run,
+    last_change,
+)
 from gpurun.pairs.gate import Verdict
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_text
 from gpurun.records.bench.metrics import Metric

@@ -1,6 +1,7 @@
 """Simulate the two plans that decide pairs: the tuner's gain test and the gate of `gpurun bench`.
 
     python scripts/simulate_pairs.py [--runs 2000] [--plan gain|gate] [--quick] [--beyond]
+                                     [--work /tmp/pairs]
     python scripts/simulate_pairs.py --recorded [--runs 2000]
 
 Every run goes through `gpurun.pairs.gain.look` or `gpurun.pairs.gate.judge`, pair by pair, until
@@ -24,6 +25,12 @@ four live pairs, and the others are in turn; the second multiple is theirs.
 workload in random order, with alternating signs as the sides change places; the gate may take
 twelve.
 
+A line is printed for each case, and at the end the table of docs/LIVE_PAIRS.md, with the worst law
+of each row and 95 % intervals (binomial, Wilson). With `--work` each figure is kept in a file of
+that folder at once, and after an interruption the same command goes on where it was (of other code,
+name another folder). It asks for nothing, so that it can run in the background: 2000 runs take some
+minutes on one core.
+
 The bars: no gain claimed in more than 5 %, intervals that hold the truth in at least 93 %; of equal
 trees at most 1 % regress, of trees that lose the threshold at most 5 % pass. A bar is missed where
 the whole 95 % interval of a rate (Wilson) lies on its wrong side.
@@ -38,8 +45,9 @@ import math
 import random
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from unittest import mock
 
@@ -88,6 +96,12 @@ class Case:
         """The kind with its multiples."""
         more = "" if self.later is None else f", {self.later:g}"
         return f"{self.kind} {self.multiple:.3g}{more}"
+
+    @property
+    def shown(self) -> str:
+        """As the table names it."""
+        more = "" if self.later is None else f" and {self.later:g}"
+        return f"{self.kind} × {self.multiple:.3g}{more}"
 
 
 @dataclass(frozen=True)
@@ -272,68 +286,147 @@ def cases(quick: bool, beyond: bool) -> Iterator[Case]:
     yield from (Case("mixed", m, law, later) for law in laws["mixed"] for m, later in both)
 
 
-def _rate(hits: int, runs: int) -> str:
-    return f"{hits / runs:6.1%}"
-
-
-def gain_table(case: Case, runs: int) -> tuple[str, bool]:
-    """A line of this case, and whether a bar is missed."""
-    found = [simulate_gain(case, effect, runs) for effect in EFFECTS]
-    bad = wilson(found[0].claimed, runs)[0] > FALSE_CLAIMS
-    bad = bad or any(wilson(one.covered, runs)[1] < COVERAGE for one in found)
-    shown = "  ".join(
-        f"{_rate(one.covered, runs)} {_rate(one.claimed, runs)} {one.pairs / runs:4.1f}"
-        for one in found
-    )
-    return f"{_rate(found[0].claimed, runs)} | {shown}", bad
-
-
-def gate_table(case: Case, runs: int) -> tuple[str, bool]:
-    """A line of this case, and whether a bar is missed."""
-    found = [simulate_gate(case, slowdown, runs) for slowdown in SLOWDOWNS]
-    bad = wilson(found[0].counts[Verdict.REGRESSION], runs)[0] > FALSE_REGRESSIONS
-    passes = (one.counts[Verdict.PASS] for one in found[1:])
-    bad = bad or any(wilson(hits, runs)[0] > FALSE_PASSES for hits in passes)
-    shown = "  ".join(
-        f"{_rate(one.counts[Verdict.REGRESSION], runs)} "
-        f"{_rate(one.counts[Verdict.PASS], runs)} {one.pairs / runs:4.1f}"
-        for one in found
-    )
-    return shown, bad
-
-
-TABLES = {
-    "gain": (gain_table, "claimed without one | held the truth, claimed, pairs at ×1, ×1.15, ×3"),
-    "gate": (gate_table, "regression, pass, pairs of trees that lose 0, 5, 7, 8, 12 and 20 %"),
+Cell = dict[str, int]
+"""Of so many runs: how many claimed and held the truth, or got each verdict; pairs in all."""
+EACH = {"gain": EFFECTS, "gate": SLOWDOWNS}
+TITLES = {
+    "gain": "claimed, held the truth, pairs at ×1, ×1.15, ×3",
+    "gate": "regression, pass, pairs of trees that lose 0, 5, 7, 8, 12 and 20 %",
 }
+FIRST, SECOND = {"gain": "claimed", "gate": "regression"}, {"gain": "covered", "gate": "pass"}
+
+
+@dataclass
+class Simulated:
+    """Cells by plan, case and effect. `kept`: the file that holds them, and gives them back."""
+
+    runs: int
+    kept: Path | None
+    cells: dict[str, Cell] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kept is not None and self.kept.exists():
+            for line in self.kept.read_text().splitlines():
+                self.cells |= json.loads(line)
+
+    def cell(self, plan: str, case: Case, effect: float) -> Cell:
+        """It, simulated unless it is known."""
+        name = f"{plan} {case.label} {case.law} {effect} {self.runs}"
+        if name not in self.cells:
+            self.cells[name] = simulate(plan, case, effect, self.runs)
+            if self.kept is not None:
+                with self.kept.open("a") as file:
+                    file.write(json.dumps({name: self.cells[name]}) + "\n")
+        return self.cells[name]
+
+    def missed(self, plan: str, case: Case) -> bool:
+        """Whether a bar is missed beyond chance."""
+        equal, *others = (self.cell(plan, case, effect) for effect in EACH[plan])
+        most = FALSE_CLAIMS if plan == "gain" else FALSE_REGRESSIONS
+        if wilson(equal[FIRST[plan]], self.runs)[0] > most:
+            return True
+        if plan == "gain":
+            return any(wilson(x["covered"], self.runs)[1] < COVERAGE for x in (equal, *others))
+        return any(wilson(x["pass"], self.runs)[0] > FALSE_PASSES for x in others)
+
+    def line(self, plan: str, case: Case) -> str:
+        """A case in a line."""
+        cells = [self.cell(plan, case, effect) for effect in EACH[plan]]
+        return "  ".join(
+            f"{x[FIRST[plan]] / self.runs:6.1%} {x[SECOND[plan]] / self.runs:6.1%} "
+            f"{x['pairs'] / self.runs:4.1f}"
+            for x in cells
+        )
+
+    def table(self, chosen: Sequence[Case]) -> str:
+        """The table of docs/LIVE_PAIRS.md: the worst law of each kind and multiple; rates that have
+        a bar with their 95 % intervals."""
+        titles = (
+            "pairs × what is assumed", "gain claimed without one", "interval holds the truth",
+            "pairs for ×1.15, ×3", "equal found slower", "5 % slower passed",
+            "7, 8, 12, 20 % slower found", "pairs (equal, 8 % slower)",
+        )  # fmt: skip
+        rows = [titles, ("---",) * len(titles)]
+        for label, laws in groupby(sorted(chosen, key=_place), lambda case: case.shown):
+            rows.append((label, *self._row(list(laws))))
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+    def _row(self, laws: Sequence[Case]) -> tuple[str, ...]:
+        def each(plan: str, effect: float, what: str) -> list[int]:
+            return [self.cell(plan, case, effect)[what] for case in laws]
+
+        def pairs(plan: str, *effects: float) -> str:
+            most = (max(each(plan, effect, "pairs")) / self.runs for effect in effects)
+            return ", ".join(f"{one:.1f}" for one in most)
+
+        found = (min(each("gate", lost, "regression")) for lost in SLOWDOWNS[2:])
+        return (
+            _rate(max(each("gain", 1.0, "claimed")), self.runs),
+            _rate(min(min(each("gain", effect, "covered")) for effect in EFFECTS), self.runs),
+            pairs("gain", 1.15, 3.0),
+            _rate(max(each("gate", 0.0, "regression")), self.runs),
+            _rate(max(each("gate", THRESHOLD, "pass")), self.runs),
+            ", ".join(f"{hits / self.runs:.0%}" for hits in found),
+            pairs("gate", 0.0, 0.08),
+        )
+
+
+def _rate(hits: int, runs: int) -> str:
+    low, high = wilson(hits, runs)
+    return f"{hits / runs:.1%} ({100 * low:.1f}–{100 * high:.1f})"
+
+
+def _place(case: Case) -> tuple[int, float, float]:
+    """The order of the table's rows."""
+    return list(LAWS).index(case.kind), case.multiple, case.later or 0.0
+
+
+def simulate(plan: str, case: Case, effect: float, runs: int) -> Cell:
+    """One cell."""
+    if plan == "gain":
+        gains = simulate_gain(case, effect, runs)
+        return {"claimed": gains.claimed, "covered": gains.covered, "pairs": gains.pairs}
+    verdicts = simulate_gate(case, effect, runs)
+    return {**{one.value: verdicts.counts[one] for one in Verdict}, "pairs": verdicts.pairs}
 
 
 def main() -> int:
-    """Print one line a case; exit 1 if a bar is missed beyond chance."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Print one line a case, and the table; exit 1 if a bar is missed beyond chance."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=2000)
-    parser.add_argument("--plan", choices=tuple(TABLES))
+    parser.add_argument("--plan", choices=tuple(EACH))
     parser.add_argument("--quick", action="store_true", help="only what bars are hardest for")
     parser.add_argument("--beyond", action="store_true", help="launches that differ by 7 to 20 %%")
-    parser.add_argument("--recorded", action="store_true")
+    parser.add_argument("--recorded", action="store_true", help="pairs as they were recorded")
+    parser.add_argument("--work", type=Path, help="folder in which what was simulated is kept")
     options = parser.parse_args()
     if options.recorded:
-        equal, slower, pairs = recorded(options.runs)
-        for what, counts in (("equal", equal), ("8 % lost", slower)):
-            shown = ", ".join(f"{v.value} {counts[v] / options.runs:.2%}" for v in counts)
-            print(f"{what}: {shown}")
-        print(f"pairs: {pairs:.1f}")
-        return 0
-    missed = 0
-    for plan in TABLES if options.plan is None else (options.plan,):
-        table, title = TABLES[plan]
-        print(f"{plan}: {title}")
-        for case in cases(options.quick, options.beyond):
-            line, bad = table(case, options.runs)
+        return print_recorded(options.runs)
+    if options.work is not None:
+        options.work.mkdir(parents=True, exist_ok=True)
+    known = Simulated(options.runs, options.work and options.work / "simulated_pairs.jsonl")
+    chosen, missed = list(cases(options.quick, options.beyond)), 0
+    for plan in EACH if options.plan is None else (options.plan,):
+        print(f"{plan}: {TITLES[plan]}")
+        for case in chosen:
+            line, bad = known.line(plan, case), known.missed(plan, case)
             missed += bad
             print(f"{case.label:15} {case.law:9} {line}{'  MISSED' if bad else ''}", flush=True)
+    if options.plan is None:
+        print(known.table(chosen))
     print(f"verdict={'missed' if missed else 'held'}")
     return 1 if missed else 0
+
+
+def print_recorded(runs: int) -> int:
+    """What recorded pairs give."""
+    equal, slower, pairs = recorded(runs)
+    for what, counts in (("equal", equal), ("8 % lost", slower)):
+        print(f"{what}: {', '.join(f'{v.value} {_rate(n, runs)}' for v, n in counts.items())}")
+    print(f"pairs: {pairs:.1f}")
+    return 0
 
 
 if __name__ == "__main__":

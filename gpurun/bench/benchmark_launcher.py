@@ -38,10 +38,8 @@ from gpurun.trials.trial_launcher import TrialLauncher
 Tell = Callable[[str], None]
 """Hears what happens, a line each."""
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30)}
-"""For glibc. Without it, glibc learns from freed blocks whether large blocks come from its heap or
-from the kernel. Launches of one script learn differently by chance, and then differ by 10 % and
-more in speed. With it, large blocks always come from the kernel, and memory is steadier, too. The
-user's own value wins."""
+"""For glibc, which learns from freed blocks whether large ones come from its heap or the kernel: by
+chance, so that launches of one script differ by 10 % and more. The user's own value wins."""
 WARM_UP_SECONDS = 1.0
 """The launch before the pairs measures step time, memory and losses."""
 
@@ -176,13 +174,13 @@ class Launcher:
 
     def obstacle(self, first: Sequence[Launch]) -> str:
         """Why launches like these cannot be live pairs, "" if they can."""
-        if self.mode is Mode.IN_PLACE:
-            return "launches work on the real files"
         if any(launch.whole for launch in first):
             return "the script is over too soon to take turns"
         results = [launch.result for launch in first]
         gpus = known(d.memory_total_bytes for result in results for d in result.devices)
-        return live_pair_obstacle(results, list(map(peaks_of, results)), min(gpus, default=None))
+        peaks = list(map(peaks_of, results))
+        reason = self._live.in_turn_reason(ranks=False)
+        return reason or live_pair_obstacle(results, peaks, min(gpus, default=None))
 
     def close(self) -> None:
         """Remove what only launches needed."""

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest, ComparisonPlan, compare_sides
-from gpurun.bench.compare.comparison_document import SPEED, Compared
+from gpurun.bench.compare.compare_sides import CompareRequest, ComparisonPlan, compare_sides
+from gpurun.bench.compare.comparison_document import Compared
+from gpurun.bench.compare.pair_runner import BY_TURNS
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import open_repository, short
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, prepared_sides
@@ -121,7 +122,7 @@ def _plan(sides: Sides) -> ComparisonPlan:
 
 def _threshold(benchmark: Benchmark) -> float:
     """The threshold of the gated speed; `GpurunError` if no delay can cost twice as much."""
-    share = next((benchmark.thresholds[m] for m in SPEED if m in benchmark.thresholds), None)
+    share = next((benchmark.thresholds[m] for m in BY_TURNS if m in benchmark.thresholds), None)
     if share is None or share > MOST_THRESHOLD:
         what = f"the selftest needs a gated speed with a threshold up to {MOST_THRESHOLD:.0%}"
         raise GpurunError(what, "try --metrics throughput --threshold 5%")
@@ -167,7 +168,7 @@ def _wrong(plan: SelftestPlan, answer: str, delay: float, found: Comparison) -> 
         if any(s < THERE * asked or (s and not asked) for s in slept):
             told = f"{1000 * min(slept):.3g} to {1000 * max(slept):.3g} ms a step"
             return f"launches of the {side} side slept {told}, not {1000 * asked:.3g} ms"
-    speed = any(Metric(m.metric) in SPEED and m.verdict == "regression" for m in found.metrics)
+    speed = any(Metric(m.metric) in BY_TURNS and m.verdict == "regression" for m in found.metrics)
     if answer == RED == plan.expected and not speed:
         return "the gate went red for another metric than throughput"
     if answer in (plan.expected, UNDECIDED):

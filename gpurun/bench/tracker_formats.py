@@ -2,11 +2,8 @@
 
 `customBiggerIsBetter` and `customSmallerIsBetter` are the `tool` of github-action-benchmark: one
 file holds figures that should grow, or figures that should shrink, never both. `bencher` is the
-Bencher Metric Format (BMF). A figure that was not measured is left out. So is a benchmark with a
-failed launch: half a run is no point of a history.
-
-For a comparison, trackers get its current side. BMF also gets the slowdown, the only figure without
-the machine's drift.
+Bencher Metric Format (BMF), which also gets the slowdown of a comparison. A figure that was not
+measured is left out. So is a benchmark with a failed launch: half a run is no point of a history.
 """
 
 from __future__ import annotations

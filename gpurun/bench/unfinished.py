@@ -45,7 +45,8 @@ def failure(error: GpurunError | OSError, benchmark: str) -> Unfinished:
 def ended_by(
     error: BaseException, benchmark: str, exit_code: int, interrupted: str, todo: str = ""
 ) -> Unfinished:
-    """The end that a document tells; any other error is raised again.
+    """The end that a document tells: an interruption, a benchmark that fails, nothing to compare
+    with, a refusal of the system (a full disk). Any other error is raised again.
 
     `exit_code`: of an interruption. `interrupted`: how far the work came.
     """

@@ -30,10 +30,8 @@ class Work:
         steps = launch.result.steps if launch.whole else None
         return cls(launch.result.batch_size, launch.parameters, steps)
 
-    def difference(
-        self, before: Work, here: str = "", there: str = " in the baseline"
-    ) -> str | None:
-        """The first thing that differs, in words. `here`, `there`: where either was measured."""
+    def difference(self, before: Work, there: str = " in the baseline") -> str | None:
+        """The first thing that differs, in words. `there`: where `before` was measured."""
         figures: list[tuple[str, float | None, float | None]] = [
             ("batch size", self.batch_size, before.batch_size),
             ("number of parameters", self.parameters, before.parameters),
@@ -41,7 +39,7 @@ class Work:
         ]
         for name, now, then in figures:
             if now is not None and then is not None and now != then:
-                return f"the {name} is {now:,.10g}{here}, and {then:,.10g}{there}"
+                return f"the {name} is {now:,.10g}, and {then:,.10g}{there}"
         return None
 
 

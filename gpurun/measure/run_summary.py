@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,6 +89,8 @@ def summarise_run(
     devices, energy_rate = _devices(samples, group)
     steps = _step_figures(group)
     host = host_use(samples, _bounds(group))
+    if host is not None and any(log.turns for log in logs):
+        host = replace(host, cpu_percent=None)  # it was frozen for a part of that time
     notes = gpu_notes([w.log for w in group], samples, devices)
     drift = steps["throughput_drift"]
     if drift is not None:

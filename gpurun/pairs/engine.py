@@ -81,8 +81,7 @@ class ToldOnce:
 
 
 class NotLive(Exception):
-    """A pair that must be live cannot be, or there is no time for launches in turn; the text says
-    why."""
+    """A live pair failed, for the reason of the text, and there is no time for launches in turn."""
 
 
 @dataclass(frozen=True)
@@ -121,25 +120,17 @@ class PairEngine(Generic[Request, Side]):
     _has_live: bool = False
     _again: int = 0
 
-    def take(
-        self,
-        first: Request,
-        second: Request,
-        number: int,
-        *,
-        turned: bool,
-        live_only: bool = False,
-    ) -> Pair[Side]:
-        """The pair of this number, measured again where something befell one half of it.
+    def take(self, first: Request, second: Request, number: int, *, turned: bool) -> Pair[Side]:
+        """The pair of this number, measured again where something befell one half of it; or
+        `NotLive`.
 
         `first`: what the second is compared with, and known to run. `turned`: the second is
         launched first, as in every other pair: a drift of the machine, and the luck of what is
-        launched second, then affect both alike. `live_only`: `NotLive` if it cannot be live, as
-        where a live pair fails and it is late.
+        launched second, then affect both alike.
         """
         while True:
             began = time.monotonic()
-            pair = self._take(first, second, turned, live_only)
+            pair = self._take(first, second, turned)
             self.seconds = time.monotonic() - began
             results = [one.result for one in (pair.first, pair.second) if one.result is not None]
             if len(results) < 2 or pair.first.failure or pair.second.failure:
@@ -157,7 +148,7 @@ class PairEngine(Generic[Request, Side]):
                 self.note(trouble)
             return pair
 
-    def _take(self, first: Request, second: Request, turned: bool, live_only: bool) -> Pair[Side]:
+    def _take(self, first: Request, second: Request, turned: bool) -> Pair[Side]:
         """Live if it can be. A live pair that fails after one that was measured is launched once
         more: its failure may be chance."""
         order = (second, first) if turned else (first, second)
@@ -171,7 +162,7 @@ class PairEngine(Generic[Request, Side]):
                 self._has_live = True
                 return pair.turned if turned else pair
             in_turn = why_in_turn(both)
-        if live_only or (possible and self.late()):
+        if possible and self.late():
             raise NotLive(in_turn)
         one, other = (self._alone(request, known=request is first) for request in order)
         if possible and one.failure is None and other.failure is None:

@@ -4,8 +4,7 @@ Each pair of launches gives d = ln of how much worse the current tree is. At eac
 bounds of their estimate say whether the slowdown is below the threshold (pass), or above 1 % and
 perhaps above the threshold (regression). The levels of the lower bound add up to 1 % over all
 looks, those of the upper one to 5 %. The last look gets much of both: there it buys the most.
-`scripts/simulate_pairs.py` has the error rates. Every figure counts, none is dropped here: a pair
-that was disturbed for a recorded cause is run again by the caller before the gate sees it.
+`scripts/simulate_pairs.py` has the error rates. Every figure counts, none is dropped here.
 """
 
 from __future__ import annotations
@@ -145,7 +144,11 @@ def judge(gated: Sequence[Gated], plan: GatePlan = DEFAULT) -> GateResult:
     that needs no sharing, since one metric that is worse must be missed by its own bound.
     """
     if not gated:
-        raise ValueError("a gate needs a metric")
+        raise GpurunError(
+            "none of the gated metrics was measured",
+            "gate one that launches report: --metrics step_time",
+            ExitCode.BENCHMARK_FAILED,
+        )
     readings = [(g, g.readings()) for g in gated]
     metrics = tuple(MetricResult(g.metric, Verdict.MORE, g.threshold) for g in gated)
     verdict, used = Verdict.MORE, 0
@@ -174,15 +177,31 @@ def _look(gated: Gated, readings: Sequence[Reading], plan: GatePlan, metrics: in
     low = found.log - found.half_width(lower / metrics)
     high = found.log + found.half_width(upper)
     irrelevant = metric.log_of_slowdown(min(plan.irrelevant, gated.threshold))
+    p_value = found.tail(irrelevant) * metrics * plan.regression_error / lower
+    bounds = (low, found.log, high)
+    return answer(metric, gated.threshold, irrelevant, bounds, p_value, found.pair_sd)
+
+
+def answer(
+    metric: Metric,
+    threshold: float,
+    irrelevant: float,
+    bounds: tuple[float, float, float],
+    p_value: float,
+    pair_sd: float | None = None,
+) -> MetricResult:
+    """The answer of one metric. `irrelevant` and `bounds` (lower, estimate, upper) are logarithms
+    of how much worse the current tree is."""
+    low, log, high = bounds
     verdict = Verdict.REGRESSION if low > irrelevant else Verdict.MORE
-    if high < metric.log_of_slowdown(gated.threshold):
+    if high < metric.log_of_slowdown(threshold):
         verdict = Verdict.PASS
     return MetricResult(
         metric,
         verdict,
-        gated.threshold,
-        slowdown=metric.slowdown(found.log),
+        threshold,
+        slowdown=metric.slowdown(log),
         interval=(metric.slowdown(low), metric.slowdown(high)),
-        p_value=min(1.0, found.tail(irrelevant) * metrics * plan.regression_error / lower),
-        pair_sd=found.pair_sd,
+        p_value=min(1.0, p_value),
+        pair_sd=pair_sd,
     )

@@ -57,9 +57,7 @@ class PairEnd:
     """The end of a live pair. `ratio`: step time of the second over the first side's, by turns.
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
-    `peaks`: the peak memory (bytes) of each side in its turns, at the same number of steps, None
-    where none was read.
-    `late`: it failed because the time was over before both sides had warmed up.
+    `peaks`: as `peaks_at_same_step`. `late`: the time was over before both sides had warmed up.
     """
 
     ratio: TurnRatio | None
@@ -78,17 +76,15 @@ def run_live_pair(
     deadline: float,
     hurry: float = math.inf,
 ) -> PairEnd:
-    """Launch both sides, let them warm up, and take turns.
+    """Launch both sides, let them warm up, and take turns; ends both on any failure.
 
-    Both start together. Without a GPU they then warm up one after the other: where both compute on
-    all cores, the threads of one wait for cores that threads of the other hold. Steps of an LSTM on
-    two cores took 2.6 s instead of 20 ms.
+    Without a GPU they warm up one after the other: where both compute on all cores, the threads of
+    one wait for cores that threads of the other hold. Steps of an LSTM on two cores took 2.6 s
+    instead of 20 ms.
 
     `started` is called once both sides are launched; it gives the processes that it started beside
-    them. `ready` is called when both are warmed up, before anything is measured. From `hurry` on
-    (monotonic clock) turns end with their first ratio (`TurnLimits`), and at `deadline` with the
-    rounds that there are by then; the pair fails if a side is not warmed up by then. Ends both
-    sides on KeyboardInterrupt and on any failure.
+    them. `ready` is called when both are warmed up, before anything is measured. `hurry` and
+    `deadline`: as in `TurnLimits.enough`; the pair fails if a side is not warmed up by then.
     """
     began = time.monotonic()
     rounds: list[Round] = []

@@ -7,10 +7,11 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
+from gpurun.isolation.sandbox import Sandbox
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 
 LEAST_STEPS = 5
@@ -20,16 +21,6 @@ BLOCKED_SECONDS = 5.0
 """A side that is silent and computes nothing for so long may wait for its frozen partner."""
 WORKING_SHARE = 0.05
 """A side computes if it has this part of a core at least; one that waits polls a lock at most."""
-
-
-class Running(Protocol):
-    """A launched process. `adopter`: the one that gets its orphans, if nothing else is below it."""
-
-    pid: int
-    adopter: int | None
-
-    def poll(self) -> int | None:
-        """The exit code, None while it runs."""
 
 
 class PairFailed(Exception):
@@ -52,13 +43,6 @@ class SideLate(PairFailed):
         super().__init__(f"{name} had not warmed up when the time for it was over")
 
 
-class SideBlocked(PairFailed):
-    """A side stood still, perhaps for something that its frozen partner held."""
-
-    def __init__(self, name: str, partner: str) -> None:
-        super().__init__(f"{name} stood still, twice, while {partner} was frozen")
-
-
 class Side:
     """One launch of a live pair. Once both are ready it is frozen but for its turns.
 
@@ -70,7 +54,7 @@ class Side:
     def __init__(
         self,
         name: str,
-        process: Running,
+        process: Sandbox,
         control: Path,
         patience_seconds: float,
         while_waiting: Callable[[], None] = lambda: None,
@@ -92,7 +76,7 @@ class Side:
         It is not frozen yet: the other side may still wait for a lock that a helper of this one
         holds, a compiler's above all.
         """
-        self._answer(self._while_waiting, deadline)
+        self._answer(self._while_waiting, deadline, ready=True)
 
     @property
     def answered(self) -> bool:
@@ -118,7 +102,7 @@ class Side:
 
         Where it is silent and computes nothing for long the partner is thawed, which stays parked
         in its step hook: it may hold a lock. Such a turn does not count, for the partner's workers
-        ran in it. It is taken again once; the second time it is `SideBlocked`.
+        ran in it. It is taken again once; the second time it is a `PairFailed`.
         """
         self._order(TurnOrder(nanoseconds, least_steps))
         self._freezer.thaw()
@@ -144,7 +128,7 @@ class Side:
             return turn
         partner.freeze()
         if self._held_up:
-            raise SideBlocked(self.name, partner.name)
+            raise PairFailed(f"{self.name} stood still, twice, while {partner.name} was frozen")
         self._held_up = True
         return self.take(nanoseconds, partner, least_steps)
 
@@ -162,7 +146,10 @@ class Side:
     def _order(self, order: TurnOrder) -> None:
         os.write(self._orders, order.line())
 
-    def _answer(self, look: Callable[[], None], deadline: float = math.inf) -> Turn:
+    def _answer(
+        self, look: Callable[[], None], deadline: float = math.inf, *, ready: bool = False
+    ) -> Turn:
+        """The next answer; `ready`: the one that it has warmed up, which counted nothing."""
         line, patient_until = b"", time.monotonic() + self._patience
         while not line.endswith(b"\n"):
             if select.select([self._answers], [], [], POLL_SECONDS)[0]:
@@ -175,10 +162,12 @@ class Side:
                 raise SideLate(self.name)
             if time.monotonic() > patient_until:
                 raise SideEnded(self.name, None)
-        try:
-            return Turn.read(line)
-        except ValueError:  # ranks that the script spawned answer beside one another
-            raise PairFailed(f"several processes of {self.name} train") from None
+        with suppress(ValueError):
+            turn = Turn.read(line)
+            if ready != (min(turn.steps, turn.nanoseconds) > 0):
+                return turn
+        # ranks that the script spawned answer beside one another
+        raise PairFailed(f"several processes of {self.name} train")
 
 
 def await_both(
@@ -242,15 +231,18 @@ def tree_below(pid: int) -> list[int]:
     found: list[int] = []
     ahead = [pid]
     while ahead:
-        parent = ahead.pop()
-        for path in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
-                children = [int(word) for word in path.read_text().split()]
-            except OSError:  # the thread or the process has ended
-                continue
-            found += children
-            ahead += children
+        children = list(_children(ahead.pop()))
+        found += children
+        ahead += children
     return found
+
+
+def _children(pid: int) -> Iterator[int]:
+    """Those of all its threads, each of which may end at any moment, as the process may."""
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                yield from map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
 
 
 def _ticks(pid: int) -> int:
@@ -262,7 +254,5 @@ def _ticks(pid: int) -> int:
 
 
 def _send(pid: int, number: signal.Signals) -> None:
-    try:
+    with suppress(ProcessLookupError, PermissionError):  # ended, or another user's by now
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass  # it has ended by itself

@@ -32,8 +32,6 @@ LEAST_EPOCHS = 2
 MANY_ENDS = 0.25
 """Where so many turns of a side hold the end of an epoch, its ends are in their own proportion in
 any block. With fewer on both sides, half of the rounds hold none."""
-SIGNS = (-1, 1)
-"""Of the first and the second side's step time in the logarithm of their ratio."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +45,6 @@ class Round:
     def turns(self) -> tuple[Turn, Turn]:
         """Both, in the order of the pair."""
         return (self.first, self.second)
-
-    @property
-    def fed(self) -> bool:
-        """True if loader workers feed one of the sides."""
-        return self.first.fed or self.second.fed
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,7 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     sides = [[r.turns[number] for r in rounds] for number in (0, 1)]
     few = [number for number in (0, 1) if not _holds_many_ends(sides[number])]
     steady = [r for r in rounds if not any(r.turns[number].epoch_starts for number in few)]
-    if not steady or len(steady) < least_rounds(_turn_seconds(steady)):
+    if not steady or len(steady) < _least_rounds(steady):
         return None
     log, logs = _log_of(steady), [_log_of(block) for block in _blocks(steady)]
     error = standard_deviation(logs) / math.sqrt(len(logs))
@@ -87,7 +80,7 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
         return TurnRatio(log, error, len(steady))
     for number in few:
         share, of_share = _epoch_cost(sides[number])
-        log += SIGNS[number] * math.log1p(share)
+        log += math.log1p(share) if number else -math.log1p(share)
         error = math.hypot(error, of_share / (1 + share))
     return TurnRatio(log, error, len(steady), starts)
 
@@ -101,13 +94,10 @@ def _holds_many_ends(turns: Sequence[Turn]) -> bool:
     return ends >= MANY_ENDS * len(turns) and _starts(turns) >= LEAST_EPOCHS
 
 
-def least_rounds(turn_seconds: float) -> int:
-    """The fewest rounds that give a ratio; `turn_seconds`: of a usual turn."""
-    return LEAST_LONG_ROUNDS if turn_seconds >= LONG_SECONDS else LEAST_ROUNDS
-
-
-def _turn_seconds(rounds: Sequence[Round]) -> float:
-    return median([min(turn.nanoseconds for turn in r.turns) / 1e9 for r in rounds])
+def _least_rounds(rounds: Sequence[Round]) -> int:
+    """The fewest that give a ratio."""
+    usual = median([min(turn.nanoseconds for turn in r.turns) / 1e9 for r in rounds])
+    return LEAST_LONG_ROUNDS if usual >= LONG_SECONDS else LEAST_ROUNDS
 
 
 def pace(rounds: Sequence[Round], number: int) -> float:

@@ -1,5 +1,4 @@
-"""The turns of a live pair: two launches in turn, one frozen while the other trains, until their
-ratio is known.
+"""The turns of a live pair, one side frozen while the other trains, until their ratio is known.
 
 Disturbances that both sides share hit neighbouring turns alike and cancel in their ratio. Duet
 benchmarking: Bulej et al., ICPE 2020 (arXiv 2001.05811).
@@ -19,7 +18,6 @@ from gpurun.pairs.turn_ratio import (
     LEAST_ROUNDS,
     MOST_BLOCKS,
     Round,
-    TurnRatio,
     pace,
     turn_ratio,
 )
@@ -90,7 +88,7 @@ class TurnLimits:
             ratio = turn_ratio(rounds)
             if ratio is None:
                 return len(rounds) >= MOST_ROUNDS and taken > self.epoch_seconds
-            if _misses_epochs(rounds, ratio) and _epochs_seconds(rounds) < self.epoch_seconds:
+            if not ratio.epoch_starts and 0 < _epochs_seconds(rounds) < self.epoch_seconds:
                 return taken > self.epoch_seconds
             if begun[-1] > hurry:
                 return True
@@ -140,7 +138,7 @@ def turn_nanoseconds(rounds: Sequence[Round], handovers: Sequence[int]) -> int:
     recent = sorted(handovers[-RECENT:])
     paces = (pace(rounds, 0), pace(rounds, 1))
     steps = max(least_steps(one) * one for one in paces)
-    least = FED_NS if rounds[-1].fed else LEAST_NS
+    least = FED_NS if any(turn.fed for turn in rounds[-1].turns) else LEAST_NS
     wanted = max(least, steps, recent[len(recent) // 2] / HANDOVER_SHARE)
     return int(min(wanted, max(MOST_NS, steps)))
 
@@ -174,13 +172,9 @@ def _handover(took: int, both: Round) -> int:
     return max(0, took - counted - uncounted) // 2
 
 
-def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:
-    """True if there are epochs of which too few were seen to begin."""
-    return any(turn.epoch_steps for turn in rounds[-1].turns) and not ratio.epoch_starts
-
-
 def _epochs_seconds(rounds: Sequence[Round]) -> float:
-    """The longest that it takes until enough epochs have begun on both sides, which get equal time.
+    """The longest that it takes until enough epochs have begun on both sides, which get equal time;
+    0 where no whole epoch was seen yet.
 
     A side whose epochs were not seen yet has epochs of as many steps as the other one.
     """
@@ -188,9 +182,4 @@ def _epochs_seconds(rounds: Sequence[Round]) -> float:
     steps = max(turn.epoch_steps for turn in last)
     usual = [median([r.turns[number].step_seconds for r in rounds]) for number in (0, 1)]
     sides = zip(last, usual, strict=True)
-    return seconds_to_see_epochs(max((turn.epoch_steps or steps) * s for turn, s in sides))
-
-
-def seconds_to_see_epochs(epoch: float) -> float:
-    """Seconds until enough epochs have begun on both sides; `epoch`: of the longer ones."""
-    return 2 * LEAST_EPOCHS * epoch
+    return 2 * LEAST_EPOCHS * max((turn.epoch_steps or steps) * s for turn, s in sides)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.compare.compare_commits import choose_baseline
+from gpurun.bench.compare.compare_sides import choose_baseline
 from gpurun.bench.trees.git import open_repository
 from gpurun.errors import ExitCode, GpurunError
 from tests.conftest import REPOSITORY

@@ -131,7 +131,7 @@ def test_a_script_that_needs_a_port_for_itself_is_launched_in_turn(tmp_path: Pat
 
 @contextmanager
 def compared_beyond_a_pair(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A comparison under way, whose first pair was told."""
+    """A comparison under way, whose first pair was told with the speed of both sides."""
     with subprocess.Popen(
         [sys.executable, "-m", "gpurun", "bench", "--compare", "main", "train.py"],
         cwd=folder,
@@ -140,8 +140,11 @@ def compared_beyond_a_pair(folder: Path) -> Iterator[subprocess.Popen[str]]:
         text=True,
     ) as running:
         assert running.stderr is not None
-        while "pair 1:" not in running.stderr.readline():
-            assert running.poll() is None
+        line = ""
+        while "pair 1:" not in line:
+            line = running.stderr.readline()
+            assert line, "it ended before its first pair"
+        assert "/s (" in line
         yield running
 
 

@@ -124,7 +124,8 @@ def test_script_sees_itself_as_under_python(tmp_path: Path, twins: Twins) -> Non
 
 def test_script_in_another_folder_keeps_its_path(tmp_path: Path, twins: Twins) -> None:
     (tmp_path / "sub").mkdir()
-    twins(write(tmp_path, VIEW, "sub/deep.py"))
+    result = twins(write(tmp_path, VIEW, "sub/deep.py"))
+    assert (result.returncode, b"sub/deep.py" in result.stdout) == (0, True)
 
 
 def test_module_runs_as_under_python_m(tmp_path: Path, twins: Twins) -> None:
@@ -147,7 +148,9 @@ def test_standard_input_and_raw_output_pass_through(tmp_path: Path, twins: Twins
 
 def test_interpreter_flags_reach_the_script(tmp_path: Path, twins: Twins) -> None:
     flags = ("-u", "-W", "error::UserWarning", "-Xutf8", "-bO")
-    twins(write(tmp_path, VIEW), python_flags=flags)
+    result = twins(write(tmp_path, VIEW), python_flags=flags)
+    for flag in (b"optimize=1", b"bytes_warning=1", b"utf8_mode=1", b"'error::UserWarning'"):
+        assert flag in result.stdout
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
@@ -176,19 +179,26 @@ def test_children_of_every_start_method_see_the_same(tmp_path: Path, twins: Twin
     assert result.stdout.count(b" 0\n") == 3
 
 
+HOOK = "import sys; sys.excepthook = lambda *e: print('own hook', e[0]); 1 / 0"
+THREAD = "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()"
+
+
 @pytest.mark.parametrize(
-    "source",
+    ("source", "shown"),
     [
-        "def f():\n    1 / 0\nf()\n",
-        "def broken(:\n",
-        "raise KeyError('a') from ValueError('b')",
-        "import sys; sys.excepthook = lambda *e: print('own hook', e[0]); 1 / 0",
-        "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()",
-        "import warnings; warnings.warn('look out')",
+        ("def f():\n    1 / 0\nf()\n", b"in f"),
+        ("def broken(:\n", b"SyntaxError"),
+        ("raise KeyError('a') from ValueError('b')", b"direct cause"),
+        (HOOK, b"own hook"),
+        (THREAD, b"Exception in thread"),
+        ("import warnings; warnings.warn('look out')", b"UserWarning: look out"),
     ],
 )
-def test_failure_is_shown_as_python_shows_it(tmp_path: Path, twins: Twins, source: str) -> None:
-    twins(write(tmp_path, source))
+def test_failure_is_shown_as_python_shows_it(
+    tmp_path: Path, twins: Twins, source: str, shown: bytes
+) -> None:
+    result = twins(write(tmp_path, source))
+    assert shown in result.stdout + result.stderr
 
 
 def test_tracebacks_through_torch_hold_no_frame_of_ours(tmp_path: Path, twins: Twins) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.pairs import side as side_module
-from gpurun.pairs.side import PairFailed, Side, SideBlocked, SideEnded, await_both, tree_below
+from gpurun.pairs.side import PairFailed, Side, SideEnded, await_both, tree_below
 from gpurun.pairs.turn_taking import take_turns
 from gpurun.records.messages.turns import ANSWERS, Turn
 from gpurun.trials.turn_fifos import make_fifos
@@ -115,7 +115,7 @@ def test_a_side_that_waits_for_what_its_frozen_partner_holds_is_reported(
     take_lock = "fcntl.flock(lock, fcntl.LOCK_EX); fcntl.flock(lock, fcntl.LOCK_UN)"
     waiter = sides.run("waiter", script(tmp_path, "waiter", take_lock, before=LOCK))
     await_both((holder, waiter))
-    with pytest.raises(SideBlocked, match="waiter stood still, twice, while holder was frozen"):
+    with pytest.raises(PairFailed, match="waiter stood still, twice, while holder was frozen"):
         take_turns((holder, waiter), random.Random(0), lambda rounds: len(rounds) == 50)
 
 

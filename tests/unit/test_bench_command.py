@@ -18,7 +18,8 @@ from gpurun import main
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_runner import BisectRequest, not_searched
-from gpurun.bench.compare.compare_commits import CompareRequest, compare_sides, not_compared
+from gpurun.bench.compare import compare_sides as comparing
+from gpurun.bench.compare.compare_sides import CompareRequest, not_compared
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.gate_selftest import not_tried
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT
@@ -201,11 +202,11 @@ def test_records_are_where_the_configuration_says(folder: Path) -> None:
     ],
 )
 def test_pairs_that_were_finished_are_kept_whatever_ends_the_comparison(
-    tmp_path: Path, error: Exception, told: str | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str | None
 ) -> None:
     kept: list[BenchmarkRecord] = []
     pair = Pair(launch(BASELINE, 1000.0), launch(CURRENT, 800.0))
-    findings = Findings(pairs=[pair] * 4)
+    monkeypatch.setattr(comparing, "Findings", lambda: Findings(pairs=[pair] * 4))
     asked = CompareRequest("main", tmp_path, GatePlan(), math.inf, False, kept.append, print)
 
     def fail() -> Any:
@@ -213,7 +214,7 @@ def test_pairs_that_were_finished_are_kept_whatever_ends_the_comparison(
 
     def compare() -> Comparison:
         with SignalGuard() as interruption:
-            return compare_sides(BENCHMARK, asked, interruption, fail, findings)
+            return comparing.compare_sides(BENCHMARK, asked, interruption, fail)
 
     if told is None:
         with pytest.raises(type(error)):

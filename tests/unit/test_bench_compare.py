@@ -114,6 +114,18 @@ def test_no_disturbed_pair_is_launched_again_after_the_deadline(tmp_path: Path) 
     assert (launcher.turns, len(findings.pairs)) == ("bcbc", 1)
 
 
+def test_a_benchmark_of_which_no_gated_figure_was_measured_fails_and_says_so(
+    tmp_path: Path,
+) -> None:
+    lacking: Any = dict.fromkeys(("samples_per_second", "step_time_ms", "peak_memory_bytes"))
+    sides = ([launch(name, 1000.0, **lacking)] for name in (BASELINE, CURRENT))
+    one, _, findings = comparing(tmp_path, *sides)
+    with pytest.raises(GpurunError, match="none of the gated metrics was measured") as raised:
+        one.run()
+    assert raised.value.code is ExitCode.BENCHMARK_FAILED
+    assert "throughput was not measured here and is not gated" in findings.notes
+
+
 def test_a_script_that_is_new_has_no_baseline(tmp_path: Path) -> None:
     one, launcher, _ = comparing(tmp_path, [launch(BASELINE, 1.0)], [launch(CURRENT, 1.0)])
     (tmp_path / BASELINE / BENCHMARK.script).unlink()

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from gpurun.bench.history.prediction_interval import MOST_RUNS, NewRun, judge_new_run
+from gpurun.bench.history.past_records import MOST_RUNS, NewRun, judge_new_run
 from gpurun.pairs.gate import Verdict
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Point
@@ -81,11 +81,6 @@ def test_fewer_launches_than_the_records_have_widen_the_interval() -> None:
         assert bounds is not None
         widths.append(bounds[1] - bounds[0])
     assert widths[1] > 1.2 * widths[0]
-
-
-def test_three_records_are_too_few() -> None:
-    with pytest.raises(ValueError, match="4 others"):
-        judge_new_run([held(STEADY[:3], 1000.0)])
 
 
 @pytest.mark.parametrize("law", ["gauss", "ar 0.6"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.compare import compare_with_records as from_history
-from gpurun.bench.compare.compare_commits import CompareRequest, accepted_between
+from gpurun.bench.compare.compare_sides import CompareRequest, accepted_between
 from gpurun.bench.compare.compare_with_records import compare_with_history
 from gpurun.bench.store import open_store
 from gpurun.pairs.gate import GatePlan

@@ -29,6 +29,7 @@ from gpurun.records.spec import StopRule
 from gpurun.report.comparison_text import comparison_lines
 from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.stop_rules import first_rule
+from scripts.gate_runs import IN_TURN
 from tests.repositories import commit, new_repository
 from tests.unit.bench_launches import BENCHMARK, device, launch, sides_below
 from tests.unit.test_bench_document import document
@@ -131,7 +132,7 @@ def test_a_file_that_is_written_as_it_was_does_not_end_the_comparison(tmp_path: 
 
 def test_a_script_that_works_in_place_may_write_a_module(tmp_path: Path) -> None:
     launcher = Live(tmp_path, [0.0])
-    launcher.mode = Mode.IN_PLACE
+    launcher.mode = launcher.trials.mode = Mode.IN_PLACE
     one, findings = comparing(tmp_path, launcher)
     (tmp_path / CURRENT / "made.py").write_text("by the script")
     one.run()
@@ -280,7 +281,7 @@ SLOW = StepTime(21e3, 21e3, 21e3, 21e3)
     ("changes", "mode", "why"),
     [
         ({}, Mode.OVERLAY, ""),
-        ({}, Mode.IN_PLACE, "launches work on the real files"),
+        ({}, Mode.IN_PLACE, "trials work on the real files"),
         ({"ranks": 2}, Mode.OVERLAY, "the script runs in several ranks"),
         ({"status": "completed"}, Mode.OVERLAY, "the script is over too soon to take turns"),
         ({"step_time_ms": SLOW}, Mode.OVERLAY, "a step takes 21 s"),
@@ -291,9 +292,22 @@ def test_what_cannot_be_live_is_launched_in_turn_and_why(
     changes: dict[str, Any], mode: Mode, why: str, tmp_path: Path
 ) -> None:
     launcher = Live(tmp_path, [0.0])
-    launcher.mode = mode
+    launcher.mode = launcher.trials.mode = mode
     first = [launch(BASELINE, 1000.0), launch(CURRENT, 1000.0, **changes)]
     assert launcher.obstacle(first) == why
+
+
+def test_the_script_that_asks_for_launches_in_turn_gets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Launcher, "obstacle", Launcher.obstacle)
+    monkeypatch.setattr("gpurun.cli.main", lambda argv: 0)
+    with pytest.raises(SystemExit):
+        exec(IN_TURN, {})
+    one, findings = comparing(tmp_path, Live(tmp_path, [0.0]))
+    one.run()
+    assert {(pair.in_turn, pair.ratio) for pair in findings.pairs} == {("", None)}
+    assert {pair.in_turn for pair in findings.pairs} == {"asked for"}
 
 
 def test_two_models_that_do_not_fit_on_one_gpu_are_launched_in_turn(tmp_path: Path) -> None:
@@ -339,10 +353,10 @@ def test_the_report_says_how_pairs_were_launched(tmp_path: Path) -> None:
     assert [line.split()[-2:] for line in lines if "samples/s" in line] == [["−9.5", "%"]]
 
     launcher = Live(tmp_path, [0.0])
-    launcher.mode = Mode.IN_PLACE
+    launcher.mode = launcher.trials.mode = Mode.IN_PLACE
     one, findings = comparing(tmp_path, launcher)
     one.run()
     lines = comparison_lines(document(findings))
-    assert "launches one after the other, not live pairs: launches work on the real files" in lines
+    assert "launches one after the other, not live pairs: trials work on the real files" in lines
     assert any(line.startswith("pairs of one tree differ by ") for line in lines)
     assert f"({len(findings.pairs)} pairs)" in lines[-1]

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from gpurun.bench.bisect.culprit_search import (
+    HALVING,
     Measure,
     Outcome,
     SearchPlan,
@@ -109,7 +110,7 @@ def test_an_undecided_commit_is_left_out_and_its_neighbour_is_asked() -> None:
 
 
 def test_no_look_of_a_halving_decides_by_chance() -> None:
-    plan = SearchPlan().halving
+    plan = HALVING
     assert max(max(plan.levels(look)) for look in plan.looks) < 0.5
 
 

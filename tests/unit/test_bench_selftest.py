@@ -10,8 +10,8 @@ from typing import ClassVar
 import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher
-from gpurun.bench.compare import compare_commits
-from gpurun.bench.compare.compare_commits import CompareRequest
+from gpurun.bench.compare import compare_sides as comparing
+from gpurun.bench.compare.compare_sides import CompareRequest
 from gpurun.bench.gate_selftest import selftest
 from gpurun.bench.trees.prepared_sides import Side
 from gpurun.errors import GpurunError
@@ -79,7 +79,7 @@ def tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Selfte
     def run(machine: Machine | None = None, **changes: object) -> Selftest:
         monkeypatch.setattr(OnMachine, "machine", machine or Machine())
         monkeypatch.setattr(OnMachine, "count", 0)
-        monkeypatch.setattr(compare_commits, "Launcher", OnMachine)
+        monkeypatch.setattr(comparing, "Launcher", OnMachine)
         benchmark = replace(BENCHMARK, name="train", folder=folder, **changes)  # type: ignore[arg-type]
         asked = CompareRequest(
             "HEAD", folder / ".gpurun", GatePlan(), float("inf"), True, KEPT.append, TOLD.append

@@ -10,9 +10,8 @@ from typing import ClassVar
 import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher
-from gpurun.bench.compare import compare_commits
-from gpurun.bench.compare.compare_commits import CompareRequest
-from gpurun.bench.compare.compare_settings import compare_settings, read_settings
+from gpurun.bench.compare import compare_sides as comparing
+from gpurun.bench.compare.compare_sides import CompareRequest, compare_settings, read_settings
 from gpurun.bench.trees.prepared_sides import Side
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
@@ -51,7 +50,7 @@ class Turned(Launcher):
 def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Comparison]:
     """Compares files of these texts in a folder that is in no repository."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(compare_commits, "Launcher", Turned)
+    monkeypatch.setattr(comparing, "Launcher", Turned)
     (tmp_path / ".gpurun").mkdir()
 
     def run(

@@ -293,6 +293,17 @@ def test_an_epoch_in_which_a_side_of_a_live_pair_was_frozen_has_no_duration(
     assert (result.startup_seconds, result.throughput_drift) == (pytest.approx(0.99), None)
 
 
+def test_a_side_of_a_live_pair_has_no_use_of_the_processor_over_its_frozen_time(
+    tmp_path: Path,
+) -> None:
+    write_events(tmp_path, [TurnEvent("end", START_NS + 1195 * MS), steady(30)])
+    seen = [HostSample(UNIX_NS + at * MS, at / 2000, 5, 1) for at in (0, 20_000)]
+    write_samples(tmp_path, seen)
+    host = summary(tmp_path).host
+    assert host is not None
+    assert (host.cpu_percent, host.peak_rss_bytes) == (None, 5)
+
+
 def test_a_knobs_worst_outcome_over_the_ranks_counts(tmp_path: Path) -> None:
     applied, failed = KnobEvent("tf32", "applied", ""), KnobEvent("tf32", "failed", "no such flag")
     write_events(tmp_path, [applied, steady(30)], pid=1, rank=0)

@@ -89,19 +89,15 @@ def test_a_live_pair_that_fails_after_one_that_was_measured_is_launched_once_mor
     assert machine.launched == "(ab)(ab)(ab)ab"
 
 
-def test_a_pair_that_must_be_live_is_not_launched_in_turn_and_it_says_why() -> None:
-    machine = Machine([live, failing, failing])
-    assert machine.engine.take("a", "b", 1, turned=False, live_only=True).ratio is not None
+def test_where_it_is_late_a_live_pair_that_fails_starts_no_launches_in_turn_and_says_why() -> None:
+    machine = Machine([live, failing])
+    machine.engine.take("a", "b", 1, turned=False)
+    machine.late = True
     with pytest.raises(NotLive, match=re.escape(f"a live pair failed: {PORT.text}")):
-        machine.engine.take("a", "b", 2, turned=False, live_only=True)
-    assert machine.launched == "(ab)(ab)(ab)", "nothing alone"
+        machine.engine.take("a", "b", 2, turned=False)
+    assert machine.launched == "(ab)(ab)", "neither again nor alone"
     assert machine.engine.in_turn == "", "live pairs may be tried again"
     assert machine.engine.take("a", "b", 2, turned=True).ratio is not None
-
-    machine.engine.in_turn = "asked for"
-    with pytest.raises(NotLive, match=r"^asked for$"):
-        machine.engine.take("a", "b", 3, turned=False, live_only=True)
-    assert machine.launched == "(ab)(ab)(ab)(ba)", "nothing at all"
 
 
 def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn() -> None:

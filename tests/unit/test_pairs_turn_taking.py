@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from gpurun.pairs import turn_taking as turns_module
-from gpurun.pairs.reference import LIMITS, NAME, BesideReference, Reference
-from gpurun.pairs.side import LEAST_STEPS, Side, SideBlocked, SideEnded
+from gpurun.pairs.live_launches import LIMITS, NAME, BesideReference, Reference
+from gpurun.pairs.side import LEAST_STEPS, PairFailed, Side, SideEnded
 from gpurun.pairs.turn_ratio import LEAST_ROUNDS, Round, turn_ratio
 from gpurun.pairs.turn_taking import (
     FED_NS,
@@ -313,7 +313,7 @@ def test_a_candidate_that_waits_for_its_reference_goes_on_without_it() -> None:
     class Blocked(PlayedSide):
         def take(self, nanoseconds: int, partner: object, least_steps: int = LEAST_STEPS) -> Turn:
             if len(self.taken) == 3:
-                raise SideBlocked(self.name, NAME)
+                raise PairFailed("candidate stood still")
             return super().take(nanoseconds, partner, least_steps)
 
     reference = waiting(PlayedSide())

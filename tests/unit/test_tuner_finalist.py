@@ -36,6 +36,14 @@ def test_live_pairs_are_judged_by_their_prior_and_their_own_errors() -> None:
     assert proof.speedup == pytest.approx(1.305, rel=0.01)
 
 
+def test_a_pair_after_the_latest_look_is_in_none_of_its_figures() -> None:
+    """The last row of the ladder shows the speedup of the look, and an interval of these pairs."""
+    six = paired(*[1.3, 1.2] * 3)
+    seven = paired(*[1.3, 1.2] * 3, 3.0)
+    assert six.estimate() == seven.estimate()
+    assert math.exp(seven.estimate().log) == pytest.approx(seven.look().speedup)
+
+
 def test_launches_in_turn_have_their_own_prior() -> None:
     one = paired(3.0, 3.1, error=None)
     assert one.look() == look([Reading(math.log(gain), 0.0, IN_TURN_SD) for gain in (3.0, 3.1)])

@@ -67,13 +67,8 @@ class BisectRequest:
 def bisect(
     benchmark: Benchmark, asked: BisectRequest, interruption: SignalGuard
 ) -> BisectionReport:
-    """Search, keep the records of all launches, and say what was found.
-
-    The document reports a benchmark that fails, a range that cannot be searched, a refusal of the
-    system (a full disk) and an interruption. Other errors are raised. In any case the next call
-    continues after the last pair. No signal interrupts any more afterwards, until
-    `interruption.release`.
-    """
+    """Search, keep the records of all launches, and say what was found; it ends as `compare_sides`
+    does, and the next call continues after the last pair."""
     runner, unfinished = BisectRunner(benchmark, asked, interruption), None
     try:
         runner.search(open_repository(benchmark.folder))

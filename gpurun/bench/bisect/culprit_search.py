@@ -16,18 +16,18 @@ gate's own levels, so these are not shared among all questions.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.bench.trees.git import short
 from gpurun.errors import ExitCode
-from gpurun.pairs.gate import Gated, GatePlan, GateResult, MetricResult, Verdict, judge
-from gpurun.records.bench.bisection import BisectedPair, BisectionReport
+from gpurun.pairs.gate import Gated, GatePlan, MetricResult, Verdict, judge
+from gpurun.records.bench.bisection import BisectionReport
 from gpurun.records.bench.metrics import Metric
 
 SPEED = Metric.THROUGHPUT
 CLAIM = GatePlan.up_to(32)
-"""Twice the pairs of a comparison: a search asks more, and names a commit."""
+"""Of both claims (BAD is slower, the culprit is). Twice the pairs of a comparison: a search asks
+more, and names a commit."""
 HALVING_ERROR = 0.6
 """Of each answer of a halving, summed over all looks. It finds 98 to 100 % of drops of 5 % at 2 %
 noise, in up to 81 pairs. With 0.4 it takes 94. With 1.0 it finds 96 % where neighbours correlate,
@@ -40,13 +40,10 @@ HALVING = replace(CLAIM, regression_error=HALVING_ERROR, pass_error=HALVING_ERRO
 class SearchPlan:
     """The limits of a search; `scripts/simulate_bisect.py` shows what they give.
 
-    `claim`: the plan of the two claims (BAD is slower, the culprit is), `halving`: of the other
-    questions. `smallest`: the smallest drop that counts, a fraction of throughput. `max_pairs`: of
-    all questions together.
+    `smallest`: the smallest drop that counts, a fraction of throughput. `max_pairs`: of all
+    questions together.
     """
 
-    claim: GatePlan = CLAIM
-    halving: GatePlan = HALVING
     smallest: float = 0.025
     max_pairs: int = 200
 
@@ -112,14 +109,16 @@ def next_action(found: BisectionReport, plan: SearchPlan) -> Standing:
     def asked(
         place: int, against: int, threshold: float, gate: GatePlan
     ) -> tuple[Verdict, MetricResult, Measure | None]:
-        own = pairs_of(found, commits[place], commits[against])
-        answer = _judged(own, threshold, gate)
+        both = (commits[place], commits[against])
+        own = [pair for pair in found.pairs if (pair.commit, pair.against) == both]
+        figures = [(pair.throughput_of_against, pair.throughput_of_commit) for pair in own]
+        answer = judge([Gated(SPEED, figures, threshold, [pair.error for pair in own])], gate)
         more = None
         if answer.verdict is Verdict.MORE and len(found.pairs) < plan.max_pairs:
-            more = Measure(commits[place], commits[against], len(own) % 2 == 0)
+            more = Measure(*both, len(own) % 2 == 0)
         return answer.verdict, answer.metrics[0], more
 
-    verdict, lost, more = asked(high, 0, plan.smallest, plan.claim)
+    verdict, lost, more = asked(high, 0, plan.smallest, CLAIM)
     if verdict is not Verdict.REGRESSION or lost.slowdown is None:
         suspects = () if verdict is Verdict.PASS else commits[1:]
         return Standing(ENDS[verdict], suspects, lost, more=more)
@@ -127,7 +126,7 @@ def next_action(found: BisectionReport, plan: SearchPlan) -> Standing:
     left_out = {n for n, one in enumerate(found.line) if one.skipped is not None}
     while left := [n for n in range(low + 1, high) if n not in left_out]:
         middle = min(left, key=lambda n: abs(2 * n - low - high))
-        verdict, _, more = asked(middle, 0, border, replace(plan.halving, irrelevant=border))
+        verdict, _, more = asked(middle, 0, border, replace(HALVING, irrelevant=border))
         if verdict is Verdict.MORE:
             return Standing(Outcome.MORE, commits[low + 1 : high + 1], lost, more=more)
         if verdict is Verdict.PASS:
@@ -136,7 +135,7 @@ def next_action(found: BisectionReport, plan: SearchPlan) -> Standing:
             high = middle
         else:
             left_out.add(middle)
-    verdict, own, more = asked(high, low, border, plan.claim)
+    verdict, own, more = asked(high, low, border, CLAIM)
     outcome = CONFIRMED[verdict]
     if outcome is Outcome.FOUND and high - low > 1:
         outcome = Outcome.NARROWED
@@ -181,13 +180,3 @@ def _todo(found: BisectionReport, standing: Standing) -> str:
         ranges = [f"{short(good)}..{short(bad)}" for good, bad in parts if good != bad]
         text += bool(ranges) * f"; search for the rest of the drop in {' and '.join(ranges)}"
     return text
-
-
-def pairs_of(found: BisectionReport, commit: str, against: str) -> list[BisectedPair]:
-    """The pairs of two commits."""
-    return [p for p in found.pairs if (p.commit, p.against) == (commit, against)]
-
-
-def _judged(pairs: Sequence[BisectedPair], threshold: float, plan: GatePlan) -> GateResult:
-    figures = [(p.throughput_of_against, p.throughput_of_commit) for p in pairs]
-    return judge([Gated(SPEED, figures, threshold, [p.error for p in pairs])], plan)

@@ -2,7 +2,7 @@
 
 The run is launched here (`--from-history`), or its record was stored, by any machine (`--results`).
 Both are weaker than launches in turn, because the machine may have drifted since the records.
-`gpurun.bench.history.prediction_interval` decides, and describes its limits.
+`gpurun.bench.history.past_records` decides, and describes its limits.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmark_launcher import isolation
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest, choose_baseline
+from gpurun.bench.compare.compare_sides import CompareRequest, choose_baseline
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.history.branch_records import PURPOSES, Measured, branch_up_to, measured, pooled
 from gpurun.bench.history.past_records import (
+    LEAST_RUNS,
+    MOST_RUNS,
+    NewRun,
     comparable,
     enough,
+    judge_new_run,
     last_change,
     no_baseline,
     since_accepted,
     usable,
 )
-from gpurun.bench.history.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
 from gpurun.bench.record_of_launches import DEFAULT_LAUNCHES, Version, keep, measure, version_of
 from gpurun.bench.store.record_files import read_records
 from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
@@ -71,17 +74,17 @@ def compare_with_history(
     def work() -> None:
         repository = open_repository(benchmark.folder)
         baseline = choose_baseline(repository, asked.ref)
-        course.compared = Compared(
-            Version(baseline.commit, None, False), version_of(repository), (None, None)
-        )
+        here = version_of(repository)
+        course.compared = Compared(Version(baseline.commit, None, False), here)
         course.remember(baseline.why)
         past = course.past(repository, baseline.commit)
         usual = median_low(len(record.launches) for record in past[-MOST_RUNS:])
         most = launches or min(max(usual, DEFAULT_LAUNCHES), LOOKS[-1])
         mode = isolation(benchmark.folder, asked.in_place, asked.tell)
-        version, run = course.compared.current, new_run(asked.home)
-        current = measure(benchmark, run, mode, most, asked.tell, version)
-        course.current(replace(current, purpose=BenchmarkPurpose.COMPARE), store=True)
+        current = measure(benchmark, new_run(asked.home), mode, most, asked.tell, here)
+        current = replace(current, purpose=BenchmarkPurpose.COMPARE)
+        keep(current, asked.keep, asked.tell)
+        course.compared = replace(course.compared, records=(None, current))
         if interruption.signal is not None:
             raise KeyboardInterrupt
         course.judge(past, repository)
@@ -101,8 +104,10 @@ def compare_stored(
     before its own. Then the store keeps the record, so that its history grows.
     """
     course = RecordComparison(benchmark, asked, store, "gpurun bench --compare REF")
-    course.compared = Compared(Version(), Version(current.commit, current.branch, current.dirty))
-    course.current(current, store=baseline is None)
+    version = Version(current.commit, current.branch, current.dirty)
+    course.compared = Compared(Version(), version, (None, current))
+    if baseline is None:
+        keep(current, asked.keep, asked.tell)
 
     def work() -> None:
         if baseline is not None:
@@ -188,7 +193,7 @@ class RecordComparison:
         finally:
             interruption.hold()
         # older records than the newest may have trained otherwise
-        sides = self.used[-1:], [r for r in self.compared.records[1:] if r is not None]
+        sides = self.used[-1:], filter(None, self.compared.records[1:])
         losses = [[x.loss_curve for r in s for x in r.launches if not x.error] for s in sides]
         found = comparison(
             self.benchmark,
@@ -202,12 +207,6 @@ class RecordComparison:
         if found.verdict == Verdict.INCONCLUSIVE.value:
             found = replace(found, recommendation=f"{UNDECIDED} ({self.instead})")
         return replace(found, baseline_records=len(self.used))
-
-    def current(self, record: BenchmarkRecord, *, store: bool) -> None:
-        """The record that is judged; the store keeps it, if asked to."""
-        if store:
-            keep(record, self.asked.keep, self.asked.tell)
-        self.compared = replace(self.compared, records=(None, record))
 
     def past(self, repository: Repository, end: str) -> list[BenchmarkRecord]:
         """The records up to a commit that could stand for the baseline, of any machine."""

@@ -31,14 +31,11 @@ EXIT_CODES = {
     "training_differs": ExitCode.TRAINING_DIFFERS,
     "interrupted": ExitCode.INTERRUPTED,
 }
-ERRORS = (ExitCode.INTERNAL, ExitCode.USAGE, ExitCode.NO_BASELINE)
 WORST_FIRST = (
-    ExitCode.BENCHMARK_FAILED, ExitCode.REGRESSION, ExitCode.TRAINING_DIFFERS, *ERRORS,
-    ExitCode.INCONCLUSIVE, ExitCode.OK,
+    ExitCode.BENCHMARK_FAILED, ExitCode.REGRESSION, ExitCode.TRAINING_DIFFERS, ExitCode.INTERNAL,
+    ExitCode.USAGE, ExitCode.NO_BASELINE, ExitCode.INCONCLUSIVE, ExitCode.OK,
 )  # fmt: skip
 """The exit code of several benchmarks: the first of these. A signal comes before all of them."""
-SPEED = BY_TURNS
-"""The losses of these are the same figure, the throughput lost."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +82,9 @@ def comparison(
         verdict = unfinished.verdict
     result = findings.result
     metrics = result.metrics if result is not None else ()
-    nothing = MetricResult(SPEED[0], Verdict.MORE, 0.0)
-    speed = next((m for m in metrics if m.metric in SPEED), nothing)
-    threshold = next((benchmark.thresholds[m] for m in SPEED if m in benchmark.thresholds), None)
+    nothing = MetricResult(BY_TURNS[0], Verdict.MORE, 0.0)
+    speed = next((m for m in metrics if m.metric in BY_TURNS), nothing)
+    threshold = next((benchmark.thresholds[m] for m in BY_TURNS if m in benchmark.thresholds), None)
     advice = _recommendation(verdict, compared, findings, training)
     if unfinished is not None:
         advice = unfinished.todo or AGAIN

@@ -28,7 +28,7 @@ from gpurun.records.bench.metrics import Metric
 from gpurun.trials.stop_rules import later_rule
 
 BY_TURNS = (Metric.THROUGHPUT, Metric.STEP_TIME)
-"""The metrics that the turns of a live pair measure."""
+"""The metrics that the turns of a live pair measure: of both the loss is the throughput lost."""
 
 
 @dataclass

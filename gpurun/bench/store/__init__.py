@@ -1,8 +1,5 @@
 """Where benchmarks are kept: JSON files, and one table of a database as their index.
 
-store = open_store(find_home(Path.cwd()), url=None, notice=print)
-store.add(record)
-
 SQLAlchemy is imported when a store is opened, and nowhere else.
 """
 

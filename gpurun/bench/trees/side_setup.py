@@ -2,9 +2,8 @@
 command (`pip install -e .`, `make`) in a python environment of its own.
 
 Both sides' setup commands may install, and one environment can hold only one of two trees. So each
-side gets a small environment on top of the one that gpurun runs in. It shows the packages of the
-user's environment, except installs of the compared tree. Setup commands install into it, and the
-user's environment stays as it is.
+side gets a small one on top of the user's, whose packages it shows, except installs of the compared
+tree. Setup commands install into it, and the user's environment stays as it is.
 """
 
 from __future__ import annotations
@@ -91,9 +90,10 @@ def make_environment(folder: Path, hidden: Tree) -> Path:
     own.mkdir(parents=True, exist_ok=True)
     below = _sites()
     (own / FIRST).write_text("".join(f"{place}\n" for place in below))
-    for number, (place, path) in enumerate(_path_files(below), start=1):
+    path_files = [path for place in below for path in sorted(place.glob("*.pth"))]
+    for number, path in enumerate(path_files, start=1):
         if leads_to(path, hidden.holds) is None:
-            (own / f"~{number:04}-{path.name}").write_text(_absolute(path, place))
+            (own / f"~{number:04}-{path.name}").write_text(_absolute(path))
     for name in ("pip", "pip3"):
         script = folder / "bin" / name
         script.write_text(PIP)
@@ -113,18 +113,13 @@ def _sites() -> list[Path]:
     return [path for path in map(Path, (*users, *site.getsitepackages())) if path.is_dir()]
 
 
-def _path_files(places: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
-    for place in places:
-        yield from ((place, path) for path in sorted(place.glob("*.pth")))
-
-
-def _absolute(path: Path, place: Path) -> str:
+def _absolute(path: Path) -> str:
     """The text of a path file, for another folder: its paths may be relative to its own."""
     lines = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         word = line.strip()
         literal = not word or word.startswith(("#", "import ", "import\t"))
-        lines.append(line if literal else str(place / word))
+        lines.append(line if literal else str(path.parent / word))
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -14,8 +14,13 @@ from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmark_launcher import isolation
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest, compare, not_compared
-from gpurun.bench.compare.compare_settings import compare_settings, read_settings
+from gpurun.bench.compare.compare_sides import (
+    CompareRequest,
+    compare,
+    compare_settings,
+    not_compared,
+    read_settings,
+)
 from gpurun.bench.compare.compare_with_records import compare_with_history
 from gpurun.bench.record_of_launches import DEFAULT_LAUNCHES, Version, keep, measure, version_here
 from gpurun.bench.store import open_store

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
-from gpurun.bench.compare.comparison_document import SPEED
+from gpurun.bench.compare.pair_runner import BY_TURNS
 from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import Metric
@@ -54,7 +54,7 @@ def gated(benchmark: Benchmark, options: BenchOptions) -> Benchmark:
         metrics = tuple(Metric(name) for name, _ in options.metrics)
         thresholds = {m: thresholds.get(m, m.default_threshold) for m in metrics}
     if options.threshold is not None:
-        thresholds |= {m: options.threshold for m in SPEED if m in thresholds}
+        thresholds |= {m: options.threshold for m in BY_TURNS if m in thresholds}
     own = {Metric(name): share for name, share in options.metrics or () if share is not None}
     return replace(benchmark, metrics=metrics, thresholds={**thresholds, **own})
 

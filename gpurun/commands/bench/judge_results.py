@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpurun.arguments.gpurun_toml import Config, load_config
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import GATED, Benchmark, benchmarks
-from gpurun.bench.compare.compare_commits import CompareRequest, not_compared
+from gpurun.bench.compare.compare_sides import CompareRequest, not_compared
 from gpurun.bench.compare.compare_with_records import compare_stored, read_results
 from gpurun.commands.bench.bench_outputs import conclude, shown
 from gpurun.commands.bench.chosen_benchmarks import gated

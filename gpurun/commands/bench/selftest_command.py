@@ -7,7 +7,7 @@ import time
 
 from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, parse_selftest
 from gpurun.arguments.options import BenchOptions
-from gpurun.bench.compare.compare_commits import CompareRequest
+from gpurun.bench.compare.compare_sides import CompareRequest
 from gpurun.bench.gate_selftest import not_tried, selftest
 from gpurun.bench.store import open_store
 from gpurun.bench.unfinished import worst_with_others

@@ -111,9 +111,8 @@ def _halving(stages: Sequence[str]) -> Iterator[str]:
 
 def top_rung(stage: str, finalist: Finalist) -> Rung:
     """The last rung, which the proof measured."""
-    known, proven = finalist.estimate(), finalist.look().speedup
-    log = known.log if proven is None else math.log(proven)
-    return Rung(stage, log, known.half_width((1 - LEVEL) / 2))
+    known = finalist.estimate()
+    return Rung(stage, known.log, known.half_width((1 - LEVEL) / 2))
 
 
 def _gain(trial: Trial, finalist: Finalist, as_it_is: Trial) -> tuple[float, float] | None:

@@ -60,8 +60,9 @@ class Finalist:
         return look(self._readings())
 
     def estimate(self) -> Estimate:
-        """What all its pairs say together; there must be one."""
-        return estimate(self._readings())
+        """What its pairs say together: those of the latest look, all of them before the first one.
+        There must be one."""
+        return estimate(self._readings()[: self.look().pairs_used or None])
 
     def _readings(self) -> list[Reading]:
         logs = [math.log(theirs / ours) for ours, theirs in self.pairs]

@@ -1,18 +1,27 @@
-"""One benchmark compared: from a REF to the document, whatever ends it."""
+"""One benchmark compared, whatever ends it: two commits, or two settings of one script in one tree,
+from their names to the document."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpurun.arguments import settings_file
 from gpurun.bench.benchmark_launcher import Launcher, Tell, isolation
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.comparison_document import Compared, comparison
+from gpurun.bench.compare.comparison_document import Compared, LabelledSettings, comparison
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
-from gpurun.bench.record_of_launches import Version, keep, record_of, version_of
+from gpurun.bench.record_of_launches import (
+    Version,
+    keep,
+    record_of,
+    users_side,
+    version_here,
+    version_of,
+)
 from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, prepared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
@@ -21,8 +30,14 @@ from gpurun.formatting.number_text import count
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
+from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import kept_run
+from gpurun.trials.applied_settings import applied_settings
 from gpurun.trials.signal_guard import SignalGuard
+
+NONE = "none"
+"""In place of a settings file: the script as it is."""
+AS_IT_IS = SavedSettings({}, (), None, {}, ())
 
 
 @dataclass(frozen=True)
@@ -107,16 +122,14 @@ def compare_sides(
     asked: CompareRequest,
     interruption: SignalGuard,
     prepare: Callable[[], ComparisonPlan],
-    findings: Findings | None = None,
 ) -> Comparison:
-    """Compare, keep the records of both sides, and say what was found, in `findings` too.
+    """Compare, keep the records of both sides, and say what was found.
 
-    The document reports a benchmark that fails, a missing baseline, a refusal of the system (a full
-    disk) and an interruption. Other errors are raised, after the records of earlier measurements
-    were kept. No signal interrupts any more afterwards, until `interruption.release`.
+    The document reports an end as `ended_by` says; other errors are raised, after the records were
+    kept. No signal interrupts any more afterwards, until `interruption.release`.
     """
     started, unfinished = time.monotonic(), None
-    findings, tell = findings or Findings(), asked.tell
+    findings, tell = Findings(), asked.tell
     compared, purpose = Compared(Version(), Version()), BenchmarkPurpose.COMPARE
     try:
         plan = prepare()
@@ -128,9 +141,8 @@ def compare_sides(
             for line in sides.notes:
                 tell(line)
             launcher = Launcher(benchmark, folder, mode, tell)
-            pairs = PairRunner(sides, benchmark, launcher, asked.plan, findings, tell)
-            pairs.fail_on_training_change = asked.fail_on_training_change
-            pairs.deadline, pairs.batch_may_differ = asked.deadline, plan.batch_may_differ
+            limits = (asked.deadline, plan.batch_may_differ, asked.fail_on_training_change)
+            pairs = PairRunner(sides, benchmark, launcher, asked.plan, findings, tell, *limits)
             try:
                 pairs.run()
             finally:
@@ -142,13 +154,13 @@ def compare_sides(
     finally:
         interruption.hold()
         interrupted = unfinished is not None and unfinished.verdict == "interrupted"
-        records: list[BenchmarkRecord | None] = [None, None]
-        for number, version in enumerate((compared.baseline, compared.current)):
-            launches = findings.launches((BASELINE, CURRENT)[number])
+        records: list[BenchmarkRecord | None] = []
+        for side, version in ((BASELINE, compared.baseline), (CURRENT, compared.current)):
+            launches, record = findings.launches(side), None
             if launches:
                 record = record_of(benchmark, launches, version, purpose, interrupted=interrupted)
                 keep(record, asked.keep, tell)
-                records[number] = record
+            records.append(record)
     return comparison(
         benchmark,
         findings,
@@ -157,6 +169,45 @@ def compare_sides(
         unfinished,
         fail_on_training_change=asked.fail_on_training_change,
     )
+
+
+def read_settings(name: str) -> LabelledSettings:
+    """The settings in a file; `GpurunError` says what is wrong with it."""
+    return LabelledSettings(name, AS_IT_IS if name == NONE else settings_file.load(Path(name)))
+
+
+def compare_settings(
+    benchmark: Benchmark,
+    both: tuple[LabelledSettings, LabelledSettings],
+    asked: CompareRequest,
+    interruption: SignalGuard,
+    knob_paths: Sequence[str],
+    allow: Sequence[str],
+) -> Comparison:
+    """Compare the second settings with the first, as trees are compared.
+
+    `GpurunError` for a knob that there is not, that is not among the effects in `allow`, or cannot
+    take its value. Batches of unequal size are compared only where "training" is allowed.
+    """
+    applied = [
+        applied_settings(one.saved, one.label, benchmark.args, knob_paths, allow) for one in both
+    ]
+    version = version_here(benchmark.folder)
+    side = replace(users_side(benchmark), commit=version.commit or "")
+    baseline, current = (
+        replace(side, name=name, applied=one)
+        for name, one in zip((BASELINE, CURRENT), applied, strict=True)
+    )
+    for name, one in zip((BASELINE, CURRENT), both, strict=True):
+        words = ", ".join(f"{knob}={value}" for knob, value in one.saved.settings.items())
+        asked.tell(f"{name}: {one.label}, {words or 'the script as it is'}")
+    plan = ComparisonPlan(
+        Compared(version, version, settings=both),
+        lambda _: nullcontext(Sides(baseline, current, side.tree)),
+        BenchmarkPurpose.SETTINGS,
+        batch_may_differ="training" in allow,
+    )
+    return compare_sides(benchmark, asked, interruption, lambda: plan)
 
 
 def not_compared(benchmark: Benchmark, unfinished: Unfinished) -> Comparison:
