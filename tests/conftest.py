@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpurun import main
-from tests import turns
+from tests import forked, turns
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = forked.REPOSITORY
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 """`gpurun(*arguments, cwd=..., env=..., timeout=...)`: the finished child, its output as bytes."""
@@ -88,8 +88,14 @@ def clean_environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def gpurun(tmp_path: Path, clean_environment: dict[str, str]) -> Gpurun:
-    """Run `python -m gpurun ...` in `tmp_path` (or `cwd`), with `env` added, stdin closed."""
+def gpurun(
+    request: pytest.FixtureRequest, tmp_path: Path, clean_environment: dict[str, str]
+) -> Gpurun:
+    """Run `python -m gpurun ...` in `tmp_path` (or `cwd`), with `env` added, stdin closed.
+
+    In a test that is marked `forked` by forks of a process that has imported torch.
+    """
+    from_warm_parent = request.node.get_closest_marker("forked") is not None
 
     def run(
         *arguments: str | Path,
@@ -97,10 +103,13 @@ def gpurun(tmp_path: Path, clean_environment: dict[str, str]) -> Gpurun:
         env: Mapping[str, str] | None = None,
         timeout: float = 600,
     ) -> subprocess.CompletedProcess[bytes]:
+        environment = {**clean_environment, **(env or {})}
+        if from_warm_parent:
+            return forked.NURSERY.launch([*map(str, arguments)], cwd, environment, timeout)
         return subprocess.run(
             [sys.executable, "-m", "gpurun", *map(str, arguments)],
             cwd=cwd,
-            env={**clean_environment, **(env or {})},
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout,

@@ -14,7 +14,7 @@ import pytest
 
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json
-from tests.conftest import REPOSITORY
+from tests.forked import NURSERY, REPOSITORY, as_text
 from tests.repositories import commit, git, new_repository, state
 
 SCRIPT = """
@@ -42,15 +42,9 @@ def folder(tmp_path: Path) -> Path:
 
 def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run `gpurun bench` as a pipeline does."""
-    summary = folder.parent / "summary.md"
-    return subprocess.run(
-        [sys.executable, "-m", "gpurun", "bench", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": str(summary)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    summary = str(folder.parent / "summary.md")
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": summary}
+    return as_text(NURSERY.launch(("bench", *words), folder, environment))
 
 
 def compared(folder: Path, *words: str) -> tuple[int, Comparison, list[str]]:

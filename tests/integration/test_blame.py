@@ -12,6 +12,8 @@ import pytest
 from tests.conftest import Gpurun
 from tests.integration.tunings import configure, training
 
+pytestmark = pytest.mark.forked
+
 KNOB = '''
 """A knob of the test's own, which sets a variable."""
 from gpurun.knobs.api import Effect, Knob, Skip

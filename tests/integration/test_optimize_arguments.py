@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Gpurun
 from tests.integration.tunings import configure, lines, report_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.forked]
 
 SCRIPT = """
 import sys, time, torch

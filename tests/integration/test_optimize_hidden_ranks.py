@@ -11,6 +11,8 @@ import pytest
 
 from tests.integration.tunings import configure, report_of, training
 
+pytestmark = pytest.mark.forked
+
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 RANKS = ("--ddp", "--nproc-per-node", "2")

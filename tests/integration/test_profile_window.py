@@ -13,6 +13,8 @@ from gpurun.timeline.model import Phase
 from tests.conftest import Gpurun, without_verdict
 from tests.once import once
 
+pytestmark = pytest.mark.forked
+
 SLEEPS = """
 import sys, time
 import torch

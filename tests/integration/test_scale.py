@@ -23,6 +23,8 @@ from tests.integration.launched import (
     wait_for,
 )
 
+pytestmark = pytest.mark.forked
+
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 DISTRIBUTED = """

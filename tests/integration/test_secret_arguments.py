@@ -12,6 +12,8 @@ from tests.conftest import Gpurun
 from tests.integration.tunings import training
 from tests.repositories import commit, git
 
+pytestmark = pytest.mark.forked
+
 SECRET = "s3cr3t"
 ARGUMENTS = (
     f"--api-key={SECRET}1",
