@@ -70,7 +70,6 @@ def state_without_records(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow  # quick twin: the one of test_bench_live.py
-@pytest.mark.alone
 def test_a_slowed_tree_is_a_regression_of_its_commit(folder: Path) -> None:
     git(folder, "checkout", "-q", "-b", "slower")
     culprit = commit(folder, {"work.py": WORK.format(sleep=0.05)})
