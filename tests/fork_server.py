@@ -30,6 +30,7 @@ IMPORTED = ("torch", "torch._dynamo", "torch.utils.data")
 LAUNCHER = ("gpurun.cli", "gpurun.commands.run", "gpurun.commands.optimize")
 """What launchers import; imported before the first one is forked."""
 INSTALLED = (sys.prefix, sys.base_prefix, str(REPOSITORY))
+START = read_at_start(os.environ)
 HASHES = (None, "0")
 """This process hashes texts like python with the second; without the variable any way will do."""
 _REPLACED: list[Any] = []
@@ -180,7 +181,6 @@ def launch(words: Sequence[str]) -> None:
     from gpurun.isolation import sandbox
     from gpurun.launch.child_environment import BOOTSTRAP
 
-    start = read_at_start(os.environ)
     places = (str(REPOSITORY), os.pathsep.join((str(BOOTSTRAP), str(REPOSITORY))))
     really = os.execvpe
 
@@ -190,7 +190,7 @@ def launch(words: Sequence[str]) -> None:
             and len(args) > 1
             and args[1].endswith(".py")
             and os.path.isfile(args[1])
-            and read_at_start(environment) == start
+            and read_at_start(environment) == START
             and environment.get("PYTHONPATH") in places
             and environment.get("PYTHONHASHSEED") in HASHES
         ):

@@ -28,21 +28,22 @@ TRACED = "COVERAGE_PROCESS_CONFIG"
 """Set where coverage is to measure child processes, and taken away while a slow test runs."""
 OURS = {"PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": "0"}
 MEASURED = {name: value for name, value in os.environ.items() if name == TRACED}
-READ_AT_START = (
-    "PYTHON", "LD_", "OMP_", "MKL_", "KMP_", "GOMP_", "MALLOC_", "GLIBC_", "TORCH", "PYTORCH_",
-    "CUDA_",
-)  # fmt: skip
-"""Variables that begin like this are read when python, the allocator, OpenMP or torch start."""
+PROCESS = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
+"""Variables that begin like this are read when any python starts, or its allocator."""
+TORCH = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "PYTORCH_", "CUDA_")
+"""And these when torch and its libraries are imported."""
 READ_LATER = {"PYTHONPATH", "PYTHONHASHSEED", "TORCHINDUCTOR_CACHE_DIR"}
 """Those of them that are compared apart, or read when they are needed."""
 
 
-def read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
+def read_at_start(
+    environment: Mapping[str, str], beginnings: tuple[str, ...] = PROCESS + TORCH
+) -> dict[str, str]:
     """The variables that a fork takes over from the process that forks, whatever it is given."""
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith(READ_AT_START) and name not in READ_LATER
+        if name.startswith(beginnings) and name not in READ_LATER
     }
 
 
@@ -77,9 +78,9 @@ class Nursery:
     ) -> subprocess.CompletedProcess[bytes]:
         """`python -m gpurun words...`: the launcher, and the scripts that it starts, are forks.
 
-        Where the environment asks for what only a start of a process can give, it is started.
+        Each of them is started instead where its environment asks for what only a start can give.
         """
-        alike = read_at_start(environment) == read_at_start(os.environ)
+        alike = read_at_start(environment, PROCESS) == read_at_start(os.environ, PROCESS)
         if alike and environment.get("PYTHONPATH") == str(REPOSITORY):
             return self._ordered({"gpurun": list(words)}, folder, environment, timeout)
         return subprocess.run(

@@ -180,11 +180,16 @@ def test_children_of_every_start_method_see_the_same(tmp_path: Path, twins: Twin
     "source",
     [
         "def f():\n    1 / 0\nf()\n",
-        "def broken(:\n",
-        "raise KeyError('a') from ValueError('b')",
         "import sys; sys.excepthook = lambda *e: print('own hook', e[0]); 1 / 0",
-        "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()",
-        "import warnings; warnings.warn('look out')",
+        *(
+            pytest.param(more, marks=pytest.mark.slow)
+            for more in (
+                "def broken(:\n",
+                "raise KeyError('a') from ValueError('b')",
+                "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(); t.join()",
+                "import warnings; warnings.warn('look out')",
+            )
+        ),
     ],
 )
 def test_failure_is_shown_as_python_shows_it(tmp_path: Path, twins: Twins, source: str) -> None:
@@ -207,10 +212,15 @@ def test_missing_script_is_reported_by_python_itself(tmp_path: Path, twins: Twin
     [
         ("raise SystemExit(7)", 7),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
         ("raise KeyboardInterrupt", 130),
-        ("raise SystemExit('message')", 1),
-        ("import os; os._exit(255)", 255),
+        *(
+            pytest.param(*more, marks=pytest.mark.slow)
+            for more in (
+                ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
+                ("raise SystemExit('message')", 1),
+                ("import os; os._exit(255)", 255),
+            )
+        ),
     ],
 )
 def test_exit_code_is_the_scripts_own(tmp_path: Path, twins: Twins, ending: str, code: int) -> None:
@@ -268,7 +278,10 @@ def test_no_python_runs_any_command(tmp_path: Path, gpurun: Gpurun) -> None:
     assert gpurun("--quiet", "--no-python", "no-such-command").returncode == 127
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed",
+    ["<&- >&- 2>&-", *(pytest.param(x, marks=pytest.mark.slow) for x in ("2>&-", ">&- 2>&-"))],
+)
 def test_a_script_runs_with_its_streams_closed(
     tmp_path: Path, clean_environment: dict[str, str], closed: str
 ) -> None:
