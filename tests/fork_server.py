@@ -8,6 +8,7 @@ trial's sandbox, the process that it has forked goes on instead: torch is there 
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import json
 import os
@@ -153,6 +154,7 @@ def _show(error: BaseException) -> None:
     here = Path(__file__)
     while trace is not None and Path(trace.tb_frame.f_code.co_filename) == here:
         trace = trace.tb_next
+    error.__traceback__ = trace
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
     try:
         sys.excepthook(type(error), error, trace)
@@ -209,7 +211,11 @@ def launch(words: Sequence[str]) -> None:
 
 
 def become_fresh(environment: Mapping[str, str]) -> None:
-    """Leave what an exec would: no descriptor of the launcher's, no handler and no module."""
+    """Leave what an exec would: no descriptor of the launcher's, no handler and no module.
+
+    What still names a descriptor is never collected: the number may soon be another file's.
+    """
+    gc.freeze()
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
         try:
@@ -246,6 +252,7 @@ class Supervisor(subprocess.Popen[bytes]):
         self.stdin, self.stdout, self.stderr = os.fdopen(stdin, "wb"), None, None
         self._child_created, self._waitpid_lock = True, threading.Lock()
         self._communication_started, self._input = False, None
+        self._sigint_wait_secs = 0.25
 
 
 def fork_supervisor(spec: Any) -> Supervisor:
