@@ -34,9 +34,13 @@ for x, y in DataLoader(Slow(), batch_size={batch}, shuffle=True):
 """
 
 
-def training(steps: int, *, sleep: float = 0.0, batch: int = 4) -> str:
-    """A script of so many steps that spends `sleep` seconds on each sample."""
-    return TRAINING.format(samples=steps * batch, sleep=sleep, batch=batch)
+def training(steps: int, *, sleep: float = 0.0, batch: int = 4, pause: float = 0.0) -> str:
+    """A script of so many steps that spends `sleep` seconds on each sample.
+
+    `pause`: seconds of a step that no setting shortens. Few pairs then show a gain precisely.
+    """
+    text = TRAINING.format(samples=steps * batch, sleep=sleep, batch=batch)
+    return f"{text}    time.sleep({pause})\n" if pause else text
 
 
 def configure(folder: Path, text: str) -> None:
