@@ -105,7 +105,9 @@ def run_script(words: Sequence[str]) -> NoReturn:
     sys.orig_argv = [sys.executable, *words]
     sys.path[0] = os.path.dirname(path)
     main = ModuleType("__main__")
-    main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None)
+    main.__dict__.update(
+        __file__=path, __builtins__=__builtins__, __cached__=None, __annotations__={}
+    )
     sys.modules["__main__"] = main
     _new_streams()
     if "GPURUN_SPEC" in os.environ:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Gpurun
+from tests.conftest import Gpurun, without_verdict
 from tests.forked import NURSERY
 from tests.integration.tunings import training
 
@@ -18,6 +17,7 @@ print(sys.argv, __file__, __name__, sorted(vars(sys.modules["__main__"])), flush
 print("to stderr", file=sys.stderr)
 HOW
 """
+ALIKE = ("status", "steps", "command", "hook_errors")
 
 
 @pytest.mark.parametrize(
@@ -33,20 +33,11 @@ def test_a_fork_ends_as_a_process_that_was_started(
     tmp_path: Path, gpurun: Gpurun, clean_environment: dict[str, str], how: str, code: int
 ) -> None:
     (tmp_path / "train.py").write_text("import sys\n" + training(20) + ENDINGS.replace("HOW", how))
-    started = gpurun("--json", "started.json", "train.py", "--lr", "1")
-    forked = NURSERY.launch(
-        ("--json", "forked.json", "train.py", "--lr", "1"), tmp_path, clean_environment
-    )
+    started = gpurun("--quiet", "--json", "started.json", "train.py", "--lr", "1")
+    words = ("--quiet", "--json", "forked.json", "train.py", "--lr", "1")
+    forked = NURSERY.launch(words, tmp_path, clean_environment)
     assert (forked.returncode, forked.stdout) == (started.returncode, started.stdout)
     assert forked.returncode == code
-    assert scripts_own(forked) == scripts_own(started)
+    assert without_verdict(forked.stderr) == without_verdict(started.stderr)
     one, other = (json.loads((tmp_path / f"{x}.json").read_text()) for x in ("started", "forked"))
-    assert [other[key] for key in ("status", "steps", "command", "hook_errors")] == [
-        one[key] for key in ("status", "steps", "command", "hook_errors")
-    ]
-
-
-def scripts_own(done: subprocess.CompletedProcess[bytes]) -> list[str]:
-    """What the script wrote to stderr; gpurun's own lines hold times."""
-    lines = done.stderr.decode().splitlines()
-    return [line for line in lines if not line.startswith(("gpurun: ", "verdict="))]
+    assert [other[key] for key in ALIKE] == [one[key] for key in ALIKE]
