@@ -225,7 +225,7 @@ open("patience", "w").write(os.environ["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"])
 
 
 @pytest.mark.parametrize(
-    "number", [0, 1, *(pytest.param(more, marks=pytest.mark.slow) for more in range(2, 8))]
+    "number", [1, *(pytest.param(more, marks=pytest.mark.slow) for more in (0, *range(2, 8)))]
 )
 def test_a_launcher_killed_at_any_moment_leaves_nothing_behind(number: int) -> None:
     moment = random.uniform(0, 1.0)

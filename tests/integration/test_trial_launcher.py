@@ -90,7 +90,9 @@ def kind(outcome: Outcome) -> FailureKind | None:
     ("text", "expected", "status", "words"),
     [
         (TRAINS + "while True: step()", None, "stopped", ""),
-        (TRAINS + "[step() for _ in range(15)]", None, "completed", ""),
+        pytest.param(
+            TRAINS + "[step() for _ in range(15)]", None, "completed", "", marks=pytest.mark.slow
+        ),
         pytest.param(
             TRAINS + "step(); sys.exit(3)", FailureKind.EXIT_CODE, "failed", "exit code 3",
             marks=pytest.mark.slow,
@@ -100,8 +102,10 @@ def kind(outcome: Outcome) -> FailureKind | None:
             FailureKind.SIGNAL, "killed", "RuntimeError", marks=pytest.mark.slow,
         ),
         (TRAINS + "raise KeyError('lr')", FailureKind.EXCEPTION, "failed", "KeyError: 'lr'"),
-        (TRAINS + "raise torch.OutOfMemoryError('tried 2 GiB')",
-         FailureKind.OUT_OF_MEMORY, "oom", "tried 2 GiB"),
+        pytest.param(
+            TRAINS + "raise torch.OutOfMemoryError('tried 2 GiB')",
+            FailureKind.OUT_OF_MEMORY, "oom", "tried 2 GiB", marks=pytest.mark.slow,
+        ),
         pytest.param(
             TRAINS + "step()", FailureKind.TOO_FEW_STEPS, "completed", "after 1 training step,",
             marks=pytest.mark.slow,
