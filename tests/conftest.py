@@ -74,8 +74,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that run alone come last: none waits for them, and they wait only for each other."""
-    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+    """Slow tests come first, so that short ones fill the cores at the end.
+
+    Tests that run alone come last: none waits for them, and they wait only for each other.
+    """
+
+    def order(item: pytest.Item) -> tuple[bool, bool]:
+        alone, slow = (item.get_closest_marker(name) is not None for name in ("alone", "slow"))
+        return alone, not slow
+
+    items.sort(key=order)
 
 
 @pytest.fixture
