@@ -100,7 +100,8 @@ def run_script(words: Sequence[str]) -> NoReturn:
     from multiprocessing import process
 
     path = os.path.abspath(words[0])
-    process.ORIGINAL_DIR = os.getcwd()  # where spawned children look for the script
+    # where spawned children look for the script
+    process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
     sys.argv = list(words)
     sys.orig_argv = [sys.executable, *words]
     sys.path[0] = os.path.dirname(path)
