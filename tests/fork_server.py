@@ -8,6 +8,7 @@ trial's sandbox, the process that it has forked goes on instead: torch is there 
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import importlib
 import json
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from tests.forked import REPOSITORY, TRACED, read_at_start
+from tests.forked import MALLOPT, REPOSITORY, THREADS, TRACED, read_at_start
 
 IMPORTED = ("torch", "torch._dynamo", "torch.utils.data")
 LAUNCHER = ("gpurun.cli", "gpurun.commands.run", "gpurun.commands.optimize")
@@ -111,6 +112,7 @@ def run_script(words: Sequence[str]) -> NoReturn:
     )
     sys.modules["__main__"] = main
     _new_streams()
+    _set_what_starts_read()
     if "GPURUN_SPEC" in os.environ:
         from gpurun.runtime.boot.activate import activate
 
@@ -120,6 +122,19 @@ def run_script(words: Sequence[str]) -> NoReturn:
         exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)
 
     end(body)
+
+
+def _set_what_starts_read() -> None:
+    """Threads and thresholds of malloc, which OpenMP and glibc read when a process starts."""
+    import torch
+
+    threads = next((os.environ[name] for name in THREADS if os.environ.get(name)), "")
+    if threads.isdigit():
+        torch.set_num_threads(int(threads))
+    for name, parameter in MALLOPT.items():
+        if os.environ.get(name, "").isdigit():
+            most = 2**31 - 1  # it takes an int
+            ctypes.CDLL(None).mallopt(parameter, min(int(os.environ[name]), most))
 
 
 def end(body: Callable[[], object]) -> NoReturn:

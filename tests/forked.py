@@ -32,8 +32,11 @@ PROCESS = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 """Variables that begin like this are read when any python starts, or its allocator."""
 TORCH = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "PYTORCH_", "CUDA_")
 """And these when torch and its libraries are imported."""
-READ_LATER = {"PYTHONPATH", "PYTHONHASHSEED", "TORCHINDUCTOR_CACHE_DIR"}
-"""Those of them that are compared apart, or read when they are needed."""
+THREADS = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}
+MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}
+"""Variable to the parameter of `mallopt` that says the same of a process that runs already."""
+READ_LATER = {"PYTHONPATH", "PYTHONHASHSEED", "TORCHINDUCTOR_CACHE_DIR", *THREADS, *MALLOPT}
+"""Those of them that are compared apart, read when they are needed, or can be set later."""
 
 
 def read_at_start(
