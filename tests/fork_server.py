@@ -26,7 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from tests.forked import MALLOPT, REPOSITORY, THREADS, TRACED, read_at_start
+from tests.forked import MALLOPT, REPOSITORY, THREADS, read_at_start
 
 IMPORTED = ("torch", "torch._dynamo", "torch.utils.data")
 LAUNCHER = ("gpurun.cli", "gpurun.commands.run", "gpurun.commands.optimize")
@@ -72,7 +72,7 @@ def obey(order: Mapping[str, Any]) -> NoReturn:
         path = os.devnull if name == "in" else os.path.join(order["outputs"], name)
         flags = os.O_RDONLY if name == "in" else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         os.dup2(os.open(path, flags), number)
-    if TRACED not in os.environ:
+    if not order["measure"]:
         _stop_measuring()
     if "gpurun" in order:
         end(lambda: launch(order["gpurun"]))

@@ -24,10 +24,9 @@ from gpurun.rundir import write_json
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 SERVER = Path(__file__).with_name("fork_server.py")
-TRACED = "COVERAGE_PROCESS_CONFIG"
-"""Set where coverage is to measure child processes, and taken away while a slow test runs."""
 OURS = {"PYTHONPATH": str(REPOSITORY), "PYTHONHASHSEED": "0"}
-MEASURED = {name: value for name, value in os.environ.items() if name == TRACED}
+COVERAGE = "COVERAGE_PROCESS_CONFIG"
+"""Set where coverage is to measure the processes that are started."""
 PROCESS = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 """Variables that begin like this are read when any python starts, or its allocator."""
 TORCH = ("OMP_", "MKL_", "KMP_", "GOMP_", "TORCH", "PYTORCH_", "CUDA_")
@@ -56,6 +55,14 @@ class Nursery:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._outputs: tempfile.TemporaryDirectory[str] | None = None
+        self._coverage: dict[str, str] = {}
+        self._measure = False
+
+    def take_coverage_over(self, *, measure: bool) -> None:
+        """From now on forks are measured, if they are to be, and no process that is started."""
+        self._measure = measure
+        if COVERAGE in os.environ:
+            self._coverage[COVERAGE] = os.environ.pop(COVERAGE)
 
     def run(
         self,
@@ -106,7 +113,7 @@ class Nursery:
         outputs = Path(self._outputs.name)
         order = {
             **what, "folder": str(folder), "environment": dict(environment), "timeout": timeout,
-            "outputs": str(outputs),
+            "outputs": str(outputs), "measure": self._measure,
         }  # fmt: skip
         process.stdin.write(json.dumps(order) + "\n")
         process.stdin.flush()
@@ -124,7 +131,7 @@ class Nursery:
             self._outputs = tempfile.TemporaryDirectory(prefix="gpurun-forked-")
             self._process = subprocess.Popen(
                 [sys.executable, SERVER],
-                env={**os.environ, **MEASURED, **OURS},
+                env={**os.environ, **self._coverage, **OURS},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
