@@ -231,8 +231,8 @@ def test_runs_that_go_elsewhere_are_reported_from_there(
 @pytest.mark.parametrize(
     "variables",
     [
-        {"PYTHONIOENCODING": "ascii"},
-        {"PYTHONIOENCODING": "iso-8859-1"},
+        pytest.param({"PYTHONIOENCODING": "ascii"}, marks=pytest.mark.slow),
+        pytest.param({"PYTHONIOENCODING": "iso-8859-1"}, marks=pytest.mark.slow),
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     ],
     ids=["ascii", "latin-1", "locale C"],
