@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gpurun import main
-from tests import turns
+from tests import forked, turns
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = forked.REPOSITORY
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 """`gpurun(*arguments, cwd=..., env=..., timeout=...)`: the finished child, its output as bytes."""
@@ -73,9 +73,27 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Coverage measures the tests' own processes and their forks, and no process that is started.
+
+    Its start takes a third of a second, of some thousand processes. Nor does it measure the forks
+    of slow tests: the tracer takes a share of each step, which whole tunings would measure too.
+    """
+    forked.NURSERY.take_coverage_over(measure=item.get_closest_marker("slow") is None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that run alone come last: none waits for them, and they wait only for each other."""
-    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
+    """Slow tests come first, so that short ones fill the cores at the end.
+
+    Tests that run alone come last: none waits for them, and they wait only for each other.
+    """
+
+    def order(item: pytest.Item) -> tuple[bool, bool]:
+        alone, slow = (item.get_closest_marker(name) is not None for name in ("alone", "slow"))
+        return alone, not slow
+
+    items.sort(key=order)
 
 
 @pytest.fixture
@@ -88,8 +106,14 @@ def clean_environment() -> dict[str, str]:
 
 
 @pytest.fixture
-def gpurun(tmp_path: Path, clean_environment: dict[str, str]) -> Gpurun:
-    """Run `python -m gpurun ...` in `tmp_path` (or `cwd`), with `env` added, stdin closed."""
+def gpurun(
+    request: pytest.FixtureRequest, tmp_path: Path, clean_environment: dict[str, str]
+) -> Gpurun:
+    """Run `python -m gpurun ...` in `tmp_path` (or `cwd`), with `env` added, stdin closed.
+
+    In a test that is marked `forked` by forks of a process that has imported torch.
+    """
+    from_warm_parent = request.node.get_closest_marker("forked") is not None
 
     def run(
         *arguments: str | Path,
@@ -97,10 +121,13 @@ def gpurun(tmp_path: Path, clean_environment: dict[str, str]) -> Gpurun:
         env: Mapping[str, str] | None = None,
         timeout: float = 600,
     ) -> subprocess.CompletedProcess[bytes]:
+        environment = {**clean_environment, **(env or {})}
+        if from_warm_parent:
+            return forked.NURSERY.launch([*map(str, arguments)], cwd, environment, timeout)
         return subprocess.run(
             [sys.executable, "-m", "gpurun", *map(str, arguments)],
             cwd=cwd,
-            env={**clean_environment, **(env or {})},
+            env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=timeout,
@@ -135,15 +162,6 @@ def in_process(
         return subprocess.CompletedProcess(words, code, out.encode(), err.encode())
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def children_of_slow_tests_are_not_traced(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Coverage's tracer takes a share of each step; whole tunings would measure that too."""
-    if request.node.get_closest_marker("slow") is not None:
-        monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json
 from gpurun.trials.turn_fifos import make_fifos
 
+# Plain gradient descent: torch's optimizers take seconds to import.
 SCRIPT = """
 import sys, time, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -27,15 +28,16 @@ class Slow(TensorDataset):
 def main(workers, seconds, steps):
     torch.set_num_threads(1)
     model = torch.nn.Linear(8, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(Slow(torch.randn(4096, 8)), batch_size=8, num_workers=workers)
     done = 0
     while True:
         for (x,) in loader:
             time.sleep(seconds)
-            optimizer.zero_grad()
             model(x).square().mean().backward()
-            optimizer.step()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.01 * parameter.grad
+                    parameter.grad = None
             done += 1
             if done == steps:
                 sys.exit(7)

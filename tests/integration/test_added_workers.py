@@ -118,17 +118,20 @@ class Records(Dataset):
     def __getitem__(self, index):
         return torch.frombuffer(bytearray(self.get(index)), dtype=torch.uint8), index
 
-loader = DataLoader(Records(KIND()), batch_size=4, shuffle=True)
-model = torch.nn.Linear(WIDTH, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-seen = wrong = 0
-for epoch in range(2):
-    for x, index in loader:
-        model(x.float()).mean().backward()
-        optimizer.step()
-        seen += len(x)
-        wrong += int((x != index[:, None]).any(1).sum())
-print(json.dumps({"workers": loader.num_workers, "seen": seen, "wrong": wrong}))
+told = {}
+for kind in (KINDS,):
+    loader = DataLoader(Records(kind()), batch_size=4, shuffle=True)
+    model = torch.nn.Linear(WIDTH, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    seen = wrong = 0
+    for epoch in range(2):
+        for x, index in loader:
+            model(x.float()).mean().backward()
+            optimizer.step()
+            seen += len(x)
+            wrong += int((x != index[:, None]).any(1).sum())
+    told[kind.__name__] = {"workers": loader.num_workers, "seen": seen, "wrong": wrong}
+print(json.dumps(told))
 """
 
 
@@ -147,24 +150,16 @@ def run(
     return done, record
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "a_descriptor_in_slots",
-        "a_file_in_a_closure",
-        "a_buffered_file_that_was_read",
-        "a_temporary_file",
-        "a_deleted_file",
-        "a_stream_of_c",
-        "a_zip_archive",
-        "a_tar_archive",
-    ],
-)
-def test_samples_are_the_scripts_own_whatever_holds_the_open_file(
-    tmp_path: Path, kind: str
-) -> None:
-    done, _ = run(tmp_path, READING.replace("KIND", kind), SETTINGS)
-    assert json.loads(done.stdout) == {"workers": 2, "seen": 120, "wrong": 0}
+KINDS = (
+    "a_descriptor_in_slots", "a_file_in_a_closure", "a_buffered_file_that_was_read",
+    "a_temporary_file", "a_deleted_file", "a_stream_of_c", "a_zip_archive", "a_tar_archive",
+)  # fmt: skip
+
+
+def test_samples_are_the_scripts_own_whatever_holds_the_open_file(tmp_path: Path) -> None:
+    done, _ = run(tmp_path, READING.replace("KINDS", ", ".join(KINDS)), SETTINGS)
+    right = {"workers": 2, "seen": 120, "wrong": 0}
+    assert json.loads(done.stdout) == dict.fromkeys(KINDS, right)
 
 
 UNREADABLE = """
@@ -182,10 +177,9 @@ def a_file_of_a_process_that_is_gone():
 def test_a_file_that_cannot_be_opened_again_gets_no_workers_by_name(tmp_path: Path) -> None:
     before, _, after = READING.partition("class Records(")
     script = before + UNREADABLE + "class Records(" + after
-    done, record = run(
-        tmp_path, script.replace("KIND", "a_file_of_a_process_that_is_gone"), SETTINGS
-    )
-    assert json.loads(done.stdout) == {"workers": 0, "seen": 120, "wrong": 0}
+    kind = "a_file_of_a_process_that_is_gone"
+    done, record = run(tmp_path, script.replace("KINDS", kind), SETTINGS)
+    assert json.loads(done.stdout) == {kind: {"workers": 0, "seen": 120, "wrong": 0}}
     (event,) = events(record, "knob")
     assert event["outcome"] == "skipped"
     assert "/maps cannot be opened again" in event["detail"]
@@ -205,7 +199,7 @@ def test_a_worker_that_would_share_a_position_after_all_ends_with_a_line_that_na
 ) -> None:
     """The file was opened after the loader was built, when nothing spoke against workers."""
     before, _, after = READING.partition("class Records(")
-    records = "class Records(" + after.partition("loader = ")[0]
+    records = "class Records(" + after.partition("told = {}")[0]
     script = before + UNREADABLE + records + OPENED_LATER
     done, _ = run(tmp_path, script, SETTINGS, code=1)
     assert b"read on" not in done.stdout
@@ -281,9 +275,9 @@ def nothing_is_left(folder: Path) -> bool:
     ("number", "settings", "method"),
     [
         (signal.SIGTERM, SETTINGS, ""),
-        (signal.SIGTERM, LASTING, ""),
-        (signal.SIGINT, SETTINGS, ""),
         (signal.SIGUSR1, LASTING, ""),
+        pytest.param(signal.SIGTERM, LASTING, "", marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, SETTINGS, "", marks=pytest.mark.slow),
         pytest.param(signal.SIGINT, LASTING, "", marks=pytest.mark.slow),
         pytest.param(signal.SIGHUP, SETTINGS, "", marks=pytest.mark.slow),
         pytest.param(signal.SIGUSR1, SETTINGS, "", marks=pytest.mark.slow),
@@ -326,7 +320,7 @@ try:
 finally:
     open("rescued", "w").close()
 """,
-        1,  # the tests' own stand-in for python's end
+        -signal.SIGINT,
     ),
     "at once": ('open("rescued", "w").close()\ntrain(lambda: tell(1, 15))', -signal.SIGTERM),
     "with its loader alive": (
@@ -343,8 +337,14 @@ open("rescued", "w").close()
 
 
 @pytest.mark.parametrize("how", LEAVING)
-@pytest.mark.parametrize("settings", [SETTINGS, LASTING], ids=["", "lasting"])
-@pytest.mark.parametrize("blocked", [0.002, 1e6], ids=["", "blocked"])
+@pytest.mark.parametrize(
+    "settings",
+    [SETTINGS, pytest.param(LASTING, marks=pytest.mark.slow)],  # quick twin: the signals, above
+    ids=["", "lasting"],
+)
+@pytest.mark.parametrize(
+    "blocked", [pytest.param(0.002, marks=pytest.mark.slow), 1e6], ids=["", "blocked"]
+)
 def test_a_script_ends_as_without_workers_though_one_of_them_is_blocked(
     tmp_path: Path, how: str, settings: dict[str, Any], blocked: float
 ) -> None:
@@ -369,6 +369,7 @@ print(json.dumps(len(multiprocessing.active_children())))
     assert nothing_is_left(tmp_path)
 
 
+@pytest.mark.forked
 def test_a_script_that_fails_under_added_workers_is_told_how_to_run_without(
     tmp_path: Path, gpurun: Callable[..., subprocess.CompletedProcess[bytes]]
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from gpurun.records.bench.bisection import BisectionReport
 from gpurun.records.codec import from_json
-from tests.conftest import REPOSITORY
+from tests.forked import NURSERY, REPOSITORY
 from tests.repositories import commit, git, new_repository
 
 SCRIPT = """
@@ -64,10 +64,10 @@ def test_a_search_that_was_killed_goes_on_and_names_the_culprit(tmp_path: Path) 
         running.stderr.read()
     assert worktrees(folder) > 1
 
-    with command(folder, *words) as running:
-        assert running.stderr is not None
-        lines = running.stderr.read().splitlines()
-    assert running.returncode == 0, lines
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = NURSERY.launch(("bench", "bisect", *words), folder, environment)
+    lines = done.stderr.decode().splitlines()
+    assert done.returncode == 0, lines
     assert "gpurun: continuing after 1 pair (--fresh starts again)" in lines
     found = from_json(BisectionReport, json.loads((tmp_path / "found.json").read_text()))
     assert found.culprit == culprit

@@ -14,7 +14,7 @@ import pytest
 
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json
-from tests.conftest import REPOSITORY
+from tests.forked import NURSERY, REPOSITORY, as_text
 from tests.repositories import commit, git, new_repository, state
 
 SCRIPT = """
@@ -42,15 +42,9 @@ def folder(tmp_path: Path) -> Path:
 
 def bench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Run `gpurun bench` as a pipeline does."""
-    summary = folder.parent / "summary.md"
-    return subprocess.run(
-        [sys.executable, "-m", "gpurun", "bench", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": str(summary)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    summary = str(folder.parent / "summary.md")
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": summary}
+    return as_text(NURSERY.launch(("bench", *words), folder, environment))
 
 
 def compared(folder: Path, *words: str) -> tuple[int, Comparison, list[str]]:
@@ -76,7 +70,6 @@ def state_without_records(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow  # quick twin: the one of test_bench_live.py
-@pytest.mark.alone
 def test_a_slowed_tree_is_a_regression_of_its_commit(folder: Path) -> None:
     git(folder, "checkout", "-q", "-b", "slower")
     culprit = commit(folder, {"work.py": WORK.format(sleep=0.05)})

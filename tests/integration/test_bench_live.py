@@ -17,7 +17,7 @@ import pytest
 
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json
-from tests.conftest import REPOSITORY
+from tests.forked import NURSERY, REPOSITORY, as_text
 from tests.repositories import commit, git, new_repository
 
 SCRIPT = """
@@ -64,14 +64,8 @@ def compared(folder: Path, *words: str) -> tuple[int, Comparison, str]:
     """The exit code, the document and the output of a comparison with main."""
     place = folder.parent / "compared.json"
     flags = ("--compare", "main", "--json", str(place), "--metrics", "throughput", *words)
-    done = subprocess.run(
-        [sys.executable, "-m", "gpurun", "bench", *flags, "train.py"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": ""}
+    done = as_text(NURSERY.launch(("bench", *flags, "train.py"), folder, environment))
     assert place.exists(), done.stderr
     return done.returncode, from_json(Comparison, json.loads(place.read_text())), done.stderr
 

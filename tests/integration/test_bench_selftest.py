@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import from_json
-from tests.conftest import REPOSITORY
+from tests.forked import NURSERY, REPOSITORY, as_text
 from tests.repositories import commit, git, new_repository, state
 
 SCRIPT = """
@@ -41,14 +39,8 @@ def test_the_gate_is_red_for_the_slower_side_alone_and_nothing_is_left_of_it(
     (folder / "work.py").write_text("raise ValueError('not committed')\n")
     before = _users(folder)
     words = ("selftest", "--threshold", "30%", "--max-pairs", "16", "--json", "../found.json")
-    done = subprocess.run(
-        [sys.executable, "-m", "gpurun", "bench", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = as_text(NURSERY.launch(("bench", *words), folder, environment))
     found = from_json(Selftest, json.loads((tmp_path / "found.json").read_text()))
     assert (found.verdict, found.commit, found.dirty) == ("pass", head, True), done.stderr
     assert done.returncode == 0

@@ -14,7 +14,7 @@ import pytest
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json, to_json
-from tests.conftest import REPOSITORY
+from tests.forked import NURSERY, REPOSITORY, as_text
 from tests.repositories import commit, git, new_repository
 
 SCRIPT = """
@@ -67,7 +67,8 @@ def compared(folder: Path, *words: str) -> tuple[int, Comparison, str]:
     """The exit code of a comparison with the commit before, its document and the terminal."""
     place = folder.parent / "compared.json"
     flags = ("--compare", "main", "--json", str(place), *EASY, *words)
-    done = run(folder, "-m", "gpurun", "bench", *flags, "train.py")
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": ""}
+    done = as_text(NURSERY.launch(("bench", *flags, "train.py"), folder, environment))
     assert place.exists(), done.stderr
     return done.returncode, from_json(Comparison, json.loads(place.read_text())), done.stderr
 

@@ -12,6 +12,8 @@ import pytest
 from tests.conftest import Gpurun
 from tests.integration.tunings import configure, training
 
+pytestmark = pytest.mark.forked
+
 KNOB = '''
 """A knob of the test's own, which sets a variable."""
 from gpurun.knobs.api import Effect, Knob, Skip
@@ -144,9 +146,9 @@ def test_the_settings_of_a_tuning_are_taken_apart_by_default(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
     """From `--optimize` to `blame`, to the command that it names, which works."""
-    before, loop = training(300, sleep=0.008).split("model = ", 1)
+    before, loop = training(100, sleep=0.008, pause=0.01).split("model = ", 1)
     (tmp_path / "train.py").write_text(f"{before}{WORKER_BREAKS}model = {loop}")
-    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 4\nbudget = '6m'")
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 4\nbudget = '4m'")
     tuned = gpurun("--optimize", "--tune-only", "train.py")
     assert tuned.returncode == 0, tuned.stderr.decode()
     works = gpurun("--tuned", "train.py")

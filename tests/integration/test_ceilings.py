@@ -152,7 +152,7 @@ def handed_out(outcome: Outcome) -> list[str]:
     [
         NEW_EACH_EPOCH,
         pytest.param(LASTING_WORKERS, marks=pytest.mark.slow),
-        INFERENCE,
+        pytest.param(INFERENCE, marks=pytest.mark.slow),
         pytest.param(ENDLESS_STREAM, marks=pytest.mark.slow),
     ],
 )
@@ -179,6 +179,7 @@ def test_each_side_runs_at_its_own_pace(launch: Launch, text: str) -> None:
     assert len(set(batches[-LEAST_STEPS:])) == 1
 
 
+@pytest.mark.slow  # quick twin: each side at its own pace, above
 def test_a_script_that_evaluates_first_is_measured_while_it_trains(launch: Launch) -> None:
     evaluation = """
 with torch.no_grad():
@@ -202,6 +203,7 @@ for epoch in range(2):
 """
 
 
+@pytest.mark.slow  # quick twin: unit/test_tuner_ceiling_trial.py
 def test_a_schedule_of_fixed_length_is_never_stepped_beyond_its_end(launch: Launch) -> None:
     """Batches that are repeated are more than the script has; it raises then by their fault."""
     too_many = launch(FIXED_LENGTH)
@@ -213,6 +215,7 @@ def test_a_schedule_of_fixed_length_is_never_stepped_beyond_its_end(launch: Laun
     assert "Error" not in outcome_text(record)
 
 
+@pytest.mark.slow  # quick twin: unit/test_tuner_ceiling_trial.py
 def test_the_trial_ends_with_the_last_step_of_the_script(launch: Launch) -> None:
     outcome = launch(FIXED_LENGTH, replace(STOP, max_steps=24))
     event = seen(outcome)
@@ -226,7 +229,7 @@ def test_the_trial_ends_with_the_last_step_of_the_script(launch: Launch) -> None
     ("text", "model", "why"),
     [
         (ENDING_STREAM, True, "no further batches"),
-        (NO_LOADER, False, "no loaders feed the training"),
+        pytest.param(NO_LOADER, False, "no loaders feed the training", marks=pytest.mark.slow),
         pytest.param(TWO_LOADERS, True, "2 loaders feed the training", marks=pytest.mark.slow),
     ],
 )

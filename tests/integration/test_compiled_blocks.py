@@ -89,6 +89,7 @@ print(json.dumps({"losses": losses, "calls": calls, "outputs": [*outputs, export
 """
 
 
+@pytest.mark.slow  # quick twin: blocks of torch's own, below
 def test_blocks_share_their_code_and_keep_what_a_compiled_model_keeps(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

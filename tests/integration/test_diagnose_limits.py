@@ -104,10 +104,10 @@ def a_run_folder_with_a_pipe(path: Path) -> None:
     ],
 )
 def test_a_file_that_would_take_all_memory_or_hours_is_refused_in_two_lines(
-    tmp_path: Path, gpurun: Gpurun, name: str, make: Callable[[Path], None], said: str
+    tmp_path: Path, in_process: Gpurun, name: str, make: Callable[[Path], None], said: str
 ) -> None:
     make(tmp_path / name)
-    done = gpurun("diagnose", name)
+    done = in_process("diagnose", name)
     what, todo, verdict = done.stderr.decode().splitlines()
     assert (done.returncode, verdict) == (2, "verdict=error exit=2")
     assert what.startswith(f"gpurun: {name}")
@@ -130,22 +130,22 @@ def test_a_page_about_a_run_that_would_take_hours_is_refused_in_two_lines(
     assert todo.startswith("gpurun: ")
 
 
-def test_operators_that_are_nested_deeply_are_diagnosed(tmp_path: Path, gpurun: Gpurun) -> None:
+def test_operators_that_are_nested_deeply_are_diagnosed(tmp_path: Path, in_process: Gpurun) -> None:
     """The time grew with the square of the depth."""
     deep = 100_000
     shared = {"ph": "X", "cat": "cpu_op", "tid": 1}
     nested = [{**shared, "name": f"op {n}", "ts": n, "dur": 4 * deep - 2 * n} for n in range(deep)]
     with gzip.open(tmp_path / "trace.json.gz", "wt") as file:
         json.dump({"traceEvents": nested}, file)
-    done = gpurun("diagnose", "trace.json.gz")
+    done = in_process("diagnose", "trace.json.gz")
     assert done.returncode == 0, done.stderr.decode()
 
 
-def test_short_rows_below_a_long_header_take_no_room(tmp_path: Path, gpurun: Gpurun) -> None:
+def test_short_rows_below_a_long_header_take_no_room(tmp_path: Path, in_process: Gpurun) -> None:
     header = ",".join(f'"metric__{number}"' for number in range(200_000))
     rows = "".join(f'"{number}","kernel"\n' for number in range(400))
     (tmp_path / "kernels.csv").write_text(f'"ID","Kernel Name",{header}\n{rows}')
-    done = gpurun("diagnose", "kernels.csv")
+    done = in_process("diagnose", "kernels.csv")
     assert done.returncode == 0, done.stderr.decode()
 
 

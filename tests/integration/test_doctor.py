@@ -30,17 +30,12 @@ def test_the_table_the_document_and_the_verdict_agree(gpurun: Gpurun, tmp_path: 
         assert check.what in shown
         assert check.state.value in shown
         assert check.todo in shown
+        absent = check.state in (State.LIMITED, State.MISSING)
+        assert bool(check.cost) == absent, "every absence has a price"
     troubled = {State.LIMITED, State.MISSING} & {check.state for check in report.checks}
     assert report.verdict == ("limited" if troubled else "ok")
     assert shown.splitlines()[-1].startswith(f"verdict={report.verdict} exit=0")
     assert done.stdout == b""
-
-
-def test_every_absence_has_a_price(gpurun: Gpurun) -> None:
-    done = gpurun("doctor", "--quiet", "--json", "-")
-    report = from_json(DoctorReport, json.loads(done.stdout))
-    for check in report.checks:
-        assert bool(check.cost) == (check.state in (State.LIMITED, State.MISSING)), check
 
 
 def test_tools_that_gpurun_does_not_use_cost_nothing(gpurun: Gpurun, tmp_path: Path) -> None:

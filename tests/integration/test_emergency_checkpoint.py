@@ -17,6 +17,8 @@ from tests.conftest import Gpurun
 from tests.integration.launched import start, wait_for
 from tests.integration.small_disk import on_a_small_disk
 
+pytestmark = pytest.mark.forked
+
 TRAINING = """
 import os, pathlib, signal, sys, time, torch
 

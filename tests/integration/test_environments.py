@@ -149,7 +149,7 @@ def test_a_run_with_loader_workers_ends_as_under_python(here: Here) -> None:
 )
 def test_a_tuning_proposes_only_what_works_there(tmp_path: Path, here: Here, failure: str) -> None:
     """Workers that cannot be had are a row of the report, and the training follows."""
-    flags = ("--optimize", "--allow", "pipeline", "--max-trials", "4", "--budget", "60s")
+    flags = ("--optimize", "--allow", "pipeline", "--max-trials", "4", "--budget", "40s")
     done = here("-m", "gpurun", *flags, "train.py", "0")
     said = lines(done)
     assert done.returncode == 0, done.stderr.decode()

@@ -12,6 +12,8 @@ import pytest
 
 from tests.conftest import REPOSITORY, Gpurun
 
+pytestmark = pytest.mark.forked
+
 EXAMPLES = REPOSITORY / "examples"
 
 SHORT = {

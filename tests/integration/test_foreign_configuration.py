@@ -13,6 +13,8 @@ import pytest
 from gpurun.arguments.gpurun_toml import load_config
 from tests.conftest import Gpurun
 
+pytestmark = pytest.mark.forked
+
 OTHER = 12_345
 ORDINARY = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
 """Another user than the owner of files."""

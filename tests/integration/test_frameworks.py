@@ -14,6 +14,8 @@ import pytest
 
 from tests.conftest import Gpurun, unless_aborted
 
+pytestmark = pytest.mark.forked
+
 SCRIPT = Path(__file__).parent / "frameworks.py"
 TWO = ("--standalone", "--nproc-per-node", "2")
 PRINTED = re.compile(r"([a-z]+) (\d+) (\d+) (\d+\.\d{6})\n")

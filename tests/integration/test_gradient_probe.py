@@ -16,6 +16,8 @@ from gpurun.records.spec import LossReduction
 from gpurun.rundir import json_text
 from tests.forked import NURSERY
 
+pytestmark = pytest.mark.forked
+
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 RANKS = ("--ddp", "--nproc-per-node", "2")
 

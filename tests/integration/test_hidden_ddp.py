@@ -16,6 +16,8 @@ from tests.forked import NURSERY
 from tests.once import once
 from tests.run_events import events
 
+pytestmark = pytest.mark.forked
+
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 TRAININGS = Path(__file__).parent / "trainings_for_ranks.py"

@@ -53,7 +53,7 @@ def test_a_disk_that_fills_while_tuning_is_one_line_and_the_trials_before_are_ke
     tmp_path: Path, clean_environment: dict[str, str], trial: int
 ) -> None:
     """In the search, and in the proof."""
-    source = training(120, sleep=0.01) + "    print('.' * 200, flush=True)\n"
+    source = training(120, sleep=0.008, pause=0.01) + "    print('.' * 200, flush=True)\n"
     (tmp_path / "train.py").write_text(source)
     configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
     command = TUNE.format(trial=f"{trial:02d}")

@@ -65,7 +65,7 @@ def test_a_tuning_under_landlock_reaches_its_proof_and_changes_nothing(
 ) -> None:
     outside = project.parent / "outside"
     writes = WRITES.format(project=str(project), outside=str(outside))
-    (project / "train.py").write_text(writes + training(60, sleep=0.05))
+    (project / "train.py").write_text(writes + training(60, sleep=0.008, pause=0.01))
     configure(project, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
     before = contents(project.parent)
 

@@ -148,7 +148,8 @@ for (x,) in DataLoader(TensorDataset(torch.randn(800, 4)), batch_size=8):
 """
 
 
-@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
+@pytest.mark.slow  # quick twin: a disk that the script fills, above
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_hidden_rank_whose_log_fills_the_disk_trains_on(
     tmp_path: Path, clean_environment: dict[str, str], unbuffered: str
 ) -> None:

@@ -93,6 +93,7 @@ def test_ranks_see_the_same_as_under_torchrun(
     assert len(list(tmp_path.glob(".gpurun/runs/*/events-rank*.jsonl"))) == 2
 
 
+@pytest.mark.forked
 def test_pet_variables_ask_for_ranks(tmp_path: Path, gpurun: Gpurun) -> None:
     result = gpurun(write(tmp_path, RANK), env={"PET_NPROC_PER_NODE": "2"})
     assert sorted(result.stdout.split()) == [b"0", b"1"]
@@ -106,6 +107,7 @@ def test_pet_variables_ask_for_ranks(tmp_path: Path, gpurun: Gpurun) -> None:
         pytest.param("-0", 139, "signal SIGSEGV", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.forked
 def test_first_failing_rank_gives_the_exit_code_in_one_line(
     tmp_path: Path, gpurun: Gpurun, who: str, code: int, how: str
 ) -> None:
@@ -216,6 +218,7 @@ def test_killing_the_launcher_kills_the_ranks_and_leaves_no_temporary_folder(
     assert not list(temporary.glob("gpurun-*"))
 
 
+@pytest.mark.forked
 def test_torchrun_s_own_errors_are_two_lines(tmp_path: Path, gpurun: Gpurun) -> None:
     result = gpurun("--max-restarts=often", write(tmp_path, ""))
     assert result.returncode == 2
@@ -256,6 +259,7 @@ print(codes, before == (dict(os.environ), signal.getsignal(signal.SIGTERM)))
     assert output.split() == b"[0, 0] True".split()
 
 
+@pytest.mark.forked
 def test_ranks_whose_gloo_threads_finish_late_are_not_aborted(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

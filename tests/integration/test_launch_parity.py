@@ -187,11 +187,16 @@ THREAD = "import threading\nt = threading.Thread(target=lambda: 1 / 0); t.start(
     ("source", "shown"),
     [
         ("def f():\n    1 / 0\nf()\n", b"in f"),
-        ("def broken(:\n", b"SyntaxError"),
-        ("raise KeyError('a') from ValueError('b')", b"direct cause"),
         (HOOK, b"own hook"),
-        (THREAD, b"Exception in thread"),
-        ("import warnings; warnings.warn('look out')", b"UserWarning: look out"),
+        *(
+            pytest.param(*more, marks=pytest.mark.slow)
+            for more in (
+                ("def broken(:\n", b"SyntaxError"),
+                ("raise KeyError('a') from ValueError('b')", b"direct cause"),
+                (THREAD, b"Exception in thread"),
+                ("import warnings; warnings.warn('look out')", b"UserWarning: look out"),
+            )
+        ),
     ],
 )
 def test_failure_is_shown_as_python_shows_it(
@@ -217,10 +222,15 @@ def test_missing_script_is_reported_by_python_itself(tmp_path: Path, twins: Twin
     [
         ("raise SystemExit(7)", 7),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", 143),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
         ("raise KeyboardInterrupt", 130),
-        ("raise SystemExit('message')", 1),
-        ("import os; os._exit(255)", 255),
+        *(
+            pytest.param(*more, marks=pytest.mark.slow)
+            for more in (
+                ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137),
+                ("raise SystemExit('message')", 1),
+                ("import os; os._exit(255)", 255),
+            )
+        ),
     ],
 )
 def test_exit_code_is_the_scripts_own(tmp_path: Path, twins: Twins, ending: str, code: int) -> None:
@@ -278,7 +288,10 @@ def test_no_python_runs_any_command(tmp_path: Path, gpurun: Gpurun) -> None:
     assert gpurun("--quiet", "--no-python", "no-such-command").returncode == 127
 
 
-@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed",
+    ["<&- >&- 2>&-", *(pytest.param(x, marks=pytest.mark.slow) for x in ("2>&-", ">&- 2>&-"))],
+)
 def test_a_script_runs_with_its_streams_closed(
     tmp_path: Path, clean_environment: dict[str, str], closed: str
 ) -> None:

@@ -65,7 +65,12 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+    [
+        (signal.SIGTERM, 143),
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+        pytest.param(signal.SIGQUIT, 131, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_ends_the_script_and_is_the_exit_code(
     tmp_path: Path, clean_environment: dict[str, str], number: signal.Signals, code: int
@@ -252,7 +257,8 @@ def test_killing_the_launcher_kills_the_script(
 
 
 @pytest.mark.parametrize(
-    "method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)]
+    "method",
+    ["fork", *(pytest.param(name, marks=pytest.mark.slow) for name in ("spawn", "forkserver"))],
 )
 def test_killing_the_launcher_kills_blocked_loader_workers(
     tmp_path: Path, clean_environment: dict[str, str], method: str

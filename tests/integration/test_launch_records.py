@@ -34,6 +34,7 @@ def results(home: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in home.glob("runs/*/result.json")]
 
 
+@pytest.mark.forked
 def test_a_training_run_is_summed_up(tmp_path: Path, gpurun: Gpurun) -> None:
     result = gpurun("--json", "out.json", write(tmp_path, TRAINING))
     assert result.stdout == b"trained\n"
@@ -70,6 +71,7 @@ def test_a_run_without_torch_is_recorded_too(tmp_path: Path, gpurun: Gpurun) -> 
     assert len(result.stderr.splitlines()) == 1
 
 
+@pytest.mark.forked
 def test_records_are_kept_out_of_version_control(tmp_path: Path, gpurun: Gpurun) -> None:
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     gpurun(write(tmp_path, ""))
@@ -78,6 +80,7 @@ def test_records_are_kept_out_of_version_control(tmp_path: Path, gpurun: Gpurun)
 
 
 @pytest.mark.parametrize("how", ["flag", "variable", "configuration"])
+@pytest.mark.forked
 def test_records_go_where_they_are_wanted(tmp_path: Path, gpurun: Gpurun, how: str) -> None:
     script = write(tmp_path, "")
     if how == "flag":
@@ -146,6 +149,7 @@ def test_a_record_that_breaks_midway_leaves_the_exit_code(tmp_path: Path, gpurun
     assert gpurun(write(tmp_path, source)).returncode == 5
 
 
+@pytest.mark.forked
 def test_a_failing_hook_is_recorded_and_the_script_goes_on(tmp_path: Path, gpurun: Gpurun) -> None:
     (tmp_path / "broken.py").write_text(
         "from gpurun.knobs.api import Effect, Knob, Skip\n"
@@ -203,6 +207,7 @@ def test_tuned_is_refused_where_nothing_was_tuned(tmp_path: Path, in_process: Gp
     assert b"not tuned here yet" in result.stderr
 
 
+@pytest.mark.forked
 def test_time_in_torch_save_and_what_was_read_from_disk_are_recorded(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

@@ -8,8 +8,12 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import Gpurun
 from tests.integration.launched import write
+
+pytestmark = pytest.mark.forked
 
 ATTEMPTS = """
 import os, signal, time

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Gpurun
 from tests.run_events import events, run_in
+
+pytestmark = pytest.mark.forked
 
 TRAIN = """
 import time, torch

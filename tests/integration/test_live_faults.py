@@ -23,6 +23,7 @@ from tests.conftest import REPOSITORY
 from tests.integration.launched import wait_for
 from tests.integration.live_sides import Sides, state
 
+# Plain gradient descent: torch's optimizers take seconds to import.
 TRAIN = """
 import os, signal, subprocess, sys, time, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -30,15 +31,16 @@ from torch.utils.data import DataLoader, TensorDataset
 def main():
     torch.set_num_threads(1)
     model = torch.nn.Linear(8, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = DataLoader(TensorDataset(torch.randn(4096, 8)), batch_size=8, **{loader})
     done = 0
     while True:
         for (x,) in loader:
             time.sleep(0.002)
-            optimizer.zero_grad()
             model(x).square().mean().backward()
-            optimizer.step()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.01 * parameter.grad
+                    parameter.grad = None
             done += 1
             {each_step}
 if __name__ == "__main__":
@@ -223,7 +225,7 @@ open("patience", "w").write(os.environ["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"])
 
 
 @pytest.mark.parametrize(
-    "number", [0, 1, *(pytest.param(more, marks=pytest.mark.slow) for more in range(2, 8))]
+    "number", [1, *(pytest.param(more, marks=pytest.mark.slow) for more in (0, *range(2, 8)))]
 )
 def test_a_launcher_killed_at_any_moment_leaves_nothing_behind(number: int) -> None:
     moment = random.uniform(0, 1.0)

@@ -90,9 +90,9 @@ def environment(tmp_path: Path, clean_environment: dict[str, str]) -> dict[str, 
 def test_the_line_stands_below_the_output_and_leaves_nothing(
     blank: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    plain = Terminal(tmp_path, environment, "train.py", blank, "200")
+    plain = Terminal(tmp_path, environment, "train.py", blank, "100")
     assert plain.finish() == 0
-    live = Terminal(tmp_path, environment, "--live", "train.py", blank, "200")
+    live = Terminal(tmp_path, environment, "--live", "train.py", blank, "100")
     assert live.run_until(lambda: live.screen.display[-1].startswith("gpurun: step "))
     assert "of the bar" in "".join(live.screen.display[:-1])
     assert live.screen.margins is not None

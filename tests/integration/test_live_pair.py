@@ -78,8 +78,13 @@ END
     ("end", "first_turn_seconds"),
     [
         pytest.param("", 0.1, id="comes to its end"),
-        pytest.param("", 1000, id="comes to its end in its first turn"),
-        pytest.param("time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)", 0.1, id="killed"),
+        pytest.param("", 1000, id="comes to its end in its first turn", marks=pytest.mark.slow),
+        pytest.param(
+            "time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)",
+            0.1,
+            id="killed",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_no_figure_of_a_side_that_ends_in_its_turns_holds_time_in_which_it_was_frozen(

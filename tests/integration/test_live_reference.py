@@ -25,19 +25,21 @@ from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 from tests.nvml_stand_in import StandIn
 
+# Plain gradient descent: torch's optimizers take seconds to import.
 TRAINS = """
 import sys, time, torch
 
 model = torch.nn.Linear(8, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 def step(seconds):
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
         pass
-    optimizer.zero_grad()
     model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.01 * parameter.grad
+            parameter.grad = None
 
 for _ in range(int(sys.argv[2])):
     step(float(sys.argv[1]))
@@ -132,7 +134,10 @@ def test_a_launch_without_turns_takes_the_reference_for_no_stranger_on_its_gpu(
     assert {sample.foreign_processes for sample in read_samples(request.run_dir).device} == {0}
 
 
-@pytest.mark.parametrize(("seconds", "limit", "lost"), [(0.004, 60.0, False), (60.0, 1.0, True)])
+@pytest.mark.parametrize(
+    ("seconds", "limit", "lost"),
+    [(0.004, 60.0, False), pytest.param(60.0, 1.0, True, marks=pytest.mark.slow)],
+)
 def test_beside_a_gpu_it_warms_up_while_the_first_launch_starts(
     launches: Launches, monkeypatch: pytest.MonkeyPatch, seconds: float, limit: float, lost: bool
 ) -> None:
@@ -159,6 +164,7 @@ def test_a_reference_that_ends_costs_a_launch_its_ratio_and_nothing_else(
     assert not launches.live.has_reference
 
 
+@pytest.mark.slow  # quick twin: the reference that ends, above
 def test_a_script_that_fails_is_no_reference(launches: Launches) -> None:
     why = launches.live.start_reference(launches.request(0.001, 2, "no such class"))
     assert "ended with exit code 1" in why
@@ -179,6 +185,7 @@ def test_neither_a_reference_nor_a_pair_is_waited_for_beyond_its_limit(launches:
     assert pair.failure.kind is FailureKind.OUT_OF_TIME
 
 
+@pytest.mark.slow  # quick twin: the launcher that is killed, of test_live_pair.py
 def test_nothing_of_a_reference_is_left_when_it_is_ended(launches: Launches) -> None:
     before = set(psutil.Process().children(recursive=True))
     launches.live.start_reference(launches.request(0.004))

@@ -10,6 +10,8 @@ import pytest
 
 from tests.conftest import Gpurun
 
+pytestmark = pytest.mark.forked
+
 TRAINING = """
 import atexit, sys, time, torch
 torch.manual_seed(0)

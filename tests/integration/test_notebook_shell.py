@@ -74,6 +74,7 @@ def test_a_cell_shows_plain_lines(
     assert "trained" in lines
 
 
+@pytest.mark.slow  # quick twin: Ctrl-C at a terminal, in test_launch_process.py
 def test_an_interrupted_cell_ends_the_training_with_its_record(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:

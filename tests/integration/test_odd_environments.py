@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 import os
 import shutil
 import signal
@@ -37,6 +38,7 @@ def told(done: subprocess.CompletedProcess[bytes]) -> list[str]:
 # -- names ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.forked
 @pytest.mark.parametrize("where", ["argument", "script", "folder"])
 def test_a_byte_that_is_no_text_stops_nothing(where: str, tmp_path: Path, gpurun: Gpurun) -> None:
     folder = tmp_path / (ODD if where == "folder" else "plain")
@@ -137,6 +139,7 @@ def test_a_state_folder_that_cannot_be_entered_is_no_error_of_ours(
     assert "internal error" not in done.stderr.decode()
 
 
+@pytest.mark.forked
 def test_a_pipe_that_nobody_feeds_holds_nothing_up(tmp_path: Path, gpurun: Gpurun) -> None:
     name = script(tmp_path)
     assert gpurun(name, cwd=tmp_path).returncode == 0
@@ -228,8 +231,8 @@ def test_runs_that_go_elsewhere_are_reported_from_there(
 @pytest.mark.parametrize(
     "variables",
     [
-        {"PYTHONIOENCODING": "ascii"},
-        {"PYTHONIOENCODING": "iso-8859-1"},
+        pytest.param({"PYTHONIOENCODING": "ascii"}, marks=pytest.mark.slow),
+        pytest.param({"PYTHONIOENCODING": "iso-8859-1"}, marks=pytest.mark.slow),
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
     ],
     ids=["ascii", "latin-1", "locale C"],
@@ -265,7 +268,9 @@ def test_a_locale_without_the_characters_of_a_configured_path_is_one_line(
 # -- signals -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("words", [("--optimize", "--tune-only"), ("--scale", "1,2"), ()])
 def test_a_signal_before_the_script_starts_is_the_exit_code(
     number: signal.Signals,
@@ -291,7 +296,10 @@ def _catches(pid: int, number: int) -> bool:
 # -- interpreters --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("words", [(), ("-m",), ("--nproc-per-node", "1")])
+@pytest.mark.parametrize(
+    "words",
+    [(), *(pytest.param(x, marks=pytest.mark.slow) for x in (("-m",), ("--nproc-per-node", "1")))],
+)
 def test_a_script_imports_its_own_module_called_gpurun(
     words: tuple[str, ...], tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
@@ -313,19 +321,27 @@ def test_a_script_imports_its_own_module_called_gpurun(
     assert any(b'"event":"torch"' in path.read_bytes() for path in records)
 
 
+USES = (
+    "import gpurun; print(gpurun.__version__)",
+    "from gpurun import *; print(ANSWER)",
+    "import gpurun",  # for what it does
+    "import torch; print('torch'); import gpurun as own; print(own.ANSWER, own.__spec__.name)",
+    "import gpurun; gpurun.missing",
+    "import gpurun; gpurun.fails()",
+    "import sys; sys.fails = True; import gpurun",
+)
+PLACES = ("gpurun.py", "gpurun/__init__.py", "path/gpurun.py")
+
+
 @pytest.mark.parametrize(
-    "use",
-    [
-        "import gpurun; print(gpurun.__version__)",
-        "from gpurun import *; print(ANSWER)",
-        "import gpurun",  # for what it does
-        "import torch; print('torch'); import gpurun as own; print(own.ANSWER, own.__spec__.name)",
-        "import gpurun; gpurun.missing",
-        "import gpurun; gpurun.fails()",
-        "import sys; sys.fails = True; import gpurun",
+    ("use", "place"),
+    [  # in a push each use and each place
+        pytest.param(
+            *each, marks=[pytest.mark.slow] * (USES[0] != each[0] and PLACES[0] != each[1])
+        )
+        for each in itertools.product(USES, PLACES)
     ],
 )
-@pytest.mark.parametrize("place", ["gpurun.py", "gpurun/__init__.py", "path/gpurun.py"])
 def test_a_module_called_gpurun_is_imported_as_python_would(
     use: str, place: str, tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

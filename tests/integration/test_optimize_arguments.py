@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Gpurun
 from tests.integration.tunings import configure, lines, report_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.forked]
 
 SCRIPT = """
 import sys, time, torch
@@ -22,7 +22,7 @@ given = dict(zip(words[::2], words[1::2]))
 pause = float(given["--pause"]) * (4 if mode == "slow" else 1)
 model = torch.nn.Linear(8, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=float(given.get("--lr", "0.1")))
-for step in range(200):
+for step in range(80):
     time.sleep(pause)
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(step))
     loss = torch.nn.functional.cross_entropy(model(x), torch.tensor([0, 1, 0, 1]))
@@ -31,7 +31,7 @@ for step in range(200):
     optimizer.step()
 print(sys.argv[1:])
 """
-ASKED = ("fast", "--lr", "@tune:0.1,0.2", "--pause", "@tune[pipeline]:0.02,0.05,0.004,none")
+ASKED = ("fast", "--lr", "@tune:0.1,0.2", "--pause", "@tune[pipeline]:0.02,0.05,0.01,none")
 
 
 def tune(folder: Path, gpurun: Gpurun, *words: str) -> tuple[dict[str, Any], list[str], str]:
@@ -46,16 +46,16 @@ def test_an_argument_is_tuned_trained_with_and_carried(tmp_path: Path, gpurun: G
     flags = ("--save-settings", "kept.json", "train.py")
     report, said, printed = tune(tmp_path, gpurun, *flags, *ASKED)
     assert report["verdict"] == "faster", said
-    assert report["chosen"]["knobs"] == {"--pause": "0.004"}
+    assert report["chosen"]["knobs"] == {"--pause": "0.01"}
     assert report["command"] == ["train.py", *ASKED]
     rows = {change: row for row in report["ladder"] for change in row["changes"].items()}
-    assert rows["--pause", "0.004"]["kept"]
-    assert rows["--pause", "0.004"]["effect"] == "pipeline"
+    assert rows["--pause", "0.01"]["kept"]
+    assert rows["--pause", "0.01"]["effect"] == "pipeline"
     assert rows["--pause", "0.05"]["reason"].startswith("no gain")
     assert "could not convert string to float" in rows["--pause", "none"]["reason"]
     assert ("--lr", "0.2") not in rows
     assert any("--lr: not tried (training changes not allowed)" in line for line in said)
-    assert printed == "['fast', '--lr', '0.1', '--pause', '0.004']\n"
+    assert printed == "['fast', '--lr', '0.1', '--pause', '0.01']\n"
 
     (again,) = [line for line in said if "with these settings, without trials: " in line]
     assert again.endswith(f"train.py fast --lr @tune:0.1,0.2 --pause '{ASKED[-1]}'")
@@ -64,7 +64,7 @@ def test_an_argument_is_tuned_trained_with_and_carried(tmp_path: Path, gpurun: G
     assert b"applied --pause" in tuned.stderr
     # kept settings know the effect of each: this one needs no consent
     kept = gpurun("--settings", "kept.json", "train.py", "slow", "--pause", "1", cwd=tmp_path)
-    assert kept.stdout == b"['slow', '--pause', '0.004']\n"
+    assert kept.stdout == b"['slow', '--pause', '0.01']\n"
 
 
 def test_a_training_argument_is_applied_by_consent_only(tmp_path: Path, gpurun: Gpurun) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.integration.tunings import launch, report_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 INFERENCE = """
 import torch

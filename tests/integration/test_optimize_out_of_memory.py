@@ -9,6 +9,8 @@ import pytest
 
 from tests.conftest import Gpurun
 
+pytestmark = pytest.mark.forked
+
 SCRIPT = """
 import os, resource, sys, torch
 from torch import nn

@@ -40,7 +40,7 @@ def early(folder: Path) -> list[bool]:
 def test_later_trials_are_started_early_and_see_what_the_first_saw(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
-    (tmp_path / "train.py").write_text(SEEN + training(200, sleep=0.01))
+    (tmp_path / "train.py").write_text(SEEN + training(80, sleep=0.008, pause=0.01))
     configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
     done = gpurun("--optimize", "--tune-only", "train.py", "--flag", "x", timeout=800)
     assert done.returncode in (0, 3), lines(done)

@@ -17,6 +17,8 @@ from tests.integration.isolation_launcher import tree, without_namespaces
 from tests.integration.launched import obey_permissions
 from tests.integration.tunings import configure, lines, report_of, training
 
+pytestmark = pytest.mark.forked
+
 GENEROUS = """
 import sys, gpurun
 from gpurun.tuner import tuning_run

@@ -16,6 +16,8 @@ import pytest
 from gpurun.records.finding import CRITICAL, WARNING
 from tests.conftest import REPOSITORY, Gpurun
 
+pytestmark = pytest.mark.forked
+
 PLANTED = REPOSITORY / "tests" / "data" / "planted"
 
 

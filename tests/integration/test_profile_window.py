@@ -13,6 +13,8 @@ from gpurun.timeline.model import Phase
 from tests.conftest import Gpurun, without_verdict
 from tests.once import once
 
+pytestmark = pytest.mark.forked
+
 SLEEPS = """
 import sys, time
 import torch
@@ -74,6 +76,7 @@ for step in range(420):
 print("trained")
 """
 STEPS = ("--steps", "10")
+SECRET = "planted-secret"
 
 
 def script(folder: Path, after: str) -> Path:
@@ -94,8 +97,10 @@ def ended(tmp_path_factory: pytest.TempPathFactory, gpurun: Gpurun) -> tuple[Pat
 
     def make(folder: Path) -> tuple[Path, bytes]:
         script(folder, "if step == 40: print('the end'); sys.exit(3)")
-        done = gpurun("profile", *STEPS, "--json", "profile.json", "train.py", "--flag", cwd=folder)
+        words = ("profile", *STEPS, "--json", "profile.json", "train.py", "--flag")
+        done = gpurun(*words, cwd=folder, env={"WANDB_API_KEY": SECRET})
         assert done.returncode == 3, done.stderr
+        assert SECRET.encode() not in done.stderr
         return folder, done.stdout
 
     return once(tmp_path_factory, "profiled", make)
@@ -166,6 +171,12 @@ def test_the_document_says_what_was_recorded(ended: tuple[Path, bytes]) -> None:
     assert first["location"]["file"].endswith("train.py")
 
 
+def test_no_value_of_the_environment_is_reported(ended: tuple[Path, bytes]) -> None:
+    assert (ended[0] / "profile.json").is_file()
+    for path in ended[0].rglob("*"):
+        assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
+
+
 def test_a_warning_that_torch_gives_of_our_profiler_is_not_the_script_s(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -204,6 +215,7 @@ def test_a_script_that_raises_in_the_window_keeps_its_traceback(
     assert found.timeline.notes == ("the window is short: the script ended inside the window",)
 
 
+@pytest.mark.slow  # quick twin: the script that raises in the window, above
 def test_a_call_that_raises_before_the_window_shows_no_frame_of_ours(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -300,7 +312,11 @@ def memory():
 
 @pytest.mark.parametrize(
     ("how", "code"),
-    [("sys.exit(3)", 3), ("raise ValueError", 1), ("sys.stdout.flush(); os._exit(4)", 4)],
+    [
+        ("sys.exit(3)", 3),
+        pytest.param("raise ValueError", 1, marks=pytest.mark.slow),
+        pytest.param("sys.stdout.flush(); os._exit(4)", 4, marks=pytest.mark.slow),
+    ],
 )
 def test_a_child_that_is_forked_in_the_window_ends_as_without_gpurun(
     tmp_path: Path, gpurun: Gpurun, how: str, code: int
@@ -387,19 +403,6 @@ def test_stop_is_refused_on_several_nodes(tmp_path: Path, gpurun: Gpurun) -> Non
     done = gpurun("profile", "--stop", "--nnodes=2", "train.py", cwd=tmp_path)
     assert done.returncode == 2
     assert b"--stop ends the ranks of one node\n" in done.stderr
-
-
-def test_no_value_of_the_environment_is_reported(
-    tmp_path: Path, gpurun: Gpurun, clean_environment: dict[str, str]
-) -> None:
-    script(tmp_path, "if step == 25: break")
-    environment = {**clean_environment, "WANDB_API_KEY": "planted-secret"}
-    done = gpurun("profile", *STEPS, "--json", "p.json", "train.py", cwd=tmp_path, env=environment)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "p.json").is_file()
-    assert b"planted-secret" not in done.stderr
-    for path in tmp_path.rglob("*"):
-        assert not path.is_file() or b"planted-secret" not in path.read_bytes(), path
 
 
 def test_a_script_of_the_commands_name_still_runs(tmp_path: Path, gpurun: Gpurun) -> None:

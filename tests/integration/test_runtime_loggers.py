@@ -10,6 +10,8 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from gpurun.isolation.quiet_services import quiet_services
 from gpurun.launch.child_environment import child_environment
 from gpurun.measure.run_events import read_run
@@ -220,6 +222,7 @@ for host in (own, "127.0.0.9", "localhost", "0.0.0.0", "::1", "::ffff:127.0.0.1"
     assert [(t.trait, t.detail) for t in log.traits] == [("connected", "::1f:9")]
 
 
+@pytest.mark.forked
 def test_a_tuning_tells_of_connections_in_one_line(tmp_path: Path, gpurun: Gpurun) -> None:
     (tmp_path / "train.py").write_text(
         "import socket, torch\n"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 from gpurun.measure.measured_window import Window, measured_window
 from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.records.events import StepRow
+from tests.forked import NURSERY
 from tests.once import once
 from tests.run_events import run_in
 
@@ -46,14 +45,7 @@ def measured(folder: Path) -> dict[str, Shape]:
     """Each loop of the script in a process of its own, all under one launch."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GPURUN_")}
     environment["PYTHONPATH"] = str(SCRIPT.parents[2])
-    done = subprocess.run(
-        [sys.executable, "-m", "gpurun", str(SCRIPT)],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
+    done = NURSERY.launch((str(SCRIPT),), folder, environment)
     assert done.returncode == 0, done.stderr.decode()
     run = read_run(run_in(folder))
     assert run.notes == ()

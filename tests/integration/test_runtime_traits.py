@@ -14,6 +14,8 @@ from tests.conftest import Gpurun
 from tests.forked import run_recorded
 from tests.run_events import events, run_in
 
+pytestmark = pytest.mark.forked
+
 SPELLINGS = {
     "with torch.autocast('cpu', torch.bfloat16): pass": "autocast",
     "with torch.cpu.amp.autocast(dtype=torch.bfloat16): pass": "autocast",

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import REPOSITORY
+from tests.forked import NURSERY, REPOSITORY
 from tests.integration.launched import (
     DEADLINE_SECONDS,
     ORPHAN_SECONDS,
@@ -44,14 +44,14 @@ def step(x, y, model=model):
 """
 
 
-def start(
+def prepared(
     folder: Path,
     script: str,
     settings: tuple[dict[str, Any], ...] = (),
     trees: dict[str, Any] | None = None,
     **trial: Any,
-) -> subprocess.Popen[bytes]:
-    """A script as a trial, as the launcher starts it; its run folder is `run`."""
+) -> Path:
+    """A script that is to be a trial, and its spec, which is returned; its run folder is `run`."""
     (folder / "script.py").write_text(MODEL + script)
     run = folder / "run"
     run.mkdir()
@@ -63,13 +63,25 @@ def start(
         "trees": trees,
     }
     (run / "spec.json").write_text(json.dumps(spec))
+    return run / "spec.json"
+
+
+def forked(folder: Path, script: str, **more: Any) -> tuple[int, str, str]:
+    """A script as a trial, in a fork: exit code, stdout and stderr."""
+    done = NURSERY.run(["script.py"], folder, os.environ, prepared(folder, script, **more))
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+def start(folder: Path, script: str, **more: Any) -> subprocess.Popen[bytes]:
+    """A script as a trial, as the launcher starts it."""
+    spec = prepared(folder, script, **more)
     return subprocess.Popen(
         [sys.executable, "script.py"],
         cwd=folder,
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(BOOTSTRAP), str(REPOSITORY)]),
-            "GPURUN_SPEC": str(run / "spec.json"),
+            "GPURUN_SPEC": str(spec),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -98,7 +110,7 @@ for epoch in range(20):
         step(x, y)
 """
     stop = {**STOP, "min_seconds": 1.0, "max_steps": 1000}
-    code, _, err = finish(start(tmp_path, script, stop=stop))
+    code, _, err = forked(tmp_path, script, stop=stop)
     assert code == 0, err
     (stopped,) = events(tmp_path / "run", "stop")
     assert stopped["reason"] == "enough"
@@ -164,7 +176,7 @@ for x, y in batches(800):
 
 
 def test_a_trial_without_optimizer_steps_ends_too(tmp_path: Path) -> None:
-    child = start(
+    code, _, err = forked(
         tmp_path,
         """
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -176,12 +188,12 @@ while True:
             p.grad = None
 """,
     )
-    assert finish(child)[0] == 0
+    assert code == 0, err
     assert events(tmp_path / "run", "stop")[0]["reason"] == "enough"
 
 
 def test_evaluation_before_training_does_not_count_as_training(tmp_path: Path) -> None:
-    child = start(
+    code, out, err = forked(
         tmp_path,
         """
 model.eval()
@@ -195,7 +207,7 @@ for x, y in batches(800):
 print("too late")
 """,
     )
-    assert finish(child)[:2] == (0, "")
+    assert (code, out) == (0, ""), err
     (stop,) = events(tmp_path / "run", "stop")
     assert stop["steps"] == 12
     assert len(rows_by("optimizer", events(tmp_path / "run"))) == 12

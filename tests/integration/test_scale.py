@@ -23,6 +23,8 @@ from tests.integration.launched import (
     wait_for,
 )
 
+pytestmark = pytest.mark.forked
+
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 DISTRIBUTED = """
@@ -136,7 +138,7 @@ def test_where_the_exchange_holds_it_up_other_ways_are_tried(
 ) -> None:
     """17 MB of gradients for two samples: they take longer than the step."""
     (tmp_path / "train.py").write_text(EXCHANGING)
-    flags = ("--rounds", "1", "--steps", "50", "--json", "s.json")
+    flags = ("--rounds", "1", "--steps", "25", "--json", "s.json")
     done = gpurun("--scale", "1,2", "--ddp-options", "bucket_cap_mb=30", *flags, "train.py")
     assert done.returncode == 0, done.stderr.decode()
     body = json.loads((tmp_path / "s.json").read_text())

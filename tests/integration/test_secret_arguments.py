@@ -12,6 +12,8 @@ from tests.conftest import Gpurun
 from tests.integration.tunings import training
 from tests.repositories import commit, git
 
+pytestmark = pytest.mark.forked
+
 SECRET = "s3cr3t"
 ARGUMENTS = (
     f"--api-key={SECRET}1",
@@ -26,6 +28,7 @@ ARGUMENTS = (
     "--pass",
     f"-{SECRET}8",
 )
+ONCE = ("--launches", "1", "--steps", "5")
 PARSER = """
 import argparse
 parser = argparse.ArgumentParser()
@@ -85,7 +88,7 @@ def test_a_tuning_and_a_benchmark_keep_no_secret(folder: Path, gpurun: Gpurun) -
     assert tuned.returncode == 0, tuned.stderr.decode()
     fingerprint = json.loads((folder / "t.json").read_text())["fingerprint"]
     assert len(fingerprint["secrets_sha256"]) == 4
-    measured = gpurun("bench", "--json", "b.json", "--steps", "10", "train.py", *ARGUMENTS)
+    measured = gpurun("bench", *ONCE, "--json", "b.json", "train.py", *ARGUMENTS)
     assert measured.returncode == 0, measured.stderr.decode()
     for done in (tuned, measured, gpurun("bench", "history", "--json", "h.json")):
         assert_hidden(folder, done)
@@ -101,7 +104,7 @@ def test_a_secret_before_the_script_is_not_repeated(folder: Path, gpurun: Gpurun
 def test_two_secrets_are_two_workloads(folder: Path, gpurun: Gpurun) -> None:
     digests = []
     for secret in (f"{SECRET}1", f"{SECRET}2"):
-        done = gpurun("bench", "--json", "b.json", "--steps", "5", "train.py", "--api-key", secret)
+        done = gpurun("bench", *ONCE, "--json", "b.json", "train.py", "--api-key", secret)
         assert done.returncode == 0, done.stderr.decode()
         record = json.loads((folder / "b.json").read_text())
         assert record["args"] == ["--api-key", "***"]

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.forked
+
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 BATCH = {"batch_size": 8, "from": 4, "via": "--batch-size", "learning_rate": "keep"}
 

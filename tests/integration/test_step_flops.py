@@ -14,6 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from tests.conftest import Gpurun
 from tests.run_events import events, run_in
 
+pytestmark = pytest.mark.forked
+
 BATCH, WIDTH = 8, 32
 
 HEAD = f"""

@@ -17,6 +17,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from gpurun.report.live.tensorboard_events import follow
 
+pytestmark = pytest.mark.forked
+
 H200 = REPOSITORY / "tests" / "data" / "h200_slow_vision" / "as_written"
 TRAIN = """
 import os, pathlib, time, torch

@@ -20,17 +20,19 @@ from gpurun.trials.outcome import Outcome
 from gpurun.trials.stop_rules import WARMUP_STEPS, first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 
+# Plain gradient descent: torch's optimizers take seconds to import.
 TRAINS = """
 import os, sys, time, torch
 
 model = torch.nn.Linear(8, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
 def step(seconds=0.002):
     time.sleep(seconds)
-    optimizer.zero_grad()
     model(torch.randn(4, 8)).square().mean().backward()
-    optimizer.step()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.01 * parameter.grad
+            parameter.grad = None
 """
 FOR_LONG = TRAINS + "while True: step(SECONDS)\n"
 TELLS_TIMES = (
@@ -88,7 +90,9 @@ def kind(outcome: Outcome) -> FailureKind | None:
     ("text", "expected", "status", "words"),
     [
         (TRAINS + "while True: step()", None, "stopped", ""),
-        (TRAINS + "[step() for _ in range(15)]", None, "completed", ""),
+        pytest.param(
+            TRAINS + "[step() for _ in range(15)]", None, "completed", "", marks=pytest.mark.slow
+        ),
         pytest.param(
             TRAINS + "step(); sys.exit(3)", FailureKind.EXIT_CODE, "failed", "exit code 3",
             marks=pytest.mark.slow,
@@ -98,8 +102,10 @@ def kind(outcome: Outcome) -> FailureKind | None:
             FailureKind.SIGNAL, "killed", "RuntimeError", marks=pytest.mark.slow,
         ),
         (TRAINS + "raise KeyError('lr')", FailureKind.EXCEPTION, "failed", "KeyError: 'lr'"),
-        (TRAINS + "raise torch.OutOfMemoryError('tried 2 GiB')",
-         FailureKind.OUT_OF_MEMORY, "oom", "tried 2 GiB"),
+        pytest.param(
+            TRAINS + "raise torch.OutOfMemoryError('tried 2 GiB')",
+            FailureKind.OUT_OF_MEMORY, "oom", "tried 2 GiB", marks=pytest.mark.slow,
+        ),
         pytest.param(
             TRAINS + "step()", FailureKind.TOO_FEW_STEPS, "completed", "after 1 training step,",
             marks=pytest.mark.slow,
@@ -203,6 +209,7 @@ def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, isolated: LiveLau
     assert pair.first.run_dir == first.run_dir
 
 
+@pytest.mark.slow  # quick twin: the reference that warms up, in test_live_reference.py
 def test_sides_start_together_and_warm_up_one_after_the_other_without_a_gpu(
     make: Make, isolated: LiveLaunches
 ) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from gpurun.arguments import settings_file
 from tests.conftest import Gpurun
+from tests.forked import NURSERY, Nursery
 from tests.integration.launched import start
 from tests.integration.tunings import configure, training
 
@@ -32,11 +34,16 @@ while not stop.exists():
 def test_both_reach_a_verdict_and_the_settings_kept_can_be_applied(
     tmp_path: Path, clean_environment: dict[str, str], gpurun: Gpurun
 ) -> None:
-    (tmp_path / "train.py").write_text(training(60, sleep=0.02))
+    (tmp_path / "train.py").write_text(training(60, sleep=0.008, pause=0.01))
     configure(tmp_path, "allow = ['pipeline']\nmax_trials = 4\nbudget = '10m'")
     words = ("--optimize", "--tune-only", "train.py")
-    both = [start(tmp_path, clean_environment, *words) for _ in range(2)]
-    said = [one.communicate(timeout=800)[1].decode() for one in both]
+
+    def tune(nursery: Nursery) -> subprocess.CompletedProcess[bytes]:
+        return nursery.launch(words, tmp_path, clean_environment, timeout=800)
+
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(tune, (NURSERY, Nursery())))
+    said = [one.stderr.decode() for one in both]
 
     verdicts = [text.splitlines()[-1].split()[0].removeprefix("verdict=") for text in said]
     assert [one.returncode for one in both] == [EXIT_CODES.get(v) for v in verdicts], said

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.forked
+
 Gpurun = Callable[..., subprocess.CompletedProcess[bytes]]
 SCRIPT = "print('trained')\n"
 

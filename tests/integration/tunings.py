@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import REPOSITORY
+from tests.forked import NURSERY, REPOSITORY
 
 TRAINING = """
 import time, torch
@@ -35,9 +34,13 @@ for x, y in DataLoader(Slow(), batch_size={batch}, shuffle=True):
 """
 
 
-def training(steps: int, *, sleep: float = 0.0, batch: int = 4) -> str:
-    """A script of so many steps that spends `sleep` seconds on each sample."""
-    return TRAINING.format(samples=steps * batch, sleep=sleep, batch=batch)
+def training(steps: int, *, sleep: float = 0.0, batch: int = 4, pause: float = 0.0) -> str:
+    """A script of so many steps that spends `sleep` seconds on each sample.
+
+    `pause`: seconds of a step that no setting shortens. Few pairs then show a gain precisely.
+    """
+    text = TRAINING.format(samples=steps * batch, sleep=sleep, batch=batch)
+    return f"{text}    time.sleep({pause})\n" if pause else text
 
 
 def configure(folder: Path, text: str) -> None:
@@ -46,18 +49,14 @@ def configure(folder: Path, text: str) -> None:
 
 
 def launch(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """gpurun in a folder, where no test's own fixtures are, with these variables besides."""
+    """gpurun in a folder, where no test's own fixtures are, with these variables besides.
+
+    It and its scripts are forks of a process that has imported torch.
+    """
     steering = ("GPURUN_", "PET_", "TORCHELASTIC_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(steering)}
-    return subprocess.run(
-        [sys.executable, "-m", "gpurun", *words],
-        cwd=folder,
-        env={**kept, **variables, "PYTHONPATH": str(REPOSITORY)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=800,
-        check=False,
-    )
+    environment = {**kept, **variables, "PYTHONPATH": str(REPOSITORY)}
+    return NURSERY.launch(words, folder, environment, timeout=800)
 
 
 def run_folder(home: Path) -> Path:

@@ -302,8 +302,13 @@ def package() -> list[Source]:
     return read_package(REPOSITORY)
 
 
-def test_imports_go_down(package: list[Source]) -> None:
-    assert floor_faults(all_imports(package)) == []
+@pytest.fixture(scope="module")
+def imports(package: list[Source]) -> list[Import]:
+    return all_imports(package)
+
+
+def test_imports_go_down(package: list[Source], imports: list[Import]) -> None:
+    assert floor_faults(imports) == []
     assert {room_of(source.name) for source in package} - {""} <= {r for f in FLOORS for r in f}
 
 
@@ -343,8 +348,8 @@ def test_folders_are_small_and_file_names_differ(package: list[Source]) -> None:
     assert repeated_names([Source("gpurun.a.steps", ""), Source("gpurun.b.steps", "")]) == ["steps"]
 
 
-def test_rooms_of_the_runtime_import_one_way(package: list[Source]) -> None:
-    assert stair_faults(all_imports(package)) == []
+def test_rooms_of_the_runtime_import_one_way(package: list[Source], imports: list[Import]) -> None:
+    assert stair_faults(imports) == []
     up = Import(
         "gpurun.runtime.observe.watched_loaders", "gpurun.runtime.trial.trial_run", top=False
     )
@@ -370,12 +375,12 @@ def test_the_runtime_never_imports_torch_before_the_script_does(package: list[So
     assert {word.partition(".")[0] for word in done.stdout.split()} & set(HEAVY) == set()
 
 
-def test_zones_are_kept(package: list[Source]) -> None:
-    assert zone_faults(all_imports(package)) == []
+def test_zones_are_kept(imports: list[Import]) -> None:
+    assert zone_faults(imports) == []
 
 
-def test_each_heavy_library_has_one_owner(package: list[Source]) -> None:
-    assert owner_faults(all_imports(package)) == []
+def test_each_heavy_library_has_one_owner(imports: list[Import]) -> None:
+    assert owner_faults(imports) == []
 
 
 def test_one_module_removes_folders(package: list[Source]) -> None:
@@ -384,8 +389,8 @@ def test_one_module_removes_folders(package: list[Source]) -> None:
     assert own == [], "use gpurun.isolation.folder_removal.discard"
 
 
-def test_no_import_goes_in_a_circle(package: list[Source]) -> None:
-    assert cycles(all_imports(package)) == []
+def test_no_import_goes_in_a_circle(imports: list[Import]) -> None:
+    assert cycles(imports) == []
 
 
 def test_every_file_is_one_idea_with_a_docstring(package: list[Source]) -> None:

@@ -77,7 +77,7 @@ def test_both_orders_of_a_pair_take_turns() -> None:
         assert own == [n % 2 == 0 for n in range(len(own))]
 
 
-@pytest.mark.parametrize("law", ["gauss", "live"])
+@pytest.mark.parametrize("law", [pytest.param("gauss", marks=pytest.mark.slow), "live"])
 def test_the_culprit_of_a_five_percent_drop_is_right_at_two_percent_noise(law: str) -> None:
     rates = simulate(drops(0.05), law, 0.02, histories=60, seed=7)
     assert rates.right >= BAR

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,9 +28,20 @@ CLEAN = (
 )
 
 
-def diagnosed(name: str, folder: Path) -> DiagnosisReport:
-    run = unpacked(name, folder, RECORDED)
-    return diagnose_run(run, read_records(run))
+Diagnosed = Callable[[str], DiagnosisReport]
+
+
+@pytest.fixture(scope="module")
+def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
+    """The diagnosis of a recording, made once."""
+    folder = tmp_path_factory.mktemp("recorded")
+
+    @cache
+    def diagnosis(name: str) -> DiagnosisReport:
+        run = unpacked(name, folder, RECORDED)
+        return diagnose_run(run, read_records(run))
+
+    return diagnosis
 
 
 @pytest.mark.parametrize(
@@ -47,9 +60,9 @@ def diagnosed(name: str, folder: Path) -> DiagnosisReport:
     ],
 )
 def test_a_planted_fault_is_the_first_finding(
-    tmp_path: Path, name: str, kind: str, place: tuple[str, int] | None
+    diagnosed: Diagnosed, name: str, kind: str, place: tuple[str, int] | None
 ) -> None:
-    first = diagnosed(name, tmp_path).findings[0]
+    first = diagnosed(name).findings[0]
     assert first.type.value == kind
     assert first.severity > WARNING
     if place is not None:
@@ -58,8 +71,8 @@ def test_a_planted_fault_is_the_first_finding(
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_a_clean_script_has_no_warning(tmp_path: Path, name: str) -> None:
-    report = diagnosed(name, tmp_path)
+def test_a_clean_script_has_no_warning(diagnosed: Diagnosed, name: str) -> None:
+    report = diagnosed(name)
     assert [f for f in report.findings if f.severity > WARNING] == []
 
 
@@ -78,21 +91,23 @@ def median_step(report: DiagnosisReport) -> float:
         ("tiny_kernels", 0.10),
     ],
 )
-def test_a_repair_gains_what_the_replay_says(tmp_path: Path, name: str, off: float) -> None:
+def test_a_repair_gains_what_the_replay_says(diagnosed: Diagnosed, name: str, off: float) -> None:
     """`off`: of the faulty step, by which the repaired one may differ from the replayed repair.
 
     The repaired twins of copies and waits ran on a hotter GPU, with slower kernels.
     """
-    faulty, clean = (diagnosed(each, tmp_path) for each in (name, f"{name}-clean"))
+    faulty, clean = (diagnosed(each) for each in (name, f"{name}-clean"))
     gain = faulty.findings[0].replayed_gain
     assert gain is not None
     before, after = median_step(faulty), median_step(clean)
     assert abs(before / gain - after) < off * before
 
 
-def test_a_repair_gains_less_than_the_bound_where_nothing_was_replayed(tmp_path: Path) -> None:
+def test_a_repair_gains_less_than_the_bound_where_nothing_was_replayed(
+    diagnosed: Diagnosed,
+) -> None:
     """3 % for the spread of two runs. A bound that is far too wide tells nothing."""
-    faulty, clean = (diagnosed(f"read_in_forward{end}", tmp_path) for end in ("", "-clean"))
+    faulty, clean = (diagnosed(f"read_in_forward{end}") for end in ("", "-clean"))
     bound, gain = faulty.findings[0].gain_upper_bound, median_step(faulty) / median_step(clean)
     assert faulty.findings[0].replayed_gain is None
     assert bound is not None
@@ -100,9 +115,9 @@ def test_a_repair_gains_less_than_the_bound_where_nothing_was_replayed(tmp_path:
     assert bound - 1 < 1.5 * (gain - 1)
 
 
-def test_kernels_lie_inside_the_window(tmp_path: Path) -> None:
+def test_kernels_lie_inside_the_window(diagnosed: Diagnosed) -> None:
     """The trace has no mark of the runtime's clock: Unix time ties them."""
-    figures = diagnosed("emptied_cache-clean", tmp_path).figures
+    figures = diagnosed("emptied_cache-clean").figures
     assert figures is not None
     assert figures.idle is not None
     assert figures.kernel_share is not None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -30,23 +31,34 @@ REFUSED = {
 """Steps outside of these windows were 6 to 8 % faster: all lie before, when the GPU was cool."""
 
 
-def steps(name: str, folder: Path) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
-    profile = recorded_profiles(unpacked(name, folder, DATA / "h100_profiles"))[0]
-    return replayed(profile.timeline, profile.pace)
+Steps = Callable[[str], tuple[ReplayFigures, tuple[WhatIf, ...]]]
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Steps:
+    """The replay of a recording, made once."""
+    folder = tmp_path_factory.mktemp("recorded")
+
+    @cache
+    def replay(name: str) -> tuple[ReplayFigures, tuple[WhatIf, ...]]:
+        profile = recorded_profiles(unpacked(name, folder, DATA / "h100_profiles"))[0]
+        return replayed(profile.timeline, profile.pace)
+
+    return replay
 
 
 @pytest.mark.parametrize("name", MATCHED)
-def test_recorded_steps_are_matched(tmp_path: Path, name: str) -> None:
-    figures, changes = steps(name, tmp_path)
+def test_recorded_steps_are_matched(steps: Steps, name: str) -> None:
+    figures, changes = steps(name)
     assert figures.mismatch is None
     assert max(deviations(figures).values()) <= CLOSE
     assert all(each.gain is not None for each in changes)
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_plain_step_that_is_not_matched_claims_no_gain(tmp_path: Path, name: str) -> None:
+def test_a_plain_step_that_is_not_matched_claims_no_gain(steps: Steps, name: str) -> None:
     """The profiled steps themselves are matched; the steps outside were others."""
-    figures, changes = steps(name, tmp_path)
+    figures, changes = steps(name)
     assert REFUSED[name] in (figures.mismatch or "")
     off = deviations(figures)
     assert max(off["step"], off["wait"], off["idle"]) <= 0.01
@@ -74,11 +86,11 @@ def test_reports_of_nsight_systems_are_matched(year: str) -> None:
     ],
 )
 def test_the_replayed_repair_is_the_step_of_the_repaired_twin(
-    tmp_path: Path, name: str, change: str, off: float
+    steps: Steps, name: str, change: str, off: float
 ) -> None:
     """Of two the twin's kernels are slower: a GPU that never waits is hotter."""
-    _, changes = steps(name, tmp_path)
+    _, changes = steps(name)
     repaired = next(each.step_ms for each in changes if each.change == change)
-    twin, _ = steps(f"{name}-clean", tmp_path)
+    twin, _ = steps(f"{name}-clean")
     assert twin.measured_ms is not None
     assert repaired == pytest.approx(twin.measured_ms, rel=off)

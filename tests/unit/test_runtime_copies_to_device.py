@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import pytest
+
+from tests.forked import NURSERY
 
 DEVICE = """
 import json
@@ -61,13 +66,23 @@ CopiesToDevice("meta").install()
 """
 
 
-def run(script: str) -> Any:
-    done = subprocess.run([sys.executable, "-c", DEVICE + script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+Run = Callable[[str], Any]
 
 
-def test_copies_are_timed_in_some_early_steps_and_nothing_is_left_behind() -> None:
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """What a script prints that begins with the device."""
+
+    def told(script: str) -> Any:
+        (tmp_path / "copies.py").write_text(DEVICE + script)
+        done = NURSERY.run(["copies.py"], tmp_path, os.environ)
+        assert done.returncode == 0, done.stderr.decode()
+        return json.loads(done.stdout)
+
+    return told
+
+
+def test_copies_are_timed_in_some_early_steps_and_nothing_is_left_behind(run: Run) -> None:
     told = run("""
 for _ in range(40):
     step(copy, copy, nothing_to_copy)
@@ -78,7 +93,7 @@ print(json.dumps([[row[12] for row in rows], "to" in vars(Tensor), len(CLOCK.lis
     assert (left, listeners) == (False, 0)
 
 
-def test_copies_beside_the_training_are_no_part_of_its_steps() -> None:
+def test_copies_beside_the_training_are_no_part_of_its_steps(run: Run) -> None:
     assert (
         run("""
 for _ in range(10):
@@ -89,7 +104,7 @@ print(json.dumps(rows[-1][12]))
     )
 
 
-def test_while_a_graph_is_captured_no_event_is_recorded() -> None:
+def test_while_a_graph_is_captured_no_event_is_recorded(run: Run) -> None:
     assert run("""
 for _ in range(10):
     step()
@@ -99,7 +114,7 @@ print(json.dumps([Device.events - before, rows[-1][12]]))
 """) == [0, None]
 
 
-def test_where_somebody_stands_in_the_methods_nothing_is_measured() -> None:
+def test_where_somebody_stands_in_the_methods_nothing_is_measured(run: Run) -> None:
     assert run("""
 own = Tensor.to
 Tensor.to = lambda tensor, *args, **kwargs: own(tensor, *args, **kwargs)
@@ -110,7 +125,7 @@ print(json.dumps([Tensor.to is his, rows[-1][12], len(CLOCK.listeners)]))
 """) == [True, None, 0]
 
 
-def test_a_copy_into_a_tensor_that_is_there_is_seen_too() -> None:
+def test_a_copy_into_a_tensor_that_is_there_is_seen_too(run: Run) -> None:
     assert (
         run("""
 target = torch.zeros(2, device="meta")
@@ -122,7 +137,7 @@ print(json.dumps(rows[-1][12]))
     )
 
 
-def test_a_forked_worker_destroys_no_event_of_its_parent() -> None:
+def test_a_forked_worker_destroys_no_event_of_its_parent(run: Run) -> None:
     """It would abort: CUDA cannot be called there."""
     assert (
         run("""
