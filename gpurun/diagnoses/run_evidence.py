@@ -18,9 +18,9 @@ from gpurun.records.messages.turns import ORDERS
 from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample
 from gpurun.rundir import read_json
+from gpurun.timeline.device_work import steady
 from gpurun.timeline.figures_of import figures_of
 from gpurun.timeline.model import Timeline
-from gpurun.timeline.steady_window import steady
 
 RESULT_FILE = "result.json"
 
@@ -40,8 +40,10 @@ def evidence_of_run(
     if not run.processes:
         raise GpurunError(f"{folder} holds no record of a run", "name a folder below .gpurun/runs")
     result = read_result(folder, records)
-    if (folder / "control" / ORDERS).exists():
-        result = _without_processor(result)
+    if result.host is not None and (folder / "control" / ORDERS).exists():
+        # one side of a live pair: while it is frozen it seems to wait for something
+        host = replace(result.host, cpu_percent=None, steady_cpu_percent=None)
+        result = replace(result, host=host)
     windows = _training(run.processes, result)
     logs = [window.log for window in windows] or list(run.processes)
     waits = next((log.waits for log in logs if log.waits is not None), None)
@@ -89,13 +91,6 @@ def read_result(folder: Path, records: RunRecords | None = None) -> RunResult:
         return decode_lenient(RunResult, read_json(path))
     except (OSError, ValueError, AttributeError) as error:
         raise GpurunError(f"{path} cannot be read: {error}", "run the script again") from None
-
-
-def _without_processor(result: RunResult) -> RunResult:
-    """The result of one side of a live pair: while it is frozen it seems to wait for something."""
-    if result.host is None:
-        return result
-    return replace(result, host=replace(result.host, cpu_percent=None, steady_cpu_percent=None))
 
 
 def _source_lines(evidence: Evidence) -> dict[tuple[str, int], str]:

@@ -106,6 +106,5 @@ def _size(path: Path) -> int:
 
 
 def _memory() -> int:
-    """Bytes of memory that this process holds."""
     pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     return int(pages) * os.sysconf("SC_PAGESIZE")
