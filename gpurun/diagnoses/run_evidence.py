@@ -99,7 +99,7 @@ def _source_lines(evidence: Evidence) -> dict[tuple[str, int], str]:
     moments = None if evidence.timeline is None else evidence.timeline.host_moments
     frames = {frame for _, stack in moments or () for frame in stack}
     seen = [*((f, f.line) for f in functions), *((functions[at], line) for at, line in frames)]
-    places = {(f.file, line) for f, line in seen if f.users_own}
+    places = {(f.file, line) for f, line in seen if f.users_own and Path(f.file).is_file()}
     return {(file, line): linecache.getline(file, line).strip() for file, line in places}
 
 

@@ -45,16 +45,12 @@ def kernel_name(signature: str) -> str:
     return _COMPILED.sub(r"\1", short_kernel_name(signature))
 
 
-def _copy_name(copy: Copy) -> str:
-    """The direction of a copy, and whether the host's side is pinned, where that is told."""
-    memory = {None: "", True: ", pageable", False: ", pinned"}[copy.pageable]
-    return f"{_COPIES[copy.kind]}{'' if copy.kind is CopyKind.SET else memory}"
-
-
 def thing_of(record: Kernel | Copy, names: dict[str, str]) -> Thing:
     """The kind and name of a device's work. `names`: those of signatures seen before."""
     if isinstance(record, Copy):
-        return ThingKind.COPY, _copy_name(record)
+        memory = {None: "", True: ", pageable", False: ", pinned"}[record.pageable]
+        told = "" if record.kind is CopyKind.SET else memory
+        return ThingKind.COPY, f"{_COPIES[record.kind]}{told}"
     found = names.get(record.name)
     if found is None:
         found = names[record.name] = kernel_name(record.name)

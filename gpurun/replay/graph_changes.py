@@ -93,11 +93,6 @@ def without_calls(graph: StepGraph, roles: Sequence[Role]) -> StepGraph:
     return without_waits(_free(graph, called), roles)
 
 
-def long_pauses(graph: StepGraph, during: Intervals) -> Times:
-    """For each edge how much of it is a pause in these times that is no pace of launches."""
-    return np.where(graph.edges.lag_ns > LAUNCH_NS, pauses_in(graph, during), 0)
-
-
 def pauses_in(graph: StepGraph, during: Intervals) -> Times:
     """For each edge how much of it is a pause of the host in these times, as recorded."""
     lags, stops = graph.edges.lag_ns, graph.recorded_ns[graph.edges.target]

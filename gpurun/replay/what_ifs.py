@@ -13,7 +13,7 @@ from gpurun.replay import graph_changes as changes
 from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.columns import Times
-from gpurun.timeline.idle_causes import data_ranges
+from gpurun.timeline.idle_causes import LAUNCH_NS, data_ranges
 from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
 from gpurun.timeline.kernel_time import is_long, needless_if_fused
 from gpurun.timeline.model import MODEL_PHASES, Copy, Kernel, Timeline
@@ -143,7 +143,7 @@ class Replay:
         timeline = self._timeline
         parts = intervals([r for r in timeline.ranges or () if r.name in MODEL_PHASES])
         outside = parts.gaps(timeline.window_begin_ns, timeline.window_end_ns)
-        return changes.long_pauses(graph, outside)
+        return np.where(graph.edges.lag_ns > LAUNCH_NS, changes.pauses_in(graph, outside), 0)
 
 
 def _fused(graph: StepGraph, of: Callable[[Kernel], bool]) -> StepGraph:

@@ -90,7 +90,9 @@ class _Reading:
         name = event["name"]
         group = Group.COMMUNICATION if "Collective name" in args else kernel_group(name)
         grid, block = (_dimensions(args.get(key)) for key in ("grid", "block"))
-        told = uses_tensor_cores(name), grid, block, _message_bytes(args)
+        elements, size = args.get("In msg nelems"), _ELEMENT_BYTES.get(args.get("dtype", ""))
+        message = elements * size if isinstance(elements, int) and size else None
+        told = uses_tensor_cores(name), grid, block, message
         self.tables["kernels"].add(begin, end, *_place(args), KernelKind(name, group, *told))
 
     def _take_copy(self, begin: int, end: int, event: Event, args: Event) -> None:
@@ -104,26 +106,28 @@ class _Reading:
 
     def _take_call(self, begin: int, end: int, event: Event, args: Event) -> None:
         name = plain_name(event["name"])
-        self.tables["runtime_calls"].add(begin, end, _thread(event), _correlation(args), name)
+        told = _number(event, "tid"), _number(args, "correlation"), name
+        self.tables["runtime_calls"].add(begin, end, *told)
 
     def _take_awaited(self, begin: int, end: int, event: Event, args: Event) -> None:
         """Recorded where `enable_cuda_sync_events` is on; a stream below 0 stands for all."""
         source, own = args.get("wait_on_stream"), args.get("stream")
-        record = _number(args.get("wait_on_cuda_event_record_corr_id", 0))
+        record = _number(args, "wait_on_cuda_event_record_corr_id")
         of_event = _is_stream(source)
         stream = source if of_event else own if _is_stream(own) else None
         told = max(record, 0), stream, own if of_event and _is_stream(own) else None
-        self.tables["awaited"].add(begin, end, _correlation(args), *told)
+        self.tables["awaited"].add(begin, end, _number(args, "correlation"), *told)
 
     def _take_operator(self, begin: int, end: int, event: Event, args: Event) -> None:
-        self.tables["operators"].add(begin, end, _thread(event), event["name"])
+        self.tables["operators"].add(begin, end, _number(event, "tid"), event["name"])
 
     def _take_range(self, begin: int, end: int, event: Event, args: Event) -> None:
         mark = clock_mark(event["name"])
         if mark is not None:
             self._marks.append((begin, mark))
         else:
-            self.tables["ranges"].add(begin, end, _thread(event), phase_name(event["name"]))
+            name = phase_name(event["name"])
+            self.tables["ranges"].add(begin, end, _number(event, "tid"), name)
 
     def timeline(self, header: Mapping[str, Any], unix_offset_ns: int | None) -> model.Timeline:
         """Everything that was read, on the runtime's clock where the trace is tied to it."""
@@ -151,21 +155,14 @@ def _left_out(path: Path, faults: Sequence[str], unusable: Sequence[str]) -> Ite
         yield f"{path.name}: {told}, the first: {unusable[0]}"
 
 
-def _place(args: Event) -> tuple[int, int, int]:
+def _place(args: Event) -> Iterator[int]:
     """Device, stream and correlation of a device's event."""
-    return _number(args.get("device", 0)), _number(args.get("stream", 0)), _correlation(args)
+    return (_number(args, name) for name in ("device", "stream", "correlation"))
 
 
-def _correlation(args: Event) -> int:
-    return _number(args.get("correlation", 0))
-
-
-def _thread(event: Event) -> int:
-    return _number(event.get("tid", 0))
-
-
-def _number(value: object) -> int:
+def _number(of: Event, name: str) -> int:
     """A number where Kineto now and then writes a word ("Trace PyTorch Profiler")."""
+    value = of.get(name)
     return value if isinstance(value, int) else 0
 
 
@@ -177,11 +174,6 @@ def _is_stream(value: object) -> bool:
 def _dimensions(value: Any) -> tuple[int, int, int] | None:
     is_one = isinstance(value, list) and len(value) == 3
     return model.launch_dimensions(*value) if is_one else None
-
-
-def _message_bytes(args: Event) -> int | None:
-    elements, size = args.get("In msg nelems"), _ELEMENT_BYTES.get(args.get("dtype", ""))
-    return elements * size if isinstance(elements, int) and size else None
 
 
 def _devices(header: Mapping[str, Any]) -> tuple[model.Device, ...] | None:

@@ -63,7 +63,7 @@ def read(path: Path, process: int | None = None) -> tuple[model.Timeline, ...]:
             export = _Export(database)
             if not export.is_one:
                 raise foreign
-            if not export.names_are_unique():
+            if export.has_names_twice():  # a join with the names would make rows
                 raise malformed(path, "an id stands twice in its table StringIds")
             found = export.processes()
             if len(found) > MOST_PROCESSES:
@@ -102,10 +102,10 @@ class _Export:
         """It is a database of Nsight Systems."""
         return any(name in self._tables for name in _META) and "StringIds" in self._tables
 
-    def names_are_unique(self) -> bool:
-        """A join with the names makes no rows."""
+    def has_names_twice(self) -> bool:
+        """Two of its names have the same id."""
         twice = "SELECT 1 FROM StringIds GROUP BY id HAVING COUNT(*) > 1 LIMIT 1"
-        return next(self._rows(twice), None) is None
+        return any(self._rows(twice))
 
     def processes(self) -> list[int]:
         """Process ids, ascending, of all that left something which is read."""

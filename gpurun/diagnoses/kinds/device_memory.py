@@ -87,8 +87,8 @@ class MemoryAllocation(Diagnosis):
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The worst of them; without a replay there is no honest bound."""
-        used, retries = evidence.memory_used_share, _retries(evidence)
-        allocations, fragments = _allocations(evidence), _fragmentation(evidence)
+        retries, allocations, fragments = _allocator(evidence)
+        used = evidence.memory_used_share
         values = dict(zip(self.thresholds, (retries, allocations, fragments, used), strict=True))
         rated = {n: evidence.thresholds.severity(n, value) for n, value in values.items()}
         replayed = evidence.replayed_gain(Change.ALLOCATIONS)
@@ -131,21 +131,15 @@ def _sentence(worst: str, value: float) -> str:
     }[worst]
 
 
-def _retries(evidence: Evidence) -> float | None:
-    told = [m.retries for m in evidence.memory]
-    if evidence.result is not None and evidence.result.allocator_retries is not None:
-        told.append(evidence.result.allocator_retries)
-    return max(map(float, told), default=None)
-
-
-def _allocations(evidence: Evidence) -> float | None:
-    launches, steps = evidence.figures.launches, evidence.figures.steps
-    if launches is not None and launches.device_allocations_per_step is not None:
-        return launches.device_allocations_per_step
-    counted = [m.device_allocations for m in evidence.memory]
-    return max(counted) / steps if counted and steps else None
-
-
-def _fragmentation(evidence: Evidence) -> float | None:
-    known = [m for m in evidence.memory if m.reserved_bytes]
-    return max((m.inactive_split_bytes / m.reserved_bytes for m in known), default=None)
+def _allocator(evidence: Evidence) -> tuple[float | None, float | None, float | None]:
+    """Retries in the run, calls of the driver's allocator a step, and the fragmented share."""
+    states, figures, result = evidence.memory, evidence.figures, evidence.result
+    retries = [float(m.retries) for m in states]
+    if result is not None and result.allocator_retries is not None:
+        retries.append(float(result.allocator_retries))
+    counted = [m.device_allocations for m in states]
+    a_step = None if figures.launches is None else figures.launches.device_allocations_per_step
+    if a_step is None and counted and figures.steps:
+        a_step = max(counted) / figures.steps
+    shares = (m.inactive_split_bytes / m.reserved_bytes for m in states if m.reserved_bytes)
+    return max(retries, default=None), a_step, max(shares, default=None)

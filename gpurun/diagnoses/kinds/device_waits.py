@@ -6,7 +6,6 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, gain_without, location_of, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.records.events import ValueRead
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.replay.what_ifs import Change
 
@@ -49,7 +48,9 @@ class DeviceSyncs(Diagnosis):
         if not evidence.on_gpu:
             return None
         idle = None if evidence.idle is None else evidence.idle.sync
-        reads, syncs = _device_reads(evidence), evidence.figures.syncs
+        syncs, steps = evidence.figures.syncs, evidence.read_steps or 0
+        reads = [r for r in evidence.reads or () if r.device == "cuda" and 2 * r.steps >= steps > 0]
+        reads.sort(key=lambda read: -read.calls)
         explicit = evidence.traits.get("synchronize")
         line = reads[0].where if reads else explicit
         place = f", most at {line}" if line else ""
@@ -60,6 +61,8 @@ class DeviceSyncs(Diagnosis):
             )
         elif evidence.replay is None:
             text += "; how long it idles for that was not measured"
+        active = evidence.least_active_share
+        unmeasured = WARNING if active is not None and active < BUSY else WARNING / 2
         return self.finding(
             evidence,
             text,
@@ -74,24 +77,11 @@ class DeviceSyncs(Diagnosis):
                 *measured("runtime", reads=[f"{r.where} {r.call}" for r in reads[:3]]),
             ],
             ADVICE_SYNCHRONIZE if explicit else ADVICE_READS,
-            severity=_unmeasured(evidence) if idle is None and (reads or explicit) else None,
+            severity=unmeasured if idle is None and (reads or explicit) else None,
             location=location_of(line),
             knob="needless_sync" if explicit else None,
             bound=gain_without(idle),
         )
-
-
-def _unmeasured(evidence: Evidence) -> float:
-    """Waits were seen and no idle time was measured: a warning at most, if the device has time."""
-    active = evidence.least_active_share
-    return WARNING if active is not None and active < BUSY else WARNING / 2
-
-
-def _device_reads(evidence: Evidence) -> list[ValueRead]:
-    """Lines that read the device's tensors in at least every second step, most calls first."""
-    steps = evidence.read_steps or 0
-    found = [r for r in evidence.reads or () if r.device == "cuda" and 2 * r.steps >= steps > 0]
-    return sorted(found, key=lambda read: -read.calls)
 
 
 class LaunchBound(Diagnosis):

@@ -88,10 +88,8 @@ class LoadImbalance(Diagnosis):
 
         Without a timeline there is none: the wait for other ranks hides in what the fast ones do.
         """
-        work, source = _work_by_timeline(evidence), Source.TIMELINE
-        if work is None:
-            work, source = _work_by_steps(evidence), Source.STEPS
-        if work is None or min(work) <= 0:
+        work, source = _work_ms(evidence)
+        if min(work, default=0.0) <= 0:
             return None
         slowest, fastest = work.index(max(work)), work.index(min(work))
         ratio = work[slowest] / work[fastest]
@@ -135,22 +133,20 @@ def _location(slow: Sequence[FunctionSamples], fast: Sequence[FunctionSamples]) 
     return None if found is None else Location(found.file, found.line, found.function)
 
 
-def _work_by_timeline(evidence: Evidence) -> list[float] | None:
-    """Milliseconds a step that each rank does not wait in a collective."""
+def _work_ms(evidence: Evidence) -> tuple[list[float], Source]:
+    """Milliseconds a step that each rank does not wait in a collective, by the timelines; else
+    those of the parts of a step in which no gradients are exchanged. None of one rank alone.
+    """
+    figures, halves = evidence.rank_figures, evidence.rank_work_ms
     work = [
-        figures.step_ms * (1 - figures.communication.exposed_share)
-        for figures in evidence.rank_figures
-        if figures.step_ms is not None and figures.communication is not None
+        of.step_ms * (1 - of.communication.exposed_share)
+        for of in figures
+        if of.step_ms is not None and of.communication is not None
     ]
-    return work if len(work) == len(evidence.rank_figures) > 1 else None
-
-
-def _work_by_steps(evidence: Evidence) -> list[float] | None:
-    """Milliseconds of the parts of a step in which no gradients are exchanged."""
-    ranks = evidence.rank_work_ms
-    if len(ranks) < 2 or not all(len(halves) == 2 and min(halves) > 0 for halves in ranks):
-        return None
-    return [sum(halves) / 2 for halves in ranks]
+    if len(work) == len(figures) > 1:
+        return work, Source.TIMELINE
+    told = len(halves) > 1 and all(len(both) == 2 and min(both) > 0 for both in halves)
+    return [sum(both) / 2 for both in halves] if told else [], Source.STEPS
 
 
 class Interconnect(Diagnosis):
