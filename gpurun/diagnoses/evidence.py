@@ -16,7 +16,6 @@ from gpurun.records.profile_figures import IdleTime, ProfileFigures
 from gpurun.records.result import DeviceUse, HostUse, RunResult, StepSplit
 from gpurun.records.samples import DeviceSample
 from gpurun.replay.what_ifs import Change, Replay
-from gpurun.timeline.kernel_time import SHORT_NS, weighty
 from gpurun.timeline.model import KernelMetrics, Timeline
 
 CROWD = 0.5
@@ -86,7 +85,7 @@ class Evidence:
             Source.ACTIVITY: self.sm_activity is not None,
             Source.TIMELINE: figures.idle is not None,
             Source.HOST: bool(self.host_functions),
-            Source.KERNELS: any(kernel.is_measured for kernel in self._kernel_metrics),
+            Source.KERNELS: any(kernel.is_measured for kernel in self.kernel_metrics),
             Source.TOPOLOGY: result is not None and result.topology is not None,
             Source.OPERATORS: figures.top_operators is not None,
             Source.RANKS: len(self.rank_figures) > 1 or len(self.rank_work_ms) > 1,
@@ -137,18 +136,9 @@ class Evidence:
         return () if self.timeline is None else self.timeline.host_functions or ()
 
     @property
-    def _kernel_metrics(self) -> Sequence[KernelMetrics]:
+    def kernel_metrics(self) -> Sequence[KernelMetrics]:
+        """Kernels that Nsight Compute measured."""
         return () if self.timeline is None else self.timeline.kernel_metrics or ()
-
-    @property
-    def counters_alone(self) -> bool:
-        """No timeline says what these kernels cost a step: their counters stand by themselves."""
-        return self.idle is None
-
-    @property
-    def weighty_kernels(self) -> list[KernelMetrics]:
-        """Those worth a change. Short ones are a matter of launches, if a timeline shows these."""
-        return weighty(self._kernel_metrics, 0.0 if self.counters_alone else SHORT_NS)
 
     @property
     def memory(self) -> Sequence[AllocatorState]:

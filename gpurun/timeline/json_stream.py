@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpurun.errors import GpurunError
-from gpurun.timeline.limits import LONGEST_TEXT, longest_expansion, too_large, too_long
+from gpurun.timeline.limits import EXPANSION, FREE_BYTES, LONGEST_TEXT, TODO, too_long
 from gpurun.timeline.model import malformed
 
 CHUNK = 1 << 20
@@ -136,7 +136,7 @@ class _HeldText:
 
     def __init__(self, file: IO[str], path: Path) -> None:
         self._file, self._path = file, path
-        self._left = longest_expansion(path)
+        self._left = FREE_BYTES + EXPANSION * path.stat().st_size
         self.text = ""
         self._line = self._column = 1
 
@@ -147,7 +147,8 @@ class _HeldText:
         more = self._file.read(max(CHUNK, len(self.text) - done))
         self._left -= len(more)
         if self._left < 0:
-            raise too_large(self._path)
+            what = f"{self._path} expands to over {EXPANSION} times its size, as no trace does"
+            raise GpurunError(what, TODO)
         self._line, self._column = self._at(done)
         self.text = self.text[done:] + more
         return bool(more)

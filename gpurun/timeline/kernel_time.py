@@ -18,8 +18,6 @@ TOP = 10
 """Kernels and operators that are listed."""
 SHORT_NS = 10_000
 """A kernel shorter than this cannot fill a device: that is a matter of launches."""
-WEIGHT = 0.10
-"""Share of the measured kernels' time; a kernel that takes less is not worth a finding."""
 FUSABLE = (Group.ELEMENTWISE, Group.NORM, Group.REDUCTION)
 """Kinds of kernels that a compiler joins, as long as no other kernel comes between them."""
 
@@ -128,16 +126,6 @@ def needless_if_fused(
                 yield needless, length
                 own = max(chain[shape], own)
             chain[shape] = own
-
-
-def weighty(kernels: Sequence[KernelMetrics], least_ns: float = SHORT_NS) -> list[KernelMetrics]:
-    """Kernels long enough, and with enough of the time, to be worth a change.
-
-    The length of a kernel that was not measured is no reason to leave it out.
-    """
-    total = sum(kernel.duration_ns or 0.0 for kernel in kernels)
-    least = max(least_ns, WEIGHT * total)
-    return [k for k in kernels if k.duration_ns is None or k.duration_ns >= least]
 
 
 def kernel_counters(

@@ -13,6 +13,7 @@ from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.effects import ALLOW_ALL
 from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
+from gpurun.timeline.kernel_time import SHORT_NS
 from gpurun.timeline.model import KernelMetrics
 
 ADVICE_SLOW = (
@@ -53,6 +54,8 @@ WORTH = 0.30
 """Share of the time; kernels that run for less of it do not hold up the step."""
 HELD_UP = 0.05
 """With such a share of the step spent waiting for data the device is unused for another reason."""
+WEIGHT = 0.10
+"""Share of the measured kernels' time; a kernel that takes less is not worth a finding."""
 WARP = 32
 """Threads of a warp on all GPUs of NVIDIA."""
 
@@ -255,13 +258,17 @@ def worst_kernel(
 
     `used`: what a kernel uses of the device; by default of the SMs or of the memory, whichever it
     is nearer to. Beside a timeline counters are above a note only if their gain is: it tells what
-    they cost.
+    they cost. It also shows launches, of which short kernels are a matter.
     """
-    rated = [(rate(kernel), kernel) for kernel in evidence.weighty_kernels]
+    alone, kernels = evidence.idle is None, evidence.kernel_metrics
+    total = sum(kernel.duration_ns or 0.0 for kernel in kernels)
+    least = max(0.0 if alone else SHORT_NS, WEIGHT * total)
+    long = (k for k in kernels if k.duration_ns is None or k.duration_ns >= least)
+    rated = [(rate(kernel), kernel) for kernel in long]
     severity, kernel = max(rated, key=lambda pair: pair[0], default=(0.0, None))
     if kernel is None or severity <= 0:
         return None
-    if evidence.counters_alone:
+    if alone:
         return WorstKernel(kernel, severity, None)
     nearest = max(kernel.sm_percent or 0.0, kernel.dram_percent or 0.0) / 100
     part, gain = nearest if used is None else used(kernel), None
