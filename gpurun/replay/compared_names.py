@@ -32,11 +32,11 @@ Thing = tuple[ThingKind, str]
 class Spent:
     """Of one thing a step: milliseconds, calls where they count, and what of it explains the step.
 
-    `own_ms`: in which nothing earlier ran; None: other things hold it already.
+    `own_ms`: in which nothing earlier ran; None: other things hold it already, or replays tell.
     """
 
     ms: float
-    calls: float | None = None
+    calls: float = 0.0
     own_ms: float | None = None
 
 
@@ -89,8 +89,8 @@ def profile_change(
         change=_how_changed(before, after),
         before_ms=None if before is None else before.ms,
         after_ms=None if after is None else after.ms,
-        before_calls=None if before is None else before.calls,
-        after_calls=None if after is None else after.calls,
+        before_calls=None if before is None else before.calls or None,
+        after_calls=None if after is None else after.calls or None,
         explained_ms=explained_ms,
     )
 

@@ -35,15 +35,7 @@ BATCHES = "batches of the loader's workers"
 """The time from one batch to the next, where the script waits for it."""
 
 
-@dataclass(frozen=True)
-class Amount:
-    """Of a step: milliseconds, and how often."""
-
-    ms: float
-    calls: float
-
-
-NOTHING = Amount(0.0, 0.0)
+NOTHING = Spent(0.0)
 
 
 @dataclass(frozen=True)
@@ -74,12 +66,12 @@ class ReplayedSide:
         """Steps whose events the graph holds."""
         return len(self.graph.events.step_ends)
 
-    def amount(self, thing: Thing, *, with_waits: bool = False) -> Amount | None:
+    def amount(self, thing: Thing, *, with_waits: bool = False) -> Spent | None:
         """What it has of this thing now; None: nothing at all. `with_waits`: as recorded."""
         kind, name = thing
         if kind is ThingKind.HOST:
             ns = self.host_ns(name).sum()
-            return Amount(float(ns) / self.steps / 1e6, 1.0) if ns else None
+            return Spent(float(ns) / self.steps / 1e6) if ns else None
         if name.endswith(OWN_WAIT):
             chosen, times = self.of(thing), self.graph.waits.waited_ns
             count, ns = chosen.sum(), times[chosen[: len(times)]].sum()
@@ -88,7 +80,7 @@ class ReplayedSide:
             count, ns = counts, recorded if with_waits else own
         else:
             return None
-        return Amount(float(ns) / self.steps / 1e6, int(count) / self.steps) if count else None
+        return Spent(float(ns) / self.steps / 1e6, int(count) / self.steps) if count else None
 
     @cached_property
     def _sums(self) -> tuple[Times, Times, Times]:
@@ -157,7 +149,7 @@ def equalised(pair: Pair, things: Sequence[Thing]) -> Pair:
     for together in (work, *([thing] for thing in things if thing not in work)):
         amounts = {t: [side.amount(t) or NOTHING for side in pair] for t in together}
         least = {
-            thing: Amount(min(a.ms for a in both), min(a.calls for a in both))
+            thing: Spent(min(a.ms for a in both), min(a.calls for a in both))
             for thing, both in amounts.items()
         }
         sides = []
@@ -169,11 +161,11 @@ def equalised(pair: Pair, things: Sequence[Thing]) -> Pair:
     return pair
 
 
-def _exceeds(own: Amount, least: Amount) -> bool:
+def _exceeds(own: Spent, least: Spent) -> bool:
     return own != least and bool(own.ms or own.calls > least.calls)
 
 
-def _with_less(side: ReplayedSide, lesser: Mapping[Thing, tuple[Amount, Amount]]) -> ReplayedSide:
+def _with_less(side: ReplayedSide, lesser: Mapping[Thing, tuple[Spent, Spent]]) -> ReplayedSide:
     """`lesser`: work, or one other thing, each with its own amount and the one that is left."""
     thing, (own, least) = next(iter(lesser.items()))
     if thing[0] is ThingKind.HOST:
@@ -186,7 +178,7 @@ def _with_less(side: ReplayedSide, lesser: Mapping[Thing, tuple[Amount, Amount]]
     return replace(side, graph=changed)
 
 
-def _with_fewer(side: ReplayedSide, lesser: Mapping[Thing, tuple[Amount, Amount]]) -> StepGraph:
+def _with_fewer(side: ReplayedSide, lesser: Mapping[Thing, tuple[Spent, Spent]]) -> StepGraph:
     """Fewer calls and work, with what the host does for each, and shorter ones of those left.
 
     Of calls that start work none goes: only their own time gets less.
@@ -232,7 +224,10 @@ def replayed_changes(
     parts = _parts(timelines)
     pair = replayed_side(before, parts[0]), replayed_side(after, parts[1])
     first, later = all_things(pair)
-    recorded = {t: [side.amount(t, with_waits=True) for side in pair] for t in (*first, *later)}
+    recorded = {
+        t: (pair[0].amount(t, with_waits=True), pair[1].amount(t, with_waits=True))
+        for t in (*first, *later)
+    }
     sizes = {t: abs((b or NOTHING).ms - (a or NOTHING).ms) for t, (a, b) in recorded.items()}
     changed = [thing for thing in sizes if sizes[thing] > 0]
     by_size = sorted(changed, key=lambda thing: (not _waits(thing), -sizes[thing]))
@@ -242,12 +237,7 @@ def replayed_changes(
     found, rest = [], pair
     for thing in (*ordered, *(each for each in later if each in largest)):
         left = equalised(rest, [thing])
-        counted = thing[0] is not ThingKind.HOST
-        one, other = (
-            None if a is None else Spent(a.ms, a.calls if counted else None)
-            for a in recorded[thing]
-        )
-        found.append(profile_change(thing, one, other, _explained(rest, left)))
+        found.append(profile_change(thing, *recorded[thing], _explained(rest, left)))
         rest = left
     if smaller:
         explained = _explained(rest, equalised(rest, smaller))

@@ -144,7 +144,7 @@ def _idle(figures: ProfileFigures, causes: Sequence[str]) -> Mapping[Thing, Spen
     shares[NO_CAUSE] = figures.idle.total - sum(shares.values())
     times = {name: share * figures.step_ms for name, share in shares.items()}
     return {
-        (ThingKind.IDLE, name): Spent(ms, None, ms) for name, ms in times.items() if ms > LEAST_MS
+        (ThingKind.IDLE, name): Spent(ms, own_ms=ms) for name, ms in times.items() if ms > LEAST_MS
     }
 
 
@@ -203,6 +203,6 @@ def split_changes(before: RunResult, after: RunResult) -> Iterator[ProfileChange
     known = [f for f in PARTS if all(getattr(each, f, None) is not None for each in splits)]
     times = [{f: getattr(each, f) for f in known} for each in splits]
     sides = (
-        {(ThingKind.PART, PARTS[f]): Spent(ms, None, ms) for f, ms in t.items()} for t in times
+        {(ThingKind.PART, PARTS[f]): Spent(ms, own_ms=ms) for f, ms in t.items()} for t in times
     )
     return _changes(*sides)
