@@ -541,6 +541,31 @@ def test_counters_alone_stand_by_themselves_beside_a_timeline_they_are_a_note(
     assert beside is None or beside.level == "note"
 
 
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        (LOW, FindingType.OCCUPANCY),
+        ({"branch_efficiency_percent": 40.0}, FindingType.WARP_EFFICIENCY),
+        ({"dram_percent": 95.0, "sm_percent": 20.0}, FindingType.MEMORY_BANDWIDTH),
+    ],
+)
+def test_bad_counters_of_any_kind_are_a_note_where_a_timeline_was_not_replayed(
+    changes: dict[str, object], kind: FindingType
+) -> None:
+    counters = measured_kernels(kernel(**changes))
+    finding = found(Evidence(timeline=counters, figures=FIGURES), kind)
+    assert finding is not None
+    assert (finding.level, finding.replayed_gain) == ("note", None)
+
+
+def test_kernels_a_step_are_told_only_where_steps_are_marked() -> None:
+    launches = replace(FIGURES.launches, kernels_per_step=None)
+    unmarked = replace(idle(total=0.6, launch=0.55), launches=launches, steps=None, step_ms=None)
+    finding = found(healthy_gpu(unmarked), FindingType.LAUNCH_BOUND)
+    assert finding is not None
+    assert finding.description.endswith("55 % of the step: kernels of 32.0 µs each")
+
+
 def test_a_fast_kernel_at_low_occupancy_and_a_short_one_are_none() -> None:
     fast = kernel(occupancy_percent=10.0, sm_percent=90.0)
     short = kernel(occupancy_percent=5.0, sm_percent=2.0, duration_ns=3000.0)
