@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.diagnosis import ChangeKind, KernelMatch, ProfileChange, ThingKind
@@ -40,21 +41,19 @@ class Spent:
     own_ms: float | None = None
 
 
+@lru_cache(maxsize=65536)
 def kernel_name(signature: str) -> str:
     """The name by which a kernel is found in another profile."""
     return _COMPILED.sub(r"\1", short_kernel_name(signature))
 
 
-def thing_of(record: Kernel | Copy, names: dict[str, str]) -> Thing:
-    """The kind and name of a device's work. `names`: those of signatures seen before."""
+def thing_of(record: Kernel | Copy) -> Thing:
+    """The kind and name of a device's work."""
     if isinstance(record, Copy):
         memory = {None: "", True: ", pageable", False: ", pinned"}[record.pageable]
         told = "" if record.kind is CopyKind.SET else memory
         return ThingKind.COPY, f"{_COPIES[record.kind]}{told}"
-    found = names.get(record.name)
-    if found is None:
-        found = names[record.name] = kernel_name(record.name)
-    return ThingKind.KERNEL, found
+    return ThingKind.KERNEL, kernel_name(record.name)
 
 
 def renamed(

@@ -114,9 +114,8 @@ class ReplayedSide:
 
 def replayed_side(graph: StepGraph, parts: Mapping[str, Intervals]) -> ReplayedSide:
     """A side as it was recorded."""
-    names: dict[str, str] = {}
     found: list[Thing] = [(ThingKind.CALL, name) for name in graph.events.calls.name]
-    found += [thing_of(each, names) for each in graph.events.work.records]
+    found += [thing_of(each) for each in graph.events.work.records]
     things = {thing: number for number, thing in enumerate(dict.fromkeys(found))}
     numbers = np.fromiter((things[thing] for thing in found), np.intp, len(found))
     return ReplayedSide(graph, parts, things, numbers)

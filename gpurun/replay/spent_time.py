@@ -98,9 +98,8 @@ def _on_device(timeline: Timeline) -> Mapping[Thing, Spent]:
         return {}
     kernels, copies = work.kernels, work.copies
     places: dict[Thing, int] = {}
-    names: dict[str, str] = {}
     both: Iterator[Kernel | Copy] = chain(kernels, copies)
-    numbers = (places.setdefault(thing_of(record, names), len(places)) for record in both)
+    numbers = (places.setdefault(thing_of(record), len(places)) for record in both)
     things = np.fromiter(numbers, np.intp, len(kernels) + len(copies))
     starts, stops = (
         np.clip(np.concatenate([of(kernels), of(copies)]), work.begin_ns, work.end_ns)
