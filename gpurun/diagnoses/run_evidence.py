@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,12 @@ from pathlib import Path
 from gpurun.diagnoses.evidence import Evidence
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import GpurunError
-from gpurun.measure.measured_window import Window, measured_window
-from gpurun.measure.run_events import ProcessLog, decode_lenient
+from gpurun.measure.measured_window import measured_window
+from gpurun.measure.run_events import decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
 from gpurun.measure.training_clock import training_loaders
 from gpurun.records.messages.turns import ORDERS
 from gpurun.records.result import RunResult
-from gpurun.records.samples import DeviceSample
 from gpurun.rundir import read_json
 from gpurun.timeline.device_work import steady
 from gpurun.timeline.figures_of import figures_of
@@ -44,7 +44,11 @@ def evidence_of_run(
         # one side of a live pair: while it is frozen it seems to wait for something
         host = replace(result.host, cpu_percent=None, steady_cpu_percent=None)
         result = replace(result, host=host)
-    windows = _training(run.processes, result)
+    found = [window for log in run.processes if (window := measured_window(log)) is not None]
+    windows = [window for window in found if window.clock.kind == result.clock]
+    windows.sort(key=lambda window: window.log.process.rank or 0)
+    begin = max((window.bounds_ns[0] for window in windows), default=0)  # all ranks are measured
+    end = min((window.bounds_ns[1] for window in windows), default=math.inf)
     logs = [window.log for window in windows] or list(run.processes)
     waits = next((log.waits for log in logs if log.waits is not None), None)
     seen = evidence_of_timelines(timelines, thresholds)
@@ -52,7 +56,7 @@ def evidence_of_run(
         seen,
         result=result,
         rank_work_ms=tuple(window.own_work_ms() for window in windows),
-        device_samples=_samples(records.samples.device, windows),
+        device_samples=tuple(s for s in records.samples.device if begin <= s.unix_time_ns <= end),
         loaders=training_loaders(windows[0].log, windows[0].clock) if windows else (),
         roots=tuple(root for log in logs for root in log.roots),
         reads=None if waits is None else waits.reads,
@@ -101,21 +105,3 @@ def _source_lines(evidence: Evidence) -> dict[tuple[str, int], str]:
     seen = [*((f, f.line) for f in functions), *((functions[at], line) for at, line in frames)]
     places = {(f.file, line) for f, line in seen if f.users_own and Path(f.file).is_file()}
     return {(file, line): linecache.getline(file, line).strip() for file, line in places}
-
-
-def _training(processes: Sequence[ProcessLog], result: RunResult) -> list[Window]:
-    """The windows of the processes that train, by rank."""
-    windows = [window for log in processes if (window := measured_window(log)) is not None]
-    found = [window for window in windows if window.clock.kind == result.clock]
-    return sorted(found, key=lambda window: window.log.process.rank or 0)
-
-
-def _samples(
-    samples: tuple[DeviceSample, ...], windows: Sequence[Window]
-) -> tuple[DeviceSample, ...]:
-    """The devices' samples while all ranks were measured."""
-    if not windows:
-        return samples
-    begin = max(window.bounds_ns[0] for window in windows)
-    end = min(window.bounds_ns[1] for window in windows)
-    return tuple(s for s in samples if begin <= s.unix_time_ns <= end)
