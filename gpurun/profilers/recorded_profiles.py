@@ -46,7 +46,8 @@ class RecordedProfile:
     @property
     def overhead_percent(self) -> float | None:
         """By how much the median step inside the window is slower than outside."""
-        return None if self.pace is None else self.pace.overhead_percent
+        times = self.pace
+        return None if times is None else (times.profiled_ms / times.plain_ms - 1) * 100
 
     @property
     def rank(self) -> int | None:

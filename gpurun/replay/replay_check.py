@@ -33,11 +33,6 @@ class StepTimes:
     profiled_ms: float
     plain_ms: float
 
-    @property
-    def overhead_percent(self) -> float:
-        """By how much the first is slower."""
-        return (self.profiled_ms / self.plain_ms - 1) * 100
-
 
 Replayed = tuple[ReplayFigures, Replay | None]
 """How well a replay matches, and the graph for changes; None where the steps have no graph."""
