@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.diagnoses.api import Diagnosis
 from gpurun.diagnoses.diagnosis_report import all_diagnoses
-from gpurun.diagnoses.kinds.environment_switches import EFFECTS
+from gpurun.diagnoses.kinds.machine_settings import EFFECTS
 from gpurun.diagnoses.thresholds import DEFAULTS
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "DIAGNOSES.md"

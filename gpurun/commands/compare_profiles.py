@@ -10,7 +10,7 @@ from gpurun.arguments.options import DiagnoseOptions
 from gpurun.commands.diagnose import evidence_of_launch, launch_of, step_times
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import emit_json, emit_text
-from gpurun.diagnoses.diagnosis_report import diagnose
+from gpurun.diagnoses.diagnosis_report import diagnose, with_replay
 from gpurun.diagnoses.evidence import Evidence
 from gpurun.diagnoses.run_evidence import evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
@@ -136,12 +136,14 @@ def _of_folder(folder: Path) -> ProfiledSide:
 
 def _profiled(subject: str, evidence: Evidence, times: StepTimes | None = None) -> ProfiledSide:
     timeline: Timeline | None = evidence.timeline
+    evidence, replayed = with_replay(evidence, times)
     return ProfiledSide(
         subject=subject,
         timeline=timeline,
         figures=evidence.figures,
         times=times,
         workers=bool(evidence.workers),
+        replayed=replayed,
         result=evidence.result,
         findings=diagnose(evidence),
         notes=() if timeline is None else timeline.notes,

@@ -1,4 +1,4 @@
-"""The parts of a diagnosis. A file of this folder defines one class of them, found by walking it.
+"""The parts of a diagnosis. The files of `kinds/` define their classes, found by walking it.
 
 The class docstring is the documentation: `scripts/generate_diagnoses.py` writes the table of the
 guide from it.
@@ -7,12 +7,13 @@ guide from it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
-from gpurun.timeline.model import KernelMetrics
+from gpurun.replay.what_ifs import Change
 
 NOTICEABLE = 0.2
 """Findings less severe than this are not made."""
@@ -21,12 +22,13 @@ NOTICEABLE = 0.2
 class Diagnosis(ABC):
     """One kind of bottleneck: a pure function from the evidence to a finding or None.
 
-    Where steps were replayed, the finding is a change of their graph, and its gain is the replayed
-    one. `sources`: those that it can use, each of which makes it surer. `thresholds`: names in the
-    table of thresholds that decide on it.
+    `change`: of the graph of the steps; where they were replayed, its gain is that of the finding.
+    `sources`: those that it can use, each of which makes it surer. `thresholds`: names in the table
+    of thresholds that decide on it.
     """
 
     type: ClassVar[FindingType]
+    change: ClassVar[Change | None] = None
     sources: ClassVar[tuple[Source, ...]] = ()
     thresholds: ClassVar[tuple[str, ...]] = ()
 
@@ -34,18 +36,14 @@ class Diagnosis(ABC):
     def find(self, evidence: Evidence) -> Finding | None:
         """The finding, None where the evidence shows no such bottleneck."""
 
-    def missing(self, evidence: Evidence) -> tuple[str, ...]:
-        """The sources that were not there and would say more."""
-        return tuple(s.value for s in self.sources if s not in evidence.sources)
-
     def finding(
         self,
         evidence: Evidence,
-        severity: float | None,
         description: str,
-        figures: list[EvidenceFigure | None],
+        figures: Sequence[EvidenceFigure],
         recommendations: tuple[str, ...],
         *,
+        severity: float | None = None,
         location: Location | None = None,
         knob: str | None = None,
         replayed: float | None = None,
@@ -53,58 +51,42 @@ class Diagnosis(ABC):
     ) -> Finding | None:
         """The finding, None where it is not severe enough to be one.
 
-        `replayed`: the gain by the replay, which decides; else `severity`, and where that is None
-        `bound`, an upper bound of the gain.
+        `replayed`: the gain by the replay, if not that of `change`, which decides; else `severity`,
+        and where that is None `bound`, an upper bound of the gain.
         """
+        if replayed is None and self.change is not None:
+            replayed = evidence.replayed_gain(self.change)
         if replayed is not None:
             severity, bound = gain_severity(replayed), None
         elif severity is None:
-            severity = 0.0 if bound is None else gain_severity(bound)
+            severity = gain_severity(bound or 1.0)
         if severity < NOTICEABLE:
             return None
         return Finding(
             type=self.type,
             severity=round(severity, 3),
             description=description,
-            evidence=tuple(figure for figure in figures if figure is not None),
+            evidence=tuple(figures),
             location=location,
             recommendations=recommendations,
             knob=knob,
             gain_upper_bound=None if bound is None else round(bound, 3),
-            missing_sources=self.missing(evidence),
+            missing_sources=tuple(s.value for s in self.sources if s not in evidence.sources),
             replayed_gain=None if replayed is None else round(replayed, 3),
         )
 
 
-def figure(name: str, value: float | int | str | None, source: Source) -> EvidenceFigure | None:
-    """One figure of a finding; None where it was not measured."""
-    if value is None:
-        return None
-    return EvidenceFigure(
-        name, round(value, 4) if isinstance(value, float) else value, source.value
-    )
-
-
-def kernel_figures(kernel: KernelMetrics | None) -> list[EvidenceFigure | None]:
-    """The kernel that a finding is about, as Nsight Compute measured it; none without one."""
-    if kernel is None:
-        return []
+def measured(
+    source: Source | str, **values: float | str | list[str] | tuple[str, ...] | None
+) -> list[EvidenceFigure]:
+    """The figures of a finding by their names, one for each of a list; without unmeasured ones."""
+    told = source.value if isinstance(source, Source) else source
     return [
-        figure("kernel", kernel.name, Source.KERNELS),
-        figure("sm_percent", kernel.sm_percent, Source.KERNELS),
-        figure("dram_percent", kernel.dram_percent, Source.KERNELS),
+        EvidenceFigure(name, round(each, 4) if isinstance(each, float) else each, told)
+        for name, value in values.items()
+        for each in (value if isinstance(value, (list, tuple)) else [value])
+        if each is not None
     ]
-
-
-def roofline_gain(evidence: Evidence, kernel: KernelMetrics) -> float | None:
-    """The replayed gain if the kernel reached the device's peak: that of its SMs or of its memory.
-
-    None without a replay that shows the kernel, and where neither throughput was measured.
-    """
-    used = max(kernel.sm_percent or 0.0, kernel.dram_percent or 0.0) / 100
-    if evidence.replay is None or not used:
-        return None
-    return evidence.replay.gain_of_kernel(kernel.name, min(used, 1.0))
 
 
 def gain_without(share: float | None) -> float | None:
@@ -129,9 +111,7 @@ def location_of(place: str | None) -> Location | None:
     if place is None:
         return None
     file, _, rest = place.partition("#")[0].rpartition(":")
-    if not file or not rest.isdigit():
-        return Location(place, None)
-    return Location(file, int(rest))
+    return Location(file, int(rest)) if file and rest.isdigit() else Location(place, None)
 
 
 def percent(share: float | None) -> str:

@@ -1,13 +1,10 @@
-"""All findings of one run, ranked, and their document: figures, and what would say more.
-
-The kinds of bottleneck are found by walking their folder.
-"""
+"""All findings of one run, ranked, and their document: figures, and what would say more."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -16,7 +13,7 @@ from gpurun.diagnoses.api import Diagnosis
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.diagnosis import AbsentSource, DiagnosisReport
 from gpurun.records.finding import WARNING, Finding, FindingType
-from gpurun.replay.replay_check import StepTimes, replayed_timeline
+from gpurun.replay.replay_check import Replayed, StepTimes, replayed_timeline
 from gpurun.timeline.model import Timeline
 
 TODO = {
@@ -31,14 +28,11 @@ TODO = {
 ON_GPU = (Source.TIMELINE, Source.DEVICE, Source.ACTIVITY, Source.KERNELS)
 SYMPTOMS = {
     FindingType.KERNEL_EFFICIENCY: {
-        FindingType.SMALL_BATCH,
-        FindingType.OCCUPANCY,
-        FindingType.WARP_EFFICIENCY,
-        FindingType.PRECISION,
-        FindingType.MEMORY_BANDWIDTH,
+        FindingType.SMALL_BATCH, FindingType.OCCUPANCY, FindingType.WARP_EFFICIENCY,
+        FindingType.PRECISION, FindingType.MEMORY_BANDWIDTH,
     },
     FindingType.LAUNCH_BOUND: {FindingType.SMALL_BATCH},
-}
+}  # fmt: skip
 """Findings that come after the one of these that explains them: kernels that do not fill the
 device, and kernels that are short because the batch is small."""
 
@@ -58,15 +52,10 @@ def diagnosis_report(
     `timelines`: of all ranks. `step_times`: of the rank that is looked at.
     """
     absent = [s for s in TODO if s not in evidence.sources and (evidence.on_gpu or s not in ON_GPU)]
+    evidence, replayed = with_replay(evidence, step_times, timelines)
+    figures, replay = replayed or (None, None)
     timeline = evidence.timeline
-    others = [each for each in timelines if timeline is not None and each.rank != timeline.rank]
-    figures, replay = (
-        (None, None)
-        if timeline is None
-        else replayed_timeline(timeline, step_times, others, workers=bool(evidence.workers))
-    )
-    matched = figures is not None and figures.mismatch is None
-    evidence = replace(evidence, replay=replay if matched else None)
+    ranks = {str(rank): of for rank, of in enumerate(evidence.rank_figures)}
     return DiagnosisReport(
         subject=subject,
         sources=tuple(source.value for source in Source if source in evidence.sources),
@@ -76,29 +65,36 @@ def diagnosis_report(
         figures=None if timeline is None else evidence.figures,
         findings=diagnose(evidence),
         rank=evidence.rank,
-        other_ranks={
-            str(rank): figures
-            for rank, figures in enumerate(evidence.rank_figures)
-            if figures is not evidence.figures
-        }
-        or None,
+        other_ranks={r: of for r, of in ranks.items() if of is not evidence.figures} or None,
         result=evidence.result,
         failed_sources=failed_sources,
         notes=(*notes, *(() if timeline is None else timeline.notes)),
         replay=figures,
-        what_if=() if replay is None else replay.what_if(matched=matched),
+        what_if=() if replay is None else replay.what_if(matched=evidence.replay is not None),
     )
+
+
+def with_replay(
+    evidence: Evidence, times: StepTimes | None, timelines: Sequence[Timeline] = ()
+) -> tuple[Evidence, Replayed | None]:
+    """The evidence with its replay, if that matches, and the replay as it is."""
+    timeline = evidence.timeline
+    if timeline is None:
+        return evidence, None
+    others = [each for each in timelines if each.rank != timeline.rank]
+    replayed = replayed_timeline(timeline, times, others, workers=bool(evidence.workers))
+    matched = replayed[0].mismatch is None
+    return replace(evidence, replay=replayed[1] if matched else None), replayed
 
 
 @cache
 def all_diagnoses() -> tuple[Diagnosis, ...]:
-    """Every kind of bottleneck, in the order of the finding types."""
+    """Every kind of bottleneck, found by walking their folder, in the order of the types."""
     for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
         importlib.import_module(module.name)
     order = list(FindingType)
-    kinds = Diagnosis.__subclasses__()
-    found = [kind() for kind in kinds if kind.__module__.startswith(folder.__name__)]
-    return tuple(sorted(found, key=lambda diagnosis: order.index(diagnosis.type)))
+    kinds = [k for k in Diagnosis.__subclasses__() if k.__module__.startswith(folder.__name__)]
+    return tuple(kind() for kind in sorted(kinds, key=lambda kind: order.index(kind.type)))
 
 
 def diagnose(evidence: Evidence) -> tuple[Finding, ...]:
@@ -109,25 +105,22 @@ def diagnose(evidence: Evidence) -> tuple[Finding, ...]:
     """
     found = {d.type: f for d in all_diagnoses() if (f := d.find(evidence)) is not None}
     explained = {}
-    for kind in SYMPTOMS.keys() & found.keys():
-        symptom, cause = found[kind], _cause(kind, found)
-        if cause is not None and not _gain(symptom):
-            found[kind] = symptom = replace(symptom, severity=min(symptom.severity, cause.severity))
-        if cause is not None and cause.level == symptom.level:
-            explained[kind] = min(symptom.severity, cause.severity)
+    for kind, explaining in SYMPTOMS.items():
+        known = [found[each] for each in explaining & found.keys()]
+        cause = max(known, key=lambda each: each.severity, default=None)
+        if kind not in found or cause is None or cause.severity < WARNING:
+            continue
+        least = min(found[kind].severity, cause.severity)
+        if not _gain(found[kind]):
+            found[kind] = replace(found[kind], severity=least)
+        if cause.level == found[kind].level:
+            explained[kind] = least
 
     def order(finding: Finding) -> tuple[float, bool, float]:
         rank = explained.get(finding.type, finding.severity)
         return -rank, finding.type in explained, -_gain(finding)
 
     return tuple(sorted(found.values(), key=order))
-
-
-def _cause(kind: FindingType, found: Mapping[FindingType, Finding]) -> Finding | None:
-    """The most severe finding that explains this kind, if it is a warning at least."""
-    causes = (found[each] for each in SYMPTOMS[kind] & found.keys())
-    known = [cause for cause in causes if cause.severity >= WARNING]
-    return max(known, key=lambda cause: cause.severity, default=None)
 
 
 def _gain(finding: Finding) -> float:

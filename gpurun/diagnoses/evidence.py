@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,10 +13,9 @@ from gpurun.measure.optional_figures import known, mean
 from gpurun.records.events import LoaderEvent, RootEvent, ValueRead
 from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples
 from gpurun.records.profile_figures import IdleTime, ProfileFigures
-from gpurun.records.result import DeviceUse, RunResult, StepSplit
+from gpurun.records.result import DeviceUse, HostUse, RunResult, StepSplit
 from gpurun.records.samples import DeviceSample
 from gpurun.replay.what_ifs import Change, Replay
-from gpurun.timeline.kernel_time import SHORT_NS, weighty
 from gpurun.timeline.model import KernelMetrics, Timeline
 
 CROWD = 0.5
@@ -79,7 +79,7 @@ class Evidence:
         """The sources that are there."""
         result, figures = self.result, self.figures
         there = {
-            Source.STEPS: result is not None and result.split is not None,
+            Source.STEPS: self.split is not None,
             Source.CPU_USE: self.cores_used is not None,
             Source.DEVICE: bool(self.devices),
             Source.ACTIVITY: self.sm_activity is not None,
@@ -102,6 +102,11 @@ class Evidence:
         if self.roots:
             return any(root.device.startswith("cuda") for root in self.roots)
         return self.idle is not None
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the training."""
+        return 1 if self.result is None else max(1, self.result.ranks)
 
     @property
     def idle(self) -> IdleTime | None:
@@ -136,19 +141,13 @@ class Evidence:
         return () if self.timeline is None else self.timeline.kernel_metrics or ()
 
     @property
-    def counters_alone(self) -> bool:
-        """No timeline says what these kernels cost a step: their counters stand by themselves."""
-        return self.idle is None
-
-    @property
-    def weighty_kernels(self) -> list[KernelMetrics]:
-        """Those worth a change. Short ones are a matter of launches, if a timeline shows these."""
-        return weighty(self.kernel_metrics, 0.0 if self.counters_alone else SHORT_NS)
-
-    @property
     def memory(self) -> Sequence[AllocatorState]:
         """The caching allocator in the window, one a device."""
         return () if self.timeline is None else self.timeline.memory or ()
+
+    @property
+    def _host(self) -> HostUse | None:
+        return None if self.result is None else self.result.host
 
     @property
     def cores_used(self) -> float | None:
@@ -156,23 +155,20 @@ class Evidence:
 
         In the measured steps where that is known: starts, and pauses of a live pair, do not count.
         """
-        host = None if self.result is None else self.result.host
+        host = self._host
         used = None if host is None else host.steady_cpu_percent or host.cpu_percent
         return used / 100 if used else None
 
     @property
     def cores_available(self) -> float | None:
         """Cores that the script may use."""
-        host = None if self.result is None else self.result.host
-        return None if host is None else host.cores_available
+        return None if self._host is None else self._host.cores_available
 
     @property
     def crowded(self) -> bool:
         """Other programs use so much of the cores that the script waits for them."""
-        host, cores = None if self.result is None else self.result.host, self.cores_available
-        if host is None or host.others_cpu_percent is None or not cores:
-            return False
-        others = host.others_cpu_percent / 100
+        told = None if self._host is None else self._host.others_cpu_percent
+        others, cores = (told or 0.0) / 100, self.cores_available or math.inf
         return others >= CROWD and others + (self.cores_used or 0.0) >= FULL * cores
 
     @property
@@ -205,16 +201,9 @@ class Evidence:
     @property
     def memory_used_share(self) -> float | None:
         """Device memory in use, of the device's; of the fullest device."""
-        shares = [
-            d.memory_used_bytes / d.memory_total_bytes
-            for d in self.devices
-            if d.memory_used_bytes is not None and d.memory_total_bytes
-        ]
-        shares += [
-            m.reserved_bytes / m.total_bytes
-            for m in self.memory
-            if m.reserved_bytes and m.total_bytes
-        ]
+        pairs = [(d.memory_used_bytes, d.memory_total_bytes) for d in self.devices]
+        pairs += [(m.reserved_bytes or None, m.total_bytes) for m in self.memory]
+        shares = (used / total for used, total in pairs if used is not None and total)
         return max(shares, default=None)
 
     @property
@@ -222,10 +211,9 @@ class Evidence:
         """Wait for data as a share of the step: as far as the device idles, if a timeline tells."""
         if self.idle is not None and self.idle.data is not None:
             return self.idle.data
-        split, step = self.split, self.step_ms
-        if split is not None and split.data_wait_ms is not None and step:
-            return min(split.data_wait_ms / step, 1.0)
-        parts = self.figures.step_parts
-        if parts is not None and parts.data_ms is not None and self.figures.step_ms:
-            return min(parts.data_ms / self.figures.step_ms, 1.0)
-        return None
+        parts, split = self.figures.step_parts, self.split
+        told = (
+            (None if split is None else split.data_wait_ms, self.step_ms),
+            (None if parts is None else parts.data_ms, self.figures.step_ms),
+        )
+        return next((min(w / step, 1.0) for w, step in told if w is not None and step), None)

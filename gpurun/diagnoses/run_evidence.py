@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,17 +11,16 @@ from pathlib import Path
 from gpurun.diagnoses.evidence import Evidence
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import GpurunError
-from gpurun.measure.measured_window import Window, measured_window
-from gpurun.measure.run_events import ProcessLog, decode_lenient
+from gpurun.measure.measured_window import measured_window
+from gpurun.measure.run_events import decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
 from gpurun.measure.training_clock import training_loaders
 from gpurun.records.messages.turns import ORDERS
 from gpurun.records.result import RunResult
-from gpurun.records.samples import DeviceSample
 from gpurun.rundir import read_json
+from gpurun.timeline.device_work import steady
 from gpurun.timeline.figures_of import figures_of
 from gpurun.timeline.model import Timeline
-from gpurun.timeline.steady_window import steady
 
 RESULT_FILE = "result.json"
 
@@ -40,9 +40,15 @@ def evidence_of_run(
     if not run.processes:
         raise GpurunError(f"{folder} holds no record of a run", "name a folder below .gpurun/runs")
     result = read_result(folder, records)
-    if (folder / "control" / ORDERS).exists():
-        result = _without_processor(result)
-    windows = _training(run.processes, result)
+    if result.host is not None and (folder / "control" / ORDERS).exists():
+        # one side of a live pair: while it is frozen it seems to wait for something
+        host = replace(result.host, cpu_percent=None, steady_cpu_percent=None)
+        result = replace(result, host=host)
+    found = [window for log in run.processes if (window := measured_window(log)) is not None]
+    windows = [window for window in found if window.clock.kind == result.clock]
+    windows.sort(key=lambda window: window.log.process.rank or 0)
+    begin = max((window.bounds_ns[0] for window in windows), default=0)  # all ranks are measured
+    end = min((window.bounds_ns[1] for window in windows), default=math.inf)
     logs = [window.log for window in windows] or list(run.processes)
     waits = next((log.waits for log in logs if log.waits is not None), None)
     seen = evidence_of_timelines(timelines, thresholds)
@@ -50,7 +56,7 @@ def evidence_of_run(
         seen,
         result=result,
         rank_work_ms=tuple(window.own_work_ms() for window in windows),
-        device_samples=_samples(records.samples.device, windows),
+        device_samples=tuple(s for s in records.samples.device if begin <= s.unix_time_ns <= end),
         loaders=training_loaders(windows[0].log, windows[0].clock) if windows else (),
         roots=tuple(root for log in logs for root in log.roots),
         reads=None if waits is None else waits.reads,
@@ -91,36 +97,11 @@ def read_result(folder: Path, records: RunRecords | None = None) -> RunResult:
         raise GpurunError(f"{path} cannot be read: {error}", "run the script again") from None
 
 
-def _without_processor(result: RunResult) -> RunResult:
-    """The result of one side of a live pair: while it is frozen it seems to wait for something."""
-    if result.host is None:
-        return result
-    return replace(result, host=replace(result.host, cpu_percent=None, steady_cpu_percent=None))
-
-
 def _source_lines(evidence: Evidence) -> dict[tuple[str, int], str]:
     """The lines of the user's functions that were seen, as far as the file is still there."""
     functions = evidence.host_functions
     moments = None if evidence.timeline is None else evidence.timeline.host_moments
     frames = {frame for _, stack in moments or () for frame in stack}
     seen = [*((f, f.line) for f in functions), *((functions[at], line) for at, line in frames)]
-    places = {(f.file, line) for f, line in seen if f.users_own}
+    places = {(f.file, line) for f, line in seen if f.users_own and Path(f.file).is_file()}
     return {(file, line): linecache.getline(file, line).strip() for file, line in places}
-
-
-def _training(processes: Sequence[ProcessLog], result: RunResult) -> list[Window]:
-    """The windows of the processes that train, by rank."""
-    windows = [window for log in processes if (window := measured_window(log)) is not None]
-    found = [window for window in windows if window.clock.kind == result.clock]
-    return sorted(found, key=lambda window: window.log.process.rank or 0)
-
-
-def _samples(
-    samples: tuple[DeviceSample, ...], windows: Sequence[Window]
-) -> tuple[DeviceSample, ...]:
-    """The devices' samples while all ranks were measured."""
-    if not windows:
-        return samples
-    begin = max(window.bounds_ns[0] for window in windows)
-    end = min(window.bounds_ns[1] for window in windows)
-    return tuple(s for s in samples if begin <= s.unix_time_ns <= end)

@@ -55,8 +55,6 @@ class Threshold:
 
 
 DEFAULTS: dict[str, Threshold] = {
-    "first_kernel_gap_ms": Threshold(5, 20, "idle time before the first kernel of a step, ms"),
-    "one_kernel_share": Threshold(0.50, 0.80, "one kernel, of the step"),
     "sm_activity": Threshold(0.60, 0.40, "SM activity while the device is busy"),
     "small_grid_share": Threshold(0.30, 0.60, "kernels with fewer blocks than SMs, of kernel time"),
     "little_memory": Threshold(0.50, 0.25, "device memory in use, where SMs are idle too"),
@@ -81,12 +79,8 @@ class Thresholds:
     """The table as the user has it."""
 
     def __init__(self, changed: Mapping[str, tuple[float, float]] | None = None) -> None:
-        self._table = dict(DEFAULTS)
-        for name, (warning, critical) in (changed or {}).items():
-            self._table[name] = _checked(name, warning, critical)
-
-    def __getitem__(self, name: str) -> Threshold:
-        return self._table[name]
+        own = {name: _checked(name, *values) for name, values in (changed or {}).items()}
+        self._table = DEFAULTS | own
 
     def severity(self, name: str, figure: float | None) -> float:
         """The severity of a figure; 0 for one that was not measured."""

@@ -46,7 +46,8 @@ class RecordedProfile:
     @property
     def overhead_percent(self) -> float | None:
         """By how much the median step inside the window is slower than outside."""
-        return None if self.pace is None else self.pace.overhead_percent
+        times = self.pace
+        return None if times is None else (times.profiled_ms / times.plain_ms - 1) * 100
 
     @property
     def rank(self) -> int | None:
@@ -74,8 +75,22 @@ def was_to_be_profiled(run_dir: Path) -> bool:
     return isinstance(spec, dict) and spec.get("profile") is not None
 
 
+def _refuse_odd_values(log: ProcessLog) -> None:
+    """Samples and parts of a step have times of a clock, and functions that are there."""
+    window, seen = log.profile, log.host_samples
+    assert window is not None
+    moments, count = (seen.moments, len(seen.functions)) if seen is not None else ((), 0)
+    times = [window.begin_ns, window.end_ns, *(at for at, _ in moments)]
+    times += [at for _, *both in window.phases for at in both]
+    places = (place for _, stack in moments for place, _ in stack)
+    if any(not 0 <= at < 2**62 for at in times) or any(not 0 <= at < count for at in places):
+        what = f"the profile of process {log.process.pid} is damaged: it has impossible values"
+        raise GpurunError(what, "profile the script again")
+
+
 def _recorded(log: ProcessLog, folder: Path) -> RecordedProfile:
     assert log.profile is not None
+    _refuse_odd_values(log)
     timelines, failures = [], []
     for profiler in all_profilers():
         try:
@@ -91,13 +106,13 @@ def _recorded(log: ProcessLog, folder: Path) -> RecordedProfile:
         log=log,
         timeline=merged(timelines),
         steps=log.profile.steps,
-        pace=pace(log),
+        pace=_pace(log),
         profiler_seconds=sum(each.seconds for each in states),
         failures=tuple(failures),
     )
 
 
-def pace(log: ProcessLog) -> StepTimes | None:
+def _pace(log: ProcessLog) -> StepTimes | None:
     """The median step of the window, and the median one outside.
 
     Outside are the steps before and after it: a long training may change its pace.
@@ -112,7 +127,7 @@ def pace(log: ProcessLog) -> StepTimes | None:
     ends = clock.steps[StepRow.END_NS]
     later = range(FIRST_STEPS, len(ends))
     inside = [i for i in later if event.begin_ns <= ends[i - 1] and ends[i] <= event.end_ns]
-    over = event.end_ns + _stopping_ns(log)
+    over = event.end_ns + round(sum(each.seconds for each in event.profilers) * 1e9)
     before = [i for i in later if ends[i] < event.begin_ns]
     outside = before[-AROUND:] + [i for i in later if ends[i - 1] > over][:AROUND]
     if min(len(inside), len(outside)) < FEWEST_STEPS:
@@ -123,10 +138,5 @@ def pace(log: ProcessLog) -> StepTimes | None:
     def median(steps: list[int]) -> float:
         return statistics.median(device[i] if on_device else ends[i] - ends[i - 1] for i in steps)
 
-    return StepTimes(median(inside) / 1e6, median(outside) / 1e6)
-
-
-def _stopping_ns(log: ProcessLog) -> int:
-    """Nanoseconds after the window in which its profilers may still be at work."""
-    assert log.profile is not None
-    return round(sum(each.seconds for each in log.profile.profilers) * 1e9)
+    found = StepTimes(median(inside) / 1e6, median(outside) / 1e6)
+    return found if found.plain_ms > 0 else None

@@ -123,9 +123,6 @@ class SyncFigures:
 
     share: float
     per_step: float | None
-    lines: tuple[tuple[str, float], ...]
-    """The script's own lines ("file:line") and the share of the window that each waits, most first;
-    empty where no source tells lines."""
     outside_share: float | None = None
 
 

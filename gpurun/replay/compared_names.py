@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.diagnosis import ChangeKind, KernelMatch, ProfileChange, ThingKind
@@ -25,30 +27,33 @@ _COPIES = {
 }
 
 Thing = tuple[ThingKind, str]
-Spent = tuple[float, float | None]
-"""Milliseconds a step, and calls where they are counted."""
 
 
+@dataclass(frozen=True)
+class Spent:
+    """Of one thing a step: milliseconds, calls where they count, and what of it explains the step.
+
+    `own_ms`: in which nothing earlier ran; None: other things hold it already, or replays tell.
+    """
+
+    ms: float
+    calls: float = 0.0
+    own_ms: float | None = None
+
+
+@lru_cache(maxsize=65536)
 def kernel_name(signature: str) -> str:
     """The name by which a kernel is found in another profile."""
-    short = short_kernel_name(signature)
-    return _COMPILED.sub(r"\1", short)
+    return _COMPILED.sub(r"\1", short_kernel_name(signature))
 
 
-def copy_name(copy: Copy) -> str:
-    """The direction of a copy, and whether the host's side is pinned, where that is told."""
-    memory = {None: "", True: ", pageable", False: ", pinned"}[copy.pageable]
-    return f"{_COPIES[copy.kind]}{'' if copy.kind is CopyKind.SET else memory}"
-
-
-def thing_of(record: Kernel | Copy, names: dict[str, str]) -> Thing:
-    """The kind and name of a device's work. `names`: those of signatures seen before."""
+def thing_of(record: Kernel | Copy) -> Thing:
+    """The kind and name of a device's work."""
     if isinstance(record, Copy):
-        return ThingKind.COPY, copy_name(record)
-    found = names.get(record.name)
-    if found is None:
-        found = names[record.name] = kernel_name(record.name)
-    return ThingKind.KERNEL, found
+        memory = {None: "", True: ", pageable", False: ", pinned"}[record.pageable]
+        told = "" if record.kind is CopyKind.SET else memory
+        return ThingKind.COPY, f"{_COPIES[record.kind]}{told}"
+    return ThingKind.KERNEL, kernel_name(record.name)
 
 
 def renamed(
@@ -77,15 +82,14 @@ def profile_change(
     thing: Thing, before: Spent | None, after: Spent | None, explained_ms: float | None
 ) -> ProfileChange:
     """How a thing changed; None: a side has no such thing."""
-    one, other = before or (None, None), after or (None, None)
     return ProfileChange(
         kind=thing[0],
         name=thing[1],
         change=_how_changed(before, after),
-        before_ms=one[0],
-        after_ms=other[0],
-        before_calls=one[1],
-        after_calls=other[1],
+        before_ms=None if before is None else before.ms,
+        after_ms=None if after is None else after.ms,
+        before_calls=None if before is None else before.calls or None,
+        after_calls=None if after is None else after.calls or None,
         explained_ms=explained_ms,
     )
 
@@ -93,11 +97,10 @@ def profile_change(
 def _how_changed(before: Spent | None, after: Spent | None) -> ChangeKind:
     if before is None or after is None:
         return ChangeKind.ADDED if before is None else ChangeKind.LOST
-    (one_ms, one_calls), (other_ms, other_calls) = before, after
-    if one_calls and other_calls and one_ms > 0 and other_ms > 0:
-        calls, time = other_calls / one_calls, other_ms / one_ms
+    if before.calls and after.calls and before.ms > 0 and after.ms > 0:
+        calls, time = after.calls / before.calls, after.ms / before.ms
         if abs(calls - 1) > abs(time / calls - 1):
             return ChangeKind.MORE if calls > 1 else ChangeKind.FEWER
-    if one_ms == other_ms:
+    if before.ms == after.ms:
         return ChangeKind.SAME
-    return ChangeKind.SLOWER if other_ms > one_ms else ChangeKind.FASTER
+    return ChangeKind.SLOWER if after.ms > before.ms else ChangeKind.FASTER

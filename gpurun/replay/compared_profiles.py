@@ -7,59 +7,51 @@ device, as the host did.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
-import numpy as np
-
-from gpurun.records.diagnosis import (
-    CauseChange,
-    ChangeKind,
-    ComparedProfile,
-    ComparisonBasis,
-    ProfileChange,
-    ProfileComparison,
-)
+from gpurun.records import diagnosis as records
+from gpurun.records.diagnosis import CauseChange, ChangeKind, ComparisonBasis, ProfileChange
 from gpurun.records.finding import Finding
+from gpurun.replay import spent_time
 from gpurun.replay.compared_names import renamed
 from gpurun.replay.replay_check import StepTimes, replayed_timeline
 from gpurun.replay.replayed_changes import replayed_changes
-from gpurun.replay.replayed_steps import median_step_ms, step_ends
-from gpurun.replay.spent_time import (
-    ProfiledSide,
-    device_changes,
-    function_changes,
-    idle_changes,
-    operator_changes,
-    split_changes,
-)
+from gpurun.replay.replayed_steps import median_step_ms
+from gpurun.replay.spent_time import ProfiledSide
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.model import Timeline
 
 
 @dataclass(frozen=True)
 class _Explained:
-    """The steps that are compared, the ground of the explanation, and what changed."""
+    """The steps that are compared, the ground of the explanation, and what changed.
+
+    `others`: changes that the first ones hold already.
+    """
 
     steps_ms: tuple[float, float]
     measured: str
     basis: ComparisonBasis
     changes: tuple[ProfileChange, ...]
+    others: tuple[ProfileChange, ...] = ()
     why_no_replay: str | None = None
     replay_error_ms: float | None = None
 
 
-def compared_profiles(before: ProfiledSide, after: ProfiledSide) -> ProfileComparison | None:
+def compared_profiles(
+    before: ProfiledSide, after: ProfiledSide
+) -> records.ProfileComparison | None:
     """What changed from one to the other; None if they measured nothing in common a step."""
     found = _by_timelines(before, after) or _by_split(before, after) or _by_operators(before, after)
     if found is None:
         return None
-    changes = (*found.changes, *function_changes(before, after))
+    others = (*found.others, *spent_time.function_changes(before, after))
+    changes = (*found.changes, *(replace(each, explained_ms=None) for each in others))
     difference = found.steps_ms[1] - found.steps_ms[0]
     explained = sum(change.explained_ms or 0.0 for change in changes)
     matched, other_names = renamed(_signatures(before), _signatures(after))
-    return ProfileComparison(
+    return records.ProfileComparison(
         before=_record(before, found.steps_ms[0]),
         after=_record(after, found.steps_ms[1]),
         difference_ms=difference,
@@ -84,24 +76,25 @@ def _by_timelines(before: ProfiledSide, after: ProfiledSide) -> _Explained | Non
         return None
     if not one.kernels or not other.kernels:
         return None
-    idle = partial(idle_changes, before.figures, after.figures)
+    idle = tuple(spent_time.idle_changes(before.figures, after.figures))
     plain, why = (before.times, after.times), None
     for times in (plain, (None, None)) if None not in plain else ((None, None),):
         replays = [
-            replayed_timeline(each, of_side, workers=side.workers)
+            side.replayed
+            if side.replayed is not None and of_side is side.times
+            else replayed_timeline(each, of_side, workers=side.workers)
             for each, of_side, side in zip((one, other), times, (before, after), strict=True)
         ]
         mismatches = zip(("before", "after"), (found.mismatch for found, _ in replays), strict=True)
         why = next((f"{name}: {said}" for name, said in mismatches if said is not None), None)
         graphs = [replay.graph for _, replay in replays if replay is not None]
         if why is None:
-            found = _by_replay(graphs, times, (one, other))
-            return replace(found, changes=(*found.changes, *idle(explaining=False)))
+            return replace(_by_replay(graphs, times, (one, other)), others=idle)
     return _Explained(
         (before.step_ms, after.step_ms),
         "profiled steps, means",
         ComparisonBasis.DEVICE_TIME,
-        (*device_changes(one, other), *idle(explaining=True)),
+        (*spent_time.device_changes(one, other), *idle),
         why_no_replay=why,
     )
 
@@ -113,7 +106,7 @@ def _by_replay(
 ) -> _Explained:
     """`times`: of the steps that were not profiled; None: the profiled ones are compared."""
     steps = [
-        _recorded_ms(graph) if each is None else each.plain_ms
+        median_step_ms(graph, graph.recorded_ns) if each is None else each.plain_ms
         for graph, each in zip(graphs, times, strict=True)
     ]
     errors = (abs(median_step_ms(g) - ms) for g, ms in zip(graphs, steps, strict=True))
@@ -126,11 +119,6 @@ def _by_replay(
     )
 
 
-def _recorded_ms(graph: StepGraph) -> float:
-    """The median recorded step."""
-    return float(np.median(np.diff(step_ends(graph, graph.events.work.end)))) / 1e6
-
-
 def _by_split(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
     one, other = before.result, after.result
     if one is None or other is None or one.split is None or other.split is None:
@@ -141,15 +129,13 @@ def _by_split(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
         (one.step_time_ms.mean, other.step_time_ms.mean),
         "steps of the whole run, means",
         ComparisonBasis.STEP_SPLIT,
-        (
-            *split_changes(one, other),
-            *operator_changes(before.timeline, after.timeline, explaining=False),
-        ),
+        tuple(spent_time.split_changes(one, other)),
+        tuple(spent_time.operator_changes(before.timeline, after.timeline)),
     )
 
 
 def _by_operators(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
-    changes = tuple(operator_changes(before.timeline, after.timeline, explaining=True))
+    changes = tuple(spent_time.operator_changes(before.timeline, after.timeline))
     if not changes or before.step_ms is None or after.step_ms is None:
         return None
     steps = (before.step_ms, after.step_ms)
@@ -193,14 +179,14 @@ def _causes(before: Sequence[Finding], after: Sequence[Finding]) -> Iterator[Cau
         yield CauseChange(finding.type, ChangeKind.LOST, finding, None)
 
 
-def _signatures(side: ProfiledSide) -> frozenset[str]:
+def _signatures(side: ProfiledSide) -> Collection[str]:
     kernels = side.timeline.kernels if side.timeline is not None else None
-    return frozenset(kernel.name for kernel in kernels or ())
+    return dict.fromkeys(kernel.name for kernel in kernels or ())
 
 
-def _record(side: ProfiledSide, step_ms: float) -> ComparedProfile:
+def _record(side: ProfiledSide, step_ms: float) -> records.ComparedProfile:
     figures, result, timeline = side.figures, side.result, side.timeline
-    return ComparedProfile(
+    return records.ComparedProfile(
         subject=side.subject,
         step_ms=step_ms,
         steps=figures.steps,

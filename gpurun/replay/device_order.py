@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.call_waits import CallWaits, StreamOrder
+from gpurun.replay.call_waits import CallWaits
 from gpurun.replay.step_events import NO_CALL, Edge, Edges, StepEvents, edges_of, joined_edges
+from gpurun.timeline.columns import Indices, Times
+from gpurun.timeline.model import Awaited
 from gpurun.timeline.runtime_calls import Role
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from gpurun.replay.step_events import Indices
-    from gpurun.timeline.model import Awaited
-    from gpurun.timeline.time_intervals import Times
 
 LAUNCH_NS = 1_500
 """From a launch's end to its kernel's begin on an idle device, where a recording shows none: the
@@ -39,11 +33,10 @@ def device_order(
     work, else from its end. So does a stream from one work to the next.
     """
     calls, work = events.calls, events.work
-    streams = StreamOrder(calls, work)
     before = np.full(len(work), NO_CALL, dtype=np.intp)
-    for members in streams.members:
+    for members in events.streams.members:
         before[members[1:]] = members[:-1]
-    pairs, inferred = _event_orders(events, streams, told)
+    pairs, inferred = _event_orders(events, told)
     pairs += _inside_graphs(events, before)
     known, own = work.call != NO_CALL, waits.own_work[work.call]
     launched = np.where(own, calls.begin[work.call], calls.end[work.call])
@@ -74,10 +67,13 @@ def _typical(lags: Times, otherwise: int) -> int:
 
 
 def _event_orders(
-    events: StepEvents, streams: StreamOrder, told: Mapping[int, Awaited]
+    events: StepEvents, told: Mapping[int, Awaited]
 ) -> tuple[list[tuple[int, int]], int]:
     """Work that waits for an event of another stream, and how many of these are inferred."""
     calls, pairs, inferred = events.calls, [], 0
+    of_records = calls.role == Role.RECORD
+    numbers, begun = (each[of_records].tolist() for each in (calls.correlation, calls.begin))
+    begun_of = dict(zip(numbers, begun, strict=True))
     recorded: dict[int, int] = {}
     for call in np.flatnonzero(np.isin(calls.role, (Role.RECORD, Role.STREAM_WAIT))).tolist():
         thread = int(calls.thread[call])
@@ -86,71 +82,63 @@ def _event_orders(
             continue
         said = told.get(int(calls.correlation[call]))
         if said is not None and said.stream is not None and said.waiting_stream is not None:
-            pairs += _told_order(events, streams, call, said)
-        elif thread in recorded and len(streams.members) > 1:
-            found = _inferred_order(events, streams, call, recorded[thread])
+            pairs += _told_order(events, call, said, begun_of)
+        elif thread in recorded and len(events.streams.members) > 1:
+            found = _inferred_order(events, call, recorded[thread])
             inferred += len(found)
             pairs += found
     return pairs, inferred
 
 
 def _told_order(
-    events: StepEvents, streams: StreamOrder, call: int, said: Awaited
+    events: StepEvents, call: int, said: Awaited, begun: Mapping[int, int]
 ) -> list[tuple[int, int]]:
-    """The order that the recording itself tells."""
-    source = streams.numbers.get(said.stream if said.stream is not None else -1)
-    target = streams.numbers.get(said.waiting_stream if said.waiting_stream is not None else -1)
+    """The order that the recording itself tells. `begun`: of records, by correlation."""
+    numbers, begin = events.streams.numbers, int(events.calls.begin[call])
+    source, target = (numbers.get(s or 0) for s in (said.stream, said.waiting_stream))
     if source is None or target is None:
         return []
-    calls = events.calls
-    record = np.flatnonzero((calls.correlation == said.recorded) & (calls.role == Role.RECORD))
-    moment = int(calls.begin[record[0]]) if len(record) else int(calls.begin[call])
-    return _pair(events, streams, source, target, moment, int(calls.begin[call]))
+    return _pair(events, source, target, begun.get(said.recorded, begin), begin)
 
 
-def _inferred_order(
-    events: StepEvents, streams: StreamOrder, call: int, record: int
-) -> list[tuple[int, int]]:
+def _inferred_order(events: StepEvents, call: int, record: int) -> list[tuple[int, int]]:
     """By times: the next stream that is launched on waits for the one that was used last."""
     moment, begin = int(events.calls.begin[record]), int(events.calls.begin[call])
-    following: list[tuple[int, int]] = []
+    following, streams = [], events.streams
     for number, launches in enumerate(streams.launched):
         at = int(np.searchsorted(launches, begin, side="right"))
         if at < len(launches):
             following.append((int(launches[at]), number))
+    last = [(streams.last_before(n, moment), n) for n in range(len(streams.members))]
+    used = [(int(events.calls.begin[events.work.call[w]]), n) for w, n in last if w is not None]
+    used.sort(reverse=True)
     for _, target in sorted(following)[:MOST_LOOKED_AT]:
-        sources = [n for n in range(len(streams.members)) if n != target]
-        last = [(streams.last_before(n, moment), n) for n in sources]
-        recent = sorted(
-            ((events.calls.begin[events.work.call[w]], n) for w, n in last if w is not None),
-            reverse=True,
-        )
-        for _, source in recent[:MOST_LOOKED_AT]:
-            found = _pair(events, streams, source, target, moment, begin)
+        for source in [n for _, n in used if n != target][:MOST_LOOKED_AT]:
+            found = _pair(events, source, target, moment, begin)
             if found:
                 return found
     return []
 
 
 def _pair(
-    events: StepEvents, streams: StreamOrder, source: int, target: int, moment: int, begin: int
+    events: StepEvents, source: int, target: int, moment: int, begin: int
 ) -> list[tuple[int, int]]:
     """The source's last work before the record, and the target's first after the wait.
 
     None where the recorded times contradict it.
     """
-    one = streams.last_before(source, moment)
-    at = int(np.searchsorted(streams.launched[target], begin, side="right"))
-    if one is None or at >= len(streams.members[target]):
+    one = events.streams.last_before(source, moment)
+    at = int(np.searchsorted(events.streams.launched[target], begin, side="right"))
+    if one is None or at >= len(events.streams.members[target]):
         return []
-    other = int(streams.members[target][at])
+    other = int(events.streams.members[target][at])
     return [(one, other)] if events.work.end[one] <= events.work.begin[other] else []
 
 
 def _inside_graphs(events: StepEvents, before: Indices) -> list[tuple[int, int]]:
     """In a CUDA graph the nodes of one stream wait for those of others; by times."""
     calls, work, pairs = events.calls, events.work, []
-    graphs: NDArray[np.bool_] = (work.call != NO_CALL) & (calls.role[work.call] == Role.GRAPH)
+    graphs = (work.call != NO_CALL) & (calls.role[work.call] == Role.GRAPH)
     ended: dict[int, list[int]] = {}
     for number in np.flatnonzero(graphs).tolist():
         earlier = ended.setdefault(int(work.call[number]), [])

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 
 from gpurun.records.profile_figures import ReplayFigures
-from gpurun.replay.graph_changes import (
-    with_loader_apart,
-    with_other_ranks,
-    without_device,
-    without_host,
-    without_recording,
-)
-from gpurun.replay.replayed_steps import (
-    StepFigures,
-    median_step_ms,
-    recorded_figures,
-    replayed_figures,
-)
+from gpurun.replay import graph_changes as changes
+from gpurun.replay import replayed_steps as steps
+from gpurun.replay.replayed_steps import StepFigures, median_step_ms, replayed_figures
 from gpurun.replay.step_events import NotReplayable
 from gpurun.replay.step_graph import StepGraph, step_graph
 from gpurun.replay.what_ifs import Replay
-from gpurun.timeline.device_work import intervals
+from gpurun.timeline.device_work import steady
 from gpurun.timeline.idle_causes import data_ranges
 from gpurun.timeline.model import Timeline
-from gpurun.timeline.steady_window import steady
+from gpurun.timeline.time_intervals import intervals
 
 COMPARED = ("the step", "the host's wait", "the device's idle time", "the host's pace")
 CLOSE = 0.05
@@ -43,10 +33,9 @@ class StepTimes:
     profiled_ms: float
     plain_ms: float
 
-    @property
-    def overhead_percent(self) -> float:
-        """By how much the first is slower."""
-        return (self.profiled_ms / self.plain_ms - 1) * 100
+
+Replayed = tuple[ReplayFigures, Replay | None]
+"""How well a replay matches, and the graph for changes; None where the steps have no graph."""
 
 
 def replayed_timeline(
@@ -55,9 +44,8 @@ def replayed_timeline(
     others: Sequence[Timeline] = (),
     *,
     workers: bool = False,
-) -> tuple[ReplayFigures, Replay | None]:
-    """How well the replay of a rank's steps matches them, and their graph without the cost of
-    recording, for changes; None where the steps have no graph.
+) -> Replayed:
+    """The replay of a rank's steps, without the cost of recording.
 
     `times`: where steps that were not profiled are known. `others`: the timelines of other ranks.
     `workers`: batches come from worker processes. Gains by changes count only if the figures have
@@ -66,12 +54,12 @@ def replayed_timeline(
     timeline = steady(timeline)
     plain_ms = None if times is None else times.plain_ms
     try:
-        graph = with_other_ranks(step_graph(timeline), others)
+        graph = changes.with_other_ranks(step_graph(timeline), others)
     except NotReplayable as reason:
         return ReplayFigures(plain_step_ms=plain_ms, mismatch=str(reason)), None
     waits = data_ranges(timeline) if workers else None
     if waits:
-        graph = with_loader_apart(graph, intervals(waits))
+        graph = changes.with_loader_apart(graph, intervals(waits))
     cost, plain = _without_recording(graph, times)
     return _figures(graph, plain, cost, plain_ms), Replay(plain, timeline)
 
@@ -86,7 +74,7 @@ def _without_recording(graph: StepGraph, times: StepTimes | None) -> tuple[float
     if slower <= 0:
         return 0.0, graph
     cost = slower / (len(graph.counted) / (len(graph.step_work) - 1) or 1)
-    plain = without_recording(graph, cost)
+    plain = changes.without_recording(graph, cost)
     back = (median_step_ms(graph) - median_step_ms(plain)) * 1e6
     return (cost, plain) if back >= HOST_EXPLAINS * slower else (0.0, graph)
 
@@ -94,12 +82,23 @@ def _without_recording(graph: StepGraph, times: StepTimes | None) -> tuple[float
 def _figures(
     graph: StepGraph, plain: StepGraph, cost_ns: float, plain_ms: float | None
 ) -> ReplayFigures:
-    measured, replayed = recorded_figures(graph), replayed_figures(graph)
-    device, host = replayed_figures(without_device(graph)), replayed_figures(without_host(graph))
+    measured, replayed = steps.recorded_figures(graph), replayed_figures(graph)
+    device, host = (
+        replayed_figures(changes.without_device(graph)),
+        replayed_figures(changes.without_host(graph)),
+    )
     plain_replayed = median_step_ms(plain)
-    reason = _mismatch(measured, replayed, device, host)
-    if reason is None and plain_ms is not None:
-        reason = _plain_mismatch(plain_ms, plain_replayed, cost_ns)
+    reason = _mismatch(measured, replayed, {"the device": device, "the host": host})
+    if (
+        reason is None
+        and plain_ms is not None
+        and abs(plain_replayed - plain_ms) > CLOSE * plain_ms
+    ):
+        reason = (
+            f"a step takes {plain_replayed:.2f} ms in the replay and {plain_ms:.2f} ms unprofiled"
+        )
+        if cost_ns == 0 and plain_replayed > plain_ms:
+            reason += ": in the profiled steps the device was slower, as if its clock had fallen"
     return ReplayFigures(
         steps=len(graph.step_work) - 1,
         plain_step_ms=plain_ms,
@@ -119,26 +118,17 @@ def _figures(
 
 
 def _mismatch(
-    measured: StepFigures, replayed: StepFigures, device: StepFigures, host: StepFigures
+    measured: StepFigures, replayed: StepFigures, without: Mapping[str, StepFigures]
 ) -> str | None:
-    """Why the replay does not stand for the recorded steps; None where it does."""
+    """Why the replay does not stand for the recorded steps; None where it does.
+
+    `without`: replays without the work of one side each.
+    """
     if measured.step_ms <= 0:
         return "the recorded steps take no time"
     for name, real, found in zip(COMPARED, astuple(measured), astuple(replayed), strict=True):
         if abs(found - real) > CLOSE * measured.step_ms:
             return f"{name} is {found:.2f} ms in the replay and {real:.2f} ms as recorded"
     off = replayed.deviation(measured)
-    for work, other in (("the device", device), ("the host", host)):
-        if off >= other.deviation(measured):
-            return f"a replay without the work of {work} matches as well"
-    return None
-
-
-def _plain_mismatch(plain_ms: float, replayed_ms: float, cost_ns: float) -> str | None:
-    """Why the replay without the recording's costs does not stand for the steps outside."""
-    if abs(replayed_ms - plain_ms) <= CLOSE * plain_ms:
-        return None
-    told = f"a step takes {replayed_ms:.2f} ms in the replay and {plain_ms:.2f} ms unprofiled"
-    if cost_ns == 0 and replayed_ms > plain_ms:
-        return f"{told}: in the profiled steps the device was slower, as if its clock had fallen"
-    return told
+    same = (side for side, other in without.items() if off >= other.deviation(measured))
+    return next((f"a replay without the work of {side} matches as well" for side in same), None)

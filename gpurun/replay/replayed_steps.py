@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpurun.replay.step_events import Edge
 from gpurun.replay.step_graph import StepGraph
+from gpurun.timeline.columns import Times
 from gpurun.timeline.time_intervals import Intervals
-
-if TYPE_CHECKING:
-    from gpurun.replay.step_events import Indices
-    from gpurun.timeline.time_intervals import Times
 
 
 @dataclass(frozen=True)
@@ -50,24 +46,20 @@ def replay(graph: StepGraph) -> Times:
 
 def replayed_figures(graph: StepGraph) -> StepFigures:
     """The figures of the replayed steps."""
-    times = replay(graph)
-    calls, counted = len(graph.events.calls), graph.counted
+    times, counted = replay(graph), graph.counted
     lengths = times[2 + 2 * counted] - times[1 + 2 * counted]
-    waits = np.maximum(lengths - own_times(graph)[counted], 0)
-    host = times[2 + 2 * graph.step_calls]
-    return _figures(graph, times[1 + 2 * calls :: 2], times[2 + 2 * calls :: 2], waits, host)
-
-
-def median_step_ms(graph: StepGraph) -> float:
-    """The median of the replayed steps, in milliseconds."""
-    ends = step_ends(graph, replay(graph)[2 + 2 * len(graph.events.calls) :: 2])
-    return float(np.median(np.diff(ends))) / 1e6
+    return _figures(graph, times, np.maximum(lengths - own_times(graph)[counted], 0))
 
 
 def recorded_figures(graph: StepGraph) -> StepFigures:
     """The figures of the recorded steps."""
-    work, host = graph.events.work, graph.events.calls.end[graph.step_calls]
-    return _figures(graph, work.begin, work.end, graph.waits.waited_ns[graph.counted], host)
+    return _figures(graph, graph.recorded_ns, graph.waits.waited_ns[graph.counted])
+
+
+def median_step_ms(graph: StepGraph, times: Times | None = None) -> float:
+    """The median of the replayed steps, or that of these moments, in milliseconds."""
+    ends = _step_ends(graph, replay(graph) if times is None else times)
+    return float(np.median(np.diff(ends))) / 1e6
 
 
 def own_times(graph: StepGraph) -> Times:
@@ -78,19 +70,18 @@ def own_times(graph: StepGraph) -> Times:
     return times
 
 
-def step_ends(graph: StepGraph, ends: Times) -> Times:
-    """When the device has done the work of each step. `ends`: of all work."""
+def _step_ends(graph: StepGraph, times: Times) -> Times:
+    """When the device has done the work of each step."""
+    ends = times[2 + 2 * len(graph.events.calls) :: 2]
     found = [int(ends[work].max()) if len(work) else -1 for work in graph.step_work]
     return np.array(found, dtype=np.int64)
 
 
-def _figures(
-    graph: StepGraph, begins: Times, ends: Times, waits: Times, host: Times
-) -> StepFigures:
-    steps = step_ends(graph, ends)
-    count = len(steps) - 1
-    begin, end = int(steps[0]), int(steps[-1])
-    here: Indices = np.flatnonzero(graph.events.work.on_device)
+def _figures(graph: StepGraph, times: Times, waits: Times) -> StepFigures:
+    steps, host = _step_ends(graph, times), times[2 + 2 * graph.step_calls]
+    count, begin, end = len(steps) - 1, int(steps[0]), int(steps[-1])
+    begins, ends = (times[n + 2 * len(graph.events.calls) :: 2] for n in (1, 2))
+    here = graph.events.work.on_device
     busy = Intervals.union(begins[here], ends[here]).within(begin, max(end, begin))
     return StepFigures(
         step_ms=(end - begin) / count / 1e6,

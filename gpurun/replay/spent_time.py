@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,14 +17,12 @@ from gpurun.records.diagnosis import ProfileChange, ThingKind
 from gpurun.records.finding import Finding
 from gpurun.records.profile_figures import ProfileFigures
 from gpurun.records.result import RunResult
-from gpurun.replay.compared_names import Thing, profile_change, thing_of
-from gpurun.replay.replay_check import StepTimes
-from gpurun.timeline.device_work import begins, device_work, ends, exchanging
+from gpurun.replay.compared_names import Spent, Thing, profile_change, thing_of
+from gpurun.replay.replay_check import Replayed, StepTimes
+from gpurun.timeline.columns import Times, begins, ends
+from gpurun.timeline.device_work import device_work, exchanging
 from gpurun.timeline.model import Copy, Kernel, Timeline
 from gpurun.timeline.time_intervals import Intervals
-
-if TYPE_CHECKING:
-    from gpurun.timeline.time_intervals import Times
 
 IDLE = {
     "data": "the script waits for its loader",
@@ -55,7 +52,8 @@ class ProfiledSide:
     """One of the profiles. `timeline` and `figures`: of one rank, of its steady steps.
 
     `times`: where steps that were not profiled are known. `workers`: batches come from worker
-    processes. `findings`: the causes that the profile shows. `notes`: what could not be seen.
+    processes. `replayed`: the replay with these, where there is one already. `findings`: the causes
+    that the profile shows. `notes`: what could not be seen.
     """
 
     subject: str
@@ -63,6 +61,7 @@ class ProfiledSide:
     figures: ProfileFigures = field(default_factory=ProfileFigures)
     times: StepTimes | None = None
     workers: bool = False
+    replayed: Replayed | None = None
     result: RunResult | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
@@ -73,26 +72,14 @@ class ProfiledSide:
         return self.figures.step_ms
 
 
-@dataclass(frozen=True)
-class _Spent:
-    """Of one thing a step: milliseconds, calls where they count, and what of it explains the step.
-
-    `own_ms`: in which nothing earlier ran; None: other things hold it already.
-    """
-
-    ms: float
-    calls: float | None
-    own_ms: float | None
-
-
 def _changes(
-    before: Mapping[Thing, _Spent], after: Mapping[Thing, _Spent]
+    before: Mapping[Thing, Spent], after: Mapping[Thing, Spent]
 ) -> Iterator[ProfileChange]:
+    nothing = Spent(0.0, own_ms=0.0)
     for thing in dict.fromkeys([*before, *after]):
-        sides = [before.get(thing), after.get(thing)]
-        one, other = (None if side is None else (side.ms, side.calls) for side in sides)
-        own = [0.0 if side is None else side.own_ms for side in sides]
-        explained = None if own[0] is None or own[1] is None else own[1] - own[0]
+        one, other = before.get(thing), after.get(thing)
+        own, later = (one or nothing).own_ms, (other or nothing).own_ms
+        explained = None if own is None or later is None else later - own
         yield profile_change(thing, one, other, explained)
 
 
@@ -101,7 +88,7 @@ def device_changes(before: Timeline, after: Timeline) -> Iterator[ProfileChange]
     return _changes(_on_device(before), _on_device(after))
 
 
-def _on_device(timeline: Timeline) -> Mapping[Thing, _Spent]:
+def _on_device(timeline: Timeline) -> Mapping[Thing, Spent]:
     """The busiest device's time by thing: kernels first, then what runs while no kernel computes.
 
     An exchange or a copy that a kernel hides costs the step nothing.
@@ -111,28 +98,24 @@ def _on_device(timeline: Timeline) -> Mapping[Thing, _Spent]:
         return {}
     kernels, copies = work.kernels, work.copies
     places: dict[Thing, int] = {}
-    names: dict[str, str] = {}
     both: Iterator[Kernel | Copy] = chain(kernels, copies)
-    numbers = (places.setdefault(thing_of(record, names), len(places)) for record in both)
+    numbers = (places.setdefault(thing_of(record), len(places)) for record in both)
     things = np.fromiter(numbers, np.intp, len(kernels) + len(copies))
-    begin, end = timeline.window_begin_ns, timeline.window_end_ns
-    starts = np.clip(np.concatenate([begins(kernels), begins(copies)]), begin, end)
-    stops = np.clip(np.concatenate([ends(kernels), ends(copies)]), begin, end)
-    late = np.ones(len(things), dtype=bool)
-    late[: len(kernels)] = exchanging(kernels)
+    starts, stops = (
+        np.clip(np.concatenate([of(kernels), of(copies)]), work.begin_ns, work.end_ns)
+        for of in (begins, ends)
+    )
+    late = np.append(exchanging(kernels), np.ones(len(copies), dtype=bool))
     own = np.zeros(len(things), dtype=np.int64)
     busy = Intervals.union(starts[:0], stops[:0])
     for chosen in (np.flatnonzero(~late), np.flatnonzero(late)):
         order = chosen[np.argsort(starts[chosen], kind="stable")]
         own[order] = _own_time(starts[order], stops[order], busy)
         busy = Intervals.union(starts[order], stops[order])
-    sums = (np.bincount(things, each) for each in (stops - starts, None, own))
     steps = len(timeline.steps or ()) or 1
-    rows = zip(*(each / steps for each in sums), strict=True)
-    return {
-        thing: _Spent(ns / 1e6, calls, own_ns / 1e6)
-        for thing, (ns, calls, own_ns) in zip(places, rows, strict=True)
-    }
+    sums = (np.bincount(things, each) / steps for each in (stops - starts, None, own))
+    rows = zip(places, *(each.tolist() for each in sums), strict=True)
+    return {thing: Spent(ns / 1e6, calls, own_ns / 1e6) for thing, ns, calls, own_ns in rows}
 
 
 def _own_time(starts: Times, stops: Times, busy: Intervals) -> Times:
@@ -145,18 +128,14 @@ def _own_time(starts: Times, stops: Times, busy: Intervals) -> Times:
     return own
 
 
-def idle_changes(
-    before: ProfileFigures, after: ProfileFigures, *, explaining: bool
-) -> Iterator[ProfileChange]:
-    """The device's idle time by cause. `explaining`: it counts by itself."""
+def idle_changes(before: ProfileFigures, after: ProfileFigures) -> Iterator[ProfileChange]:
+    """The device's idle time by cause."""
     both = (before, after)
     known = [c for c in IDLE if all(getattr(each.idle, c, None) is not None for each in both)]
-    return _changes(*(_idle(figures, known, explaining) for figures in both))
+    return _changes(*(_idle(figures, known) for figures in both))
 
 
-def _idle(
-    figures: ProfileFigures, causes: Sequence[str], explaining: bool
-) -> Mapping[Thing, _Spent]:
+def _idle(figures: ProfileFigures, causes: Sequence[str]) -> Mapping[Thing, Spent]:
     """None where the device did not idle for a cause."""
     if figures.idle is None or figures.step_ms is None:
         return {}
@@ -164,27 +143,22 @@ def _idle(
     shares[NO_CAUSE] = figures.idle.total - sum(shares.values())
     times = {name: share * figures.step_ms for name, share in shares.items()}
     return {
-        (ThingKind.IDLE, name): _Spent(ms, None, ms if explaining else None)
-        for name, ms in times.items()
-        if ms > LEAST_MS
+        (ThingKind.IDLE, name): Spent(ms, own_ms=ms) for name, ms in times.items() if ms > LEAST_MS
     }
 
 
-def operator_changes(
-    before: Timeline | None, after: Timeline | None, *, explaining: bool
-) -> Iterator[ProfileChange]:
+def operator_changes(before: Timeline | None, after: Timeline | None) -> Iterator[ProfileChange]:
     """The own time of torch's operators on the host; none where a profile has none."""
-    sides = [_operators(each, explaining) for each in (before, after)]
+    sides = [_operators(each) for each in (before, after)]
     return _changes(*sides) if all(sides) else iter(())
 
 
-def _operators(timeline: Timeline | None, explaining: bool) -> Mapping[Thing, _Spent]:
-    steps = len((timeline and timeline.steps) or ()) or 1
-    times = [(each, each.self_ns / steps / 1e6) for each in (timeline and timeline.operators) or ()]
-    return {
-        (ThingKind.OPERATOR, each.name): _Spent(ms, each.calls / steps, ms if explaining else None)
-        for each, ms in times
-    }
+def _operators(timeline: Timeline | None) -> Mapping[Thing, Spent]:
+    if timeline is None:
+        return {}
+    steps = len(timeline.steps or ()) or 1
+    times = [(each, each.self_ns / steps / 1e6) for each in timeline.operators or ()]
+    return {(ThingKind.OPERATOR, o.name): Spent(ms, o.calls / steps, ms) for o, ms in times}
 
 
 def function_changes(before: ProfiledSide, after: ProfiledSide) -> Iterator[ProfileChange]:
@@ -196,14 +170,16 @@ def function_changes(before: ProfiledSide, after: ProfiledSide) -> Iterator[Prof
     lines = {key: line for side in sides for key, (_, line) in side.items()}
     if not all(sides):
         return iter(())
-    names = {key: (ThingKind.FUNCTION, f"{key[1]} ({key[0]}:{lines[key]})") for key in lines}
-    nothing = 0.0, 0
-    return _changes(
-        *(
-            {thing: _Spent(side.get(key, nothing)[0], None, None) for key, thing in names.items()}
-            for side in sides
-        )
+    spent = (
+        {
+            (ThingKind.FUNCTION, f"{name} ({file}:{line})"): Spent(
+                side.get((file, name), (0.0,))[0]
+            )
+            for (file, name), line in lines.items()
+        }
+        for side in sides
     )
+    return _changes(*spent)
 
 
 def _functions(side: ProfiledSide) -> Mapping[tuple[str, str], tuple[float, int]]:
@@ -225,6 +201,7 @@ def split_changes(before: RunResult, after: RunResult) -> Iterator[ProfileChange
     splits = (before.split, after.split)
     known = [f for f in PARTS if all(getattr(each, f, None) is not None for each in splits)]
     times = [{f: getattr(each, f) for f in known} for each in splits]
-    return _changes(
-        *({(ThingKind.PART, PARTS[f]): _Spent(ms, None, ms) for f, ms in t.items()} for t in times)
+    sides = (
+        {(ThingKind.PART, PARTS[f]): Spent(ms, own_ms=ms) for f, ms in t.items()} for t in times
     )
+    return _changes(*sides)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpurun.replay.call_waits import CallWaits, StreamOrder, call_waits
+from gpurun.replay.call_waits import CallWaits, call_waits
 from gpurun.replay.device_order import device_order
 from gpurun.replay.step_events import (
     NO_CALL,
@@ -22,14 +21,9 @@ from gpurun.replay.step_events import (
     joined_edges,
     step_events,
 )
+from gpurun.timeline.columns import Indices, Mask, Times
 from gpurun.timeline.model import Timeline
 from gpurun.timeline.runtime_calls import Role
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from gpurun.replay.step_events import Indices
-    from gpurun.timeline.time_intervals import Times
 
 MOST_OVERLAP = 0.02
 """Threads overlap if so many of the switches between them do: of the recorded pairs of script and
@@ -66,36 +60,35 @@ class StepGraph:
         """The work of each moment; meaningless for those of calls."""
         return (moments - 1) // 2 - len(self.events.calls)
 
-    def of_kind(self, *kinds: Edge) -> NDArray[np.bool_]:
+    def of_kind(self, *kinds: Edge) -> Mask:
         """For each edge whether it is of one of these kinds."""
         return np.isin(self.edges.kind, kinds)
 
-    def into_calls(self, calls: NDArray[np.bool_], *kinds: Edge) -> NDArray[np.bool_]:
-        """For each edge whether it leads to one of these calls, and is of one of these kinds."""
-        return self._touching(self.edges.target, 0, calls) & self.of_kind(*kinds)
+    def into(self, events: Mask, *kinds: Edge) -> Mask:
+        """For each edge whether it leads to one of these, and is of one of these kinds.
 
-    def into_work(self, work: NDArray[np.bool_], *kinds: Edge) -> NDArray[np.bool_]:
-        """The same of work."""
-        calls = len(self.events.calls)
-        return self._touching(self.edges.target, calls, work) & self.of_kind(*kinds)
+        `events`: for each call, or for each call and then each work (`on_work`).
+        """
+        return self._marked(events)[self.edges.target] & self.of_kind(*kinds)
 
-    def from_work(self, work: NDArray[np.bool_], *kinds: Edge) -> NDArray[np.bool_]:
-        """For each edge whether it leaves such work, and is of one of these kinds."""
-        calls = len(self.events.calls)
-        return self._touching(self.edges.source, calls, work) & self.of_kind(*kinds)
+    def out_of(self, events: Mask, *kinds: Edge) -> Mask:
+        """For each edge whether it leaves one of these, and is of one of these kinds."""
+        return self._marked(events)[self.edges.source] & self.of_kind(*kinds)
 
-    def _touching(
-        self, moments: Indices, first: int, events: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
+    def on_work(self, work: Mask) -> Mask:
+        """For each call, then for each work, whether it is of this work."""
+        return np.append(np.zeros(len(self.events.calls), dtype=bool), work)
+
+    def _marked(self, events: Mask) -> Mask:
         marked = np.zeros(len(self.recorded_ns), dtype=bool)
-        marked[1 + 2 * first :][: 2 * len(events)] = np.repeat(events, 2)
-        return marked[moments]
+        marked[1 : 1 + 2 * len(events)] = np.repeat(events, 2)
+        return marked
 
     def with_lags(self, lag_ns: Times) -> StepGraph:
         """The graph with other times between its moments."""
         return replace(self, edges=replace(self.edges, lag_ns=np.asarray(lag_ns, dtype=np.int64)))
 
-    def without(self, edges: NDArray[np.bool_]) -> StepGraph:
+    def without(self, edges: Mask) -> StepGraph:
         """The graph without some of its edges."""
         return replace(self, edges=self.edges.where(~edges))
 
@@ -114,16 +107,14 @@ def step_graph(timeline: Timeline) -> StepGraph:
     on_device, inferred = device_order(events, waits, told)
     edges = joined_edges([_host_edges(events, waits.cost_ns), waits.edges, on_device])
     calls, work, ends = events.calls, events.work, events.step_ends
-    moments = 1 + 2 * (len(calls) + len(work))
-    streams = StreamOrder(calls, work)
+    recorded = [np.column_stack([each.begin, each.end]).ravel() for each in (calls, work)]
+    recorded_ns = np.concatenate([[events.begin], *recorded])
     return StepGraph(
         events=events,
         waits=waits,
-        edges=edges.where(replay_order(edges, moments)),
-        recorded_ns=np.concatenate(
-            [[events.begin], _woven(calls.begin, calls.end), _woven(work.begin, work.end)]
-        ),
-        step_work=[streams.all_last_before(int(end)) for end in ends],
+        edges=edges.where(replay_order(edges, len(recorded_ns))),
+        recorded_ns=recorded_ns,
+        step_work=[events.streams.all_last_before(end) for end in ends.tolist()],
         step_calls=np.maximum(np.searchsorted(calls.begin, ends) - 1, 0),
         counted=np.flatnonzero((calls.begin > ends[0]) & (calls.begin <= ends[-1])),
         inferred=waits.inferred + inferred,
@@ -141,10 +132,6 @@ def _refuse_opaque(events: StepEvents) -> None:
     early = (work.call != NO_CALL) & (work.begin < calls.begin[work.call])
     if early.any():
         raise NotReplayable("the clocks of host and device disagree: work begins before its launch")
-
-
-def _woven(begins: Times, ends: Times) -> Times:
-    return np.column_stack([begins, ends]).ravel()
 
 
 def _host_edges(events: StepEvents, cost_ns: Times) -> Edges:

@@ -5,39 +5,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpurun.records.profile_figures import WhatIf
-from gpurun.replay.graph_changes import (
-    long_pauses,
-    pauses_in,
-    with_batches_ready,
-    with_copies_ahead,
-    with_free_launches,
-    with_work_scaled,
-    without_calls,
-    without_collectives,
-    without_device,
-    without_host,
-    without_pauses,
-    without_reads,
-    without_waits,
-    without_work,
-)
+from gpurun.replay import graph_changes as changes
 from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
-from gpurun.timeline.device_work import intervals
-from gpurun.timeline.idle_causes import data_ranges
+from gpurun.timeline.columns import Times
+from gpurun.timeline.idle_causes import LAUNCH_NS, data_ranges
 from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
 from gpurun.timeline.kernel_time import is_long, needless_if_fused
 from gpurun.timeline.model import MODEL_PHASES, Copy, Kernel, Timeline
 from gpurun.timeline.runtime_calls import Role
-from gpurun.timeline.time_intervals import Intervals
-
-if TYPE_CHECKING:
-    from gpurun.timeline.time_intervals import Times
+from gpurun.timeline.time_intervals import Intervals, intervals
 
 LEAST_GAIN = 1.005
 """Changes that gain less than half a percent are left out of the table, but for the two limits."""
@@ -78,13 +59,12 @@ class Replay:
 
     def __init__(self, graph: StepGraph, timeline: Timeline) -> None:
         self.graph = graph
+        self.step_ms = median_step_ms(graph)
+        """The median step as it is, in milliseconds."""
         self._timeline = timeline
         self._steps: dict[Change, float | None] = {}
-
-    @cached_property
-    def step_ms(self) -> float:
-        """The median step as it is, in milliseconds."""
-        return median_step_ms(self.graph)
+        waits = data_ranges(timeline)
+        self._data = None if waits is None else intervals(waits)
 
     def gain(self, change: Change) -> float | None:
         """The factor of throughput by a change; None where the recording lacks its subject.
@@ -92,8 +72,9 @@ class Replay:
         `LAUNCHES` gain what they add to steps without waits: the device's idle time after a wait
         belongs to the wait, as far as it goes with it.
         """
-        step = self._step_ms(change)
-        before = self.step_ms if change is not Change.LAUNCHES else self._ms_without_waits
+        step, before = self._step_ms(change), self.step_ms
+        if change is Change.LAUNCHES:
+            before = median_step_ms(self._without_waits)
         return before / step if step else None
 
     def gain_of_kernel(self, name: str, factor: float) -> float | None:
@@ -104,7 +85,7 @@ class Replay:
 
         if not any(map(is_it, self.graph.events.work.records)):
             return None
-        step = median_step_ms(with_work_scaled(self.graph, is_it, factor))
+        step = median_step_ms(changes.with_work_scaled(self.graph, is_it, factor))
         return self.step_ms / step if step else None
 
     def python_pauses(self) -> Intervals:
@@ -134,76 +115,60 @@ class Replay:
         return self._steps[change]
 
     def _changed(self, change: Change) -> StepGraph | None:
+        graph = self.graph
         match change:
             case Change.LAUNCHES:
-                return self._with_free_launches()
+                fused = _fused(self._without_waits, lambda kernel: not is_long(kernel))
+                waits = 0 if self._data is None else changes.pauses_in(fused, self._data)
+                return changes.with_free_launches(fused, self._python(fused) + waits)
             case Change.BATCHES:
-                return None if self._data is None else with_batches_ready(self.graph, self._data)
+                return None if self._data is None else changes.with_batches_ready(graph, self._data)
             case Change.PYTHON:
-                return without_pauses(self.graph, self._python(self.graph))
+                return graph.with_lags(graph.edges.lag_ns - self._python(graph))
             case Change.PRECISION:
-                return self._on_tensor_cores()
+                known = [each.capability for each in self._timeline.devices or ()]
+                ratios = [PEAK_RATIOS[each] for each in known if each in PEAK_RATIOS]
+                if not ratios:
+                    return None
+                return changes.with_work_scaled(graph, _outside_cores, 1 / min(ratios))
             case _:
-                return OF_GRAPH[change](self.graph)
+                return OF_GRAPH[change](graph)
 
     @cached_property
     def _without_waits(self) -> StepGraph:
-        return without_waits(without_reads(self.graph), LAUNCHES)
-
-    @cached_property
-    def _ms_without_waits(self) -> float:
-        return median_step_ms(self._without_waits)
-
-    def _with_free_launches(self) -> StepGraph:
-        ground = self._without_waits
-        fused = _fused(ground, lambda kernel: not is_long(kernel))
-        waits = 0 if self._data is None else pauses_in(fused, self._data)
-        return with_free_launches(fused, self._python(fused) + waits)
-
-    def _on_tensor_cores(self) -> StepGraph | None:
-        capabilities = [each.capability for each in self._timeline.devices or ()]
-        ratios = [PEAK_RATIOS[each] for each in capabilities if each in PEAK_RATIOS]
-        if not ratios:
-            return None
-        return with_work_scaled(self.graph, _outside_cores, 1 / min(ratios))
-
-    @cached_property
-    def _data(self) -> Intervals | None:
-        waits = data_ranges(self._timeline)
-        return None if waits is None else intervals(waits)
+        return changes.without_waits(changes.without_reads(self.graph), LAUNCHES)
 
     def _python(self, graph: StepGraph) -> Times:
         """Long pauses of the host outside of loader, model and optimizer."""
         timeline = self._timeline
         parts = intervals([r for r in timeline.ranges or () if r.name in MODEL_PHASES])
         outside = parts.gaps(timeline.window_begin_ns, timeline.window_end_ns)
-        return long_pauses(graph, outside)
+        return np.where(graph.edges.lag_ns > LAUNCH_NS, changes.pauses_in(graph, outside), 0)
 
 
 def _fused(graph: StepGraph, of: Callable[[Kernel], bool]) -> StepGraph:
-    work = graph.events.work
-    needless = np.zeros(len(work), dtype=bool)
-    needless[[place for place, _ in needless_if_fused(work.records, of)]] = True
-    return without_work(graph, needless)
+    needless = np.zeros(len(graph.events.work), dtype=bool)
+    needless[[place for place, _ in needless_if_fused(graph.events.work.records, of)]] = True
+    return changes.without_work(graph, needless)
 
 
 def _outside_cores(record: Kernel | Copy) -> bool:
-    return (
-        isinstance(record, Kernel)
-        and record.group in ON_TENSOR_CORES
-        and record.tensor_core is False
-    )
+    if not isinstance(record, Kernel):
+        return False
+    return record.group in ON_TENSOR_CORES and record.kind.tensor_core is False
 
 
 OF_GRAPH: dict[Change, Callable[[StepGraph], StepGraph]] = {
-    Change.WAITS: without_reads,
-    Change.LAUNCH_WAITS: partial(without_waits, roles=LAUNCHES),
-    Change.ALLOCATIONS: partial(without_calls, roles=[Role.ALLOCATE]),
-    Change.COPIES: with_copies_ahead,
+    Change.WAITS: changes.without_reads,
+    Change.LAUNCH_WAITS: partial(changes.without_waits, roles=LAUNCHES),
+    Change.ALLOCATIONS: partial(changes.without_calls, roles=[Role.ALLOCATE]),
+    Change.COPIES: changes.with_copies_ahead,
     Change.FUSION: partial(_fused, of=is_long),
-    Change.COLLECTIVES: without_collectives,
-    Change.KERNELS: partial(with_work_scaled, of=lambda e: isinstance(e, Kernel), factor=0.5),
-    Change.HOST: without_host,
-    Change.DEVICE: without_device,
+    Change.COLLECTIVES: changes.without_collectives,
+    Change.KERNELS: partial(
+        changes.with_work_scaled, of=lambda each: isinstance(each, Kernel), factor=0.5
+    ),
+    Change.HOST: changes.without_host,
+    Change.DEVICE: changes.without_device,
 }
 """Changes that need the graph alone; the others ask the timeline, too."""

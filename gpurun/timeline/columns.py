@@ -8,15 +8,15 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Times = NDArray[np.int64]
-
+Times = NDArray[np.int64]
+"""Nanoseconds."""
+Indices = NDArray[np.intp]
+Mask = NDArray[np.bool_]
 T = TypeVar("T")
 
 
@@ -29,36 +29,34 @@ class Columns(Sequence[T], Generic[T]):
 
     def __init__(self, kind: type[T]) -> None:
         self._kind = kind
-        self._names = {field.name: field.type == "int" for field in fields(kind)}  # type: ignore[arg-type]
-        self._columns = [array("q") if plain else array("i") for plain in self._names.values()]
-        self._values: list[dict[Any, int] | None] = [
-            None if plain else {} for plain in self._names.values()
-        ]
-        self._length = 0
+        plain = [field.type == "int" for field in fields(kind)]  # type: ignore[arg-type]
+        self._names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+        self._columns = [array("q" if each else "i") for each in plain]
+        self._values: list[dict[Any, int] | None] = [None if each else {} for each in plain]
 
     def add(self, *values: Any) -> None:
         """Append the record with these values, in the order of its fields; all of it or none."""
+        length = len(self)
         try:
             for column, known, value in zip(self._columns, self._values, values, strict=True):
                 column.append(value if known is None else known.setdefault(value, len(known)))
         except (TypeError, OverflowError):
             for column in self._columns:
-                del column[self._length :]
+                del column[length:]
             raise
-        self._length += 1
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._columns[-1])
 
     @overload
     def __getitem__(self, index: int) -> T: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[T]: ...
     def __getitem__(self, index: int | slice) -> T | Sequence[T]:
-        places = range(self._length)[index]
-        if isinstance(places, int):
-            return next(iter(self.at(np.array([places]))))
-        return tuple(self.at(np.array(places, dtype=np.intp)))
+        places = range(len(self))[index]
+        several = isinstance(places, range)
+        found = tuple(self.at(np.array(places if several else [places], dtype=np.intp)))
+        return found if several else found[0]
 
     def __iter__(self) -> Iterator[T]:
         both = zip(self._columns, self._values, strict=True)
@@ -82,26 +80,24 @@ class Columns(Sequence[T], Generic[T]):
 
     def numbers(self, name: str) -> Times:
         """The column of a field annotated `int`. It is not copied: nothing may be added later."""
-        if not self._names[name]:
-            raise TypeError(f"{name} is no column of numbers")
-        return np.frombuffer(self._columns[list(self._names).index(name)], dtype=np.int64)
+        return np.frombuffer(self._columns[self._names.index(name)], dtype=np.int64)
 
     def values(self, name: str) -> tuple[list[Any], NDArray[np.int32]]:
         """The values of a field that is not annotated `int`, each once, and the place of each
         record's among them.
         """
-        position = list(self._names).index(name)
+        position = self._names.index(name)
         rows = np.frombuffer(self._columns[position], dtype=np.int32)
         return list(self._values[position] or ()), rows
 
-    def at(self, places: NDArray[np.intp]) -> Columns[T]:
+    def at(self, places: Indices) -> Columns[T]:
         """The records at these places, in their order."""
         found: Columns[T] = Columns(self._kind)
         found._columns = [
             array(each.typecode, np.frombuffer(each, dtype=each.typecode)[places].tobytes())
             for each in self._columns
         ]
-        found._values, found._length = self._values, len(places)
+        found._values = self._values
         return found
 
 
@@ -110,6 +106,16 @@ def numbers_of(records: Sequence[Any], name: str) -> Times:
     if isinstance(records, Columns):
         return records.numbers(name)
     return np.fromiter((getattr(each, name) for each in records), np.int64, len(records))
+
+
+def begins(events: Sequence[Any]) -> Times:
+    """When each begins."""
+    return numbers_of(events, "begin_ns")
+
+
+def ends(events: Sequence[Any]) -> Times:
+    """When each ends."""
+    return numbers_of(events, "end_ns")
 
 
 def values_of(records: Sequence[Any], name: str) -> tuple[list[Any], NDArray[np.int32]]:
@@ -122,7 +128,7 @@ def values_of(records: Sequence[Any], name: str) -> tuple[list[Any], NDArray[np.
     return list(known), places
 
 
-def selected(records: Sequence[T], keep: NDArray[np.bool_]) -> Sequence[T]:
+def selected(records: Sequence[T], keep: Mask) -> Sequence[T]:
     """The records of which this is true; columns stay columns."""
     if keep.all():
         return records

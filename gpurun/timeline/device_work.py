@@ -1,44 +1,33 @@
-"""What one device did in the window: intervals of its kernels, copies and collectives."""
+"""The window of steady steps, and what one device did in it: kernels, copies and collectives."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from gpurun.timeline.columns import numbers_of, selected, values_of
+from gpurun.timeline.columns import Mask, begins, ends, numbers_of, selected, values_of
 from gpurun.timeline.kernel_groups import ON_HOST
 from gpurun.timeline.model import Copy, Group, Kernel, Range, Timeline
-from gpurun.timeline.time_intervals import Intervals
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from gpurun.timeline.time_intervals import Times
-
-
-class Timed(Protocol):
-    """A record of something that begins and ends."""
-
-    @property
-    def begin_ns(self) -> int:
-        """When it begins."""
-
-    @property
-    def end_ns(self) -> int:
-        """When it ends."""
-
+from gpurun.timeline.time_intervals import Intervals, intervals
 
 E = TypeVar("E", Kernel, Copy)
+OWN_WINDOW = "steps"
+"""The source of a timeline that gpurun's step clock confined."""
+FEWEST_STEPS = 4
+"""With fewer steps no part of a window is left out."""
+SPIKE = 1.5
+"""A leading step that takes this many times the median is warm-up, with those before it."""
 
 
 @dataclass(frozen=True)
 class DeviceWork:
     """What the device did that a rank uses most: `kernels`, and `copies`, if a source records them.
 
-    The intervals are cut at the window's ends.
+    The intervals are cut at the window's ends. `computing`: kernels but collectives. `busy`: all
+    kernels and copies.
     """
 
     device: int
@@ -47,9 +36,7 @@ class DeviceWork:
     kernels: Sequence[Kernel]
     copies: Sequence[Copy]
     computing: Intervals
-    """Kernels but collectives."""
     busy: Intervals
-    """All kernels and copies."""
 
     @property
     def window_ns(self) -> int:
@@ -65,6 +52,12 @@ class DeviceWork:
         """A time as a share of the window."""
         return float(nanoseconds) / self.window_ns
 
+    def shares(self, events: Sequence[Copy | Kernel | Range]) -> tuple[float, float]:
+        """Their share of the window, and that in which no kernel computes."""
+        spans = intervals(events).within(self.begin_ns, self.end_ns)
+        exposed = spans.total_ns - spans.overlap_ns(self.computing)
+        return self.share(spans.total_ns), self.share(exposed)
+
 
 def device_work(timeline: Timeline) -> DeviceWork | None:
     """The work of the busiest device; None where no source records kernels."""
@@ -72,22 +65,18 @@ def device_work(timeline: Timeline) -> DeviceWork | None:
         return None
     device = busiest_device(timeline.kernels)
     kernels, copies = on_device(timeline.kernels, device), on_device(timeline.copies or (), device)
-    begin, end = timeline.window_begin_ns, timeline.window_end_ns
-    computing = intervals(selected(kernels, ~exchanging(kernels)))
-    busy = Intervals.union(
-        np.concatenate([begins(kernels), begins(copies)]),
-        np.concatenate([ends(kernels), ends(copies)]),
-    )
-    return DeviceWork(
-        device, begin, end, kernels, copies, computing.within(begin, end), busy.within(begin, end)
-    )
+    window = timeline.window_begin_ns, timeline.window_end_ns
+    computing = intervals(selected(kernels, ~exchanging(kernels))).within(*window)
+    both = (np.concatenate([of(kernels), of(copies)]) for of in (begins, ends))
+    busy = Intervals.union(*both).within(*window)
+    return DeviceWork(device, *window, kernels, copies, computing, busy)
 
 
-def exchanging(kernels: Sequence[Kernel]) -> NDArray[np.bool_]:
+def exchanging(kernels: Sequence[Kernel]) -> Mask:
     """For each kernel whether it exchanges data between ranks."""
     kinds, places = values_of(kernels, "kind")
     groups = np.array([kind.group is Group.COMMUNICATION for kind in kinds], dtype=bool)
-    exchanges: NDArray[np.bool_] = groups[places]
+    exchanges: Mask = groups[places]
     return exchanges
 
 
@@ -107,27 +96,36 @@ def host_exchanges(timeline: Timeline) -> Sequence[Range]:
     return [each for each in timeline.ranges or () if each.name.startswith(ON_HOST)]
 
 
-def intervals(events: Sequence[Timed]) -> Intervals:
-    """The times that at least one of the events covers."""
-    return Intervals.union(begins(events), ends(events))
+def steady(timeline: Timeline) -> Timeline:
+    """The timeline from its first steady step on; as it is where no steps are marked.
+
+    Recordings made elsewhere begin with a script's first steps. A window of gpurun's own begins
+    when steps are steady, and its sums are of all its steps.
+    """
+    if OWN_WINDOW in timeline.sources or not timeline.steps or len(timeline.steps) < FEWEST_STEPS:
+        return timeline
+    start = begins(timeline.steps)
+    lengths = ends(timeline.steps) - start
+    spikes = np.flatnonzero(lengths[: len(lengths) // 2] > SPIKE * np.median(lengths))
+    if not len(spikes):
+        return timeline
+    begin = int(start[spikes[-1] + 1])
+    later: dict[str, Any] = {}
+    for name in ("steps", "ranges", "kernels", "copies", "runtime_calls"):
+        events = getattr(timeline, name)
+        later[name] = events and selected(events, begins(events) >= begin)
+    return replace(timeline, window_begin_ns=begin, **later)
 
 
-def begins(events: Sequence[Timed]) -> Times:
-    """When each begins."""
-    return numbers_of(events, "begin_ns")
+def filled_ns(timeline: Timeline) -> int:
+    """The time from which a GPU's waits are those of any step: the window's begin, or later.
 
-
-def ends(events: Sequence[Timed]) -> Times:
-    """When each ends."""
-    return numbers_of(events, "end_ns")
-
-
-def step_count(timeline: Timeline) -> int | None:
-    """Steps of the window; None where they are not marked."""
-    return len(timeline.steps) if timeline.steps else None
-
-
-def a_step(amount: float, timeline: Timeline) -> float | None:
-    """An amount of the whole window as that of a mean step."""
-    steps = step_count(timeline)
-    return None if steps is None else amount / steps
+    A window of gpurun's own begins when the GPU has done all its work. So it idles at first, which
+    it does not in steps whose launches come ahead of it: the second step's first kernel counts.
+    """
+    steps = timeline.steps
+    if OWN_WINDOW not in timeline.sources or steps is None or len(steps) < FEWEST_STEPS:
+        return timeline.window_begin_ns
+    starts = begins(timeline.kernels or ())
+    later = starts[starts >= begins(steps)[1]]
+    return int(later.min()) if len(later) else timeline.window_begin_ns

@@ -8,34 +8,29 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpurun.records.messages.profile_events import CLOCK_MARK
-from gpurun.timeline.columns import Columns, numbers_of
+from gpurun.timeline.columns import Columns, ends
 from gpurun.timeline.kernel_groups import operator_group
 from gpurun.timeline.model import Operator, Phase, Range, Timeline
 
-_PATTERNS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
-    (Phase.EPOCH, re.compile(r"^epoch\b", re.I)),
-    (Phase.STEP, re.compile(r"^(ProfilerStep#|(train(ing)?[ _])?(step|iter(ation)?)\b)", re.I)),
-    (Phase.DATA, re.compile(r"^(enumerate\(DataLoader\)#|(data|dataload(er|ing))\b)", re.I)),
-    (Phase.FORWARD, re.compile(r"^forward\b", re.I)),
-    (Phase.BACKWARD, re.compile(r"^backward\b", re.I)),
-    (Phase.OPTIMIZER, re.compile(r"^(Optimizer\.step#|optimi[sz]er\b)", re.I)),
-)
+_PATTERNS = {
+    Phase.EPOCH: re.compile(r"epoch\b", re.I),
+    Phase.STEP: re.compile(r"ProfilerStep#|(train(ing)?[ _])?(step|iter(ation)?)\b", re.I),
+    Phase.DATA: re.compile(r"enumerate\(DataLoader\)#|(data|dataload(er|ing))\b", re.I),
+    Phase.FORWARD: re.compile(r"forward\b", re.I),
+    Phase.BACKWARD: re.compile(r"backward\b", re.I),
+    Phase.OPTIMIZER: re.compile(r"Optimizer\.step#|optimi[sz]er\b", re.I),
+}
 
 
 def phase_name(name: str) -> str:
     """The phase's own name for a range that marks one, else the name as it is."""
-    for phase, pattern in _PATTERNS:
-        if pattern.match(name):
-            return phase.value
-    return name
+    return next((phase.value for phase, pattern in _PATTERNS.items() if pattern.match(name)), name)
 
 
 def clock_mark(name: str) -> int | None:
     """The runtime's clock that a mark carries; None for any other range."""
-    if not name.startswith(CLOCK_MARK):
-        return None
     text = name.removeprefix(CLOCK_MARK)
-    return int(text) if text.isdigit() else None
+    return int(text) if text != name and text.isdigit() else None
 
 
 def timeline_of(
@@ -59,36 +54,29 @@ def timeline_of(
     steps = tuple(each for each in events.get("ranges", ()) if each.name == Phase.STEP.value)
     spans = [steps] if steps else [each for each in events.values() if len(each)]
     begin = min((span[0].begin_ns for span in spans), default=0)
-    end = max((int(numbers_of(span, "end_ns").max()) for span in spans), default=begin)
+    end = max((int(ends(span).max()) for span in spans), default=begin)
     if "operators" in events:
         events["operators"] = operators_of(events["operators"])
     return Timeline((source,), begin, end, steps=steps or None, **events, **told)
 
 
 def operators_of(calls: Sequence[Range]) -> tuple[Operator, ...]:
-    """Sums by name, the largest own time first; a call inside another of its name counts once.
+    """Sums by name, the largest own time first.
 
     `calls` are in ascending order of their begin, an outer one before those inside it.
     """
-    totals: dict[str, list[int]] = {}
+    counts: Counter[str] = Counter()
+    own: Counter[str] = Counter()
     open_calls: dict[int, list[tuple[int, str]]] = {}
-    open_names: Counter[tuple[int, str]] = Counter()
     for call in calls:
         stack = open_calls.setdefault(call.thread, [])
         while stack and stack[-1][0] <= call.begin_ns:
-            open_names[call.thread, stack.pop()[1]] -= 1
+            stack.pop()
         length = call.end_ns - call.begin_ns
-        count = totals.setdefault(call.name, [0, 0, 0])
-        count[0] += 1
-        count[2] += length
-        if not open_names[call.thread, call.name]:
-            count[1] += length
+        counts[call.name] += 1
+        own[call.name] += length
         if stack:
-            totals[stack[-1][1]][2] -= length
+            own[stack[-1][1]] -= length
         stack.append((call.end_ns, call.name))
-        open_names[call.thread, call.name] += 1
-    found = (
-        Operator(name, operator_group(name), calls, total, own)
-        for name, (calls, total, own) in totals.items()
-    )
+    found = (Operator(name, operator_group(name), counts[name], own[name]) for name in counts)
     return tuple(sorted(found, key=lambda each: -each.self_ns))

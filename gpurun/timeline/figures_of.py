@@ -9,101 +9,72 @@ from heapq import merge
 
 import numpy as np
 
-from gpurun.records.profile_figures import (
-    CommunicationFigures,
-    CopyFigures,
-    LaunchFigures,
-    ProfileFigures,
-    StepParts,
-    SyncFigures,
-)
-from gpurun.timeline.columns import selected
+from gpurun.records import profile_figures as told
+from gpurun.timeline import kernel_time, model
+from gpurun.timeline.columns import begins, ends, selected
 from gpurun.timeline.device_work import (
     DeviceWork,
-    a_step,
-    begins,
     device_work,
-    ends,
     exchanging,
+    filled_ns,
     host_exchanges,
-    intervals,
-    step_count,
 )
 from gpurun.timeline.idle_causes import data_ranges, idle_time
-from gpurun.timeline.kernel_time import (
-    SHORT_NS,
-    KindTime,
-    group_shares,
-    kernel_counters,
-    needless_if_fused,
-    precision_figures,
-    time_by_kind,
-    top_kernels,
-    top_operators,
-)
-from gpurun.timeline.model import (
-    MODEL_PHASES,
-    Copy,
-    CopyKind,
-    Group,
-    Kernel,
-    Phase,
-    Range,
-    RuntimeCall,
-    Timeline,
-)
+from gpurun.timeline.kernel_time import KindTime
+from gpurun.timeline.model import CopyKind, Group, Timeline
 from gpurun.timeline.runtime_calls import Role, host_waits, launch_times, role_of
-from gpurun.timeline.steady_window import filled_ns
+from gpurun.timeline.time_intervals import intervals
 
 
-def figures_of(timeline: Timeline) -> ProfileFigures:
+def figures_of(timeline: Timeline) -> told.ProfileFigures:
     """The figures of one rank's window; each is None where its source is not among those there."""
     work, waits = device_work(timeline), host_waits(timeline)
-    host = ProfileFigures(
-        steps=step_count(timeline),
-        step_ms=a_step(timeline.window_ns / 1e6, timeline),
-        step_parts=step_parts(timeline),
-        syncs=sync_figures(timeline, waits),
-        top_operators=top_operators(timeline),
-        kernel_counters=kernel_counters(timeline.kernel_metrics),
+    host = told.ProfileFigures(
+        steps=len(timeline.steps) if timeline.steps else None,
+        step_ms=timeline.a_step(timeline.window_ns / 1e6),
+        step_parts=_step_parts(timeline),
+        syncs=_sync_figures(timeline, waits),
+        top_operators=kernel_time.top_operators(timeline),
+        kernel_counters=kernel_time.kernel_counters(timeline.kernel_metrics),
     )
     if work is None:
         return host
-    kinds = time_by_kind(work.kernels)
+    kinds = kernel_time.time_by_kind(work.kernels)
+    both: Iterable[model.Kernel | model.Copy] = merge(
+        work.kernels, work.copies, key=lambda each: each.begin_ns
+    )
+    needless = sum(length for _, length in kernel_time.needless_if_fused(both))
     return replace(
         host,
         kernel_share=work.share(work.computing.total_ns),
         idle=idle_time(timeline, work.since(filled_ns(timeline)), waits),
-        copies=copy_figures(timeline, work),
-        launches=launch_figures(timeline, work, kinds),
-        precision=precision_figures(kinds, work),
-        communication=communication_figures(timeline, work),
-        group_shares=group_shares(kinds),
-        top_kernels=top_kernels(kinds, timeline, work),
-        fusable_share=fusable_share(work),
+        copies=None if timeline.copies is None else _copy_figures(timeline, work),
+        launches=_launch_figures(timeline, work, kinds),
+        precision=kernel_time.precision_figures(kinds, work),
+        communication=_communication_figures(timeline, work),
+        group_shares=kernel_time.group_shares(kinds),
+        top_kernels=kernel_time.top_kernels(kinds, timeline, work),
+        fusable_share=work.share(needless),
     )
 
 
-def fusable_share(work: DeviceWork) -> float:
-    """The share of kernels that fused ones would make needless."""
-    both: Iterable[Kernel | Copy] = merge(work.kernels, work.copies, key=lambda each: each.begin_ns)
-    return work.share(sum(length for _, length in needless_if_fused(both)))
-
-
-def launch_figures(
+def _launch_figures(
     timeline: Timeline, work: DeviceWork, kinds: Sequence[KindTime]
-) -> LaunchFigures:
-    """The figures of the kernels that the window's device ran."""
+) -> told.LaunchFigures:
     durations = ends(work.kernels) - begins(work.kernels)
-    pauses = work.window_ns - work.busy.total_ns
-    return LaunchFigures(
-        kernels_per_step=a_step(len(work.kernels), timeline),
+    short = durations[durations < kernel_time.SHORT_NS]
+    calls = timeline.runtime_calls
+    allocations = sum(
+        role_of(call.name) is Role.ALLOCATE and "Host" not in call.name for call in calls or ()
+    )
+    return told.LaunchFigures(
+        kernels_per_step=timeline.a_step(len(work.kernels)),
         mean_kernel_us=float(durations.mean()) / 1e3,
-        gap_ms_per_step=a_step(pauses / 1e6, timeline),
+        gap_ms_per_step=timeline.a_step((work.window_ns - work.busy.total_ns) / 1e6),
         queue_depth=_queue_depth(timeline, work),
         small_grid_share=_small_grids(timeline, work, kinds),
-        device_allocations_per_step=_device_allocations(timeline),
-        short_kernels_share=float(durations[durations < SHORT_NS].sum()) / work.window_ns,
+        device_allocations_per_step=None if calls is None else timeline.a_step(allocations),
+        short_kernels_share=work.share(short.sum()),
     )
 
 
@@ -112,9 +83,8 @@ def _queue_depth(timeline: Timeline, work: DeviceWork) -> float | None:
     if not timeline.runtime_calls:
         return None
     launched, known = launch_times(work.kernels, timeline.runtime_calls, "end_ns")
-    if not known.any():
-        return None
-    return float(np.maximum(begins(work.kernels) - launched, 0)[known].sum()) / work.window_ns
+    waits = np.maximum(begins(work.kernels) - launched, 0)[known]
+    return work.share(waits.sum()) if known.any() else None
 
 
 def _small_grids(timeline: Timeline, work: DeviceWork, kinds: Sequence[KindTime]) -> float | None:
@@ -128,91 +98,61 @@ def _small_grids(timeline: Timeline, work: DeviceWork, kinds: Sequence[KindTime]
     return small / total if total else None
 
 
-def _device_allocations(timeline: Timeline) -> float | None:
-    if timeline.runtime_calls is None:
-        return None
-    calls = sum(
-        role_of(call.name) is Role.ALLOCATE and "Host" not in call.name
-        for call in timeline.runtime_calls
-    )
-    return a_step(calls, timeline)
-
-
-def communication_figures(timeline: Timeline, work: DeviceWork) -> CommunicationFigures | None:
+def _communication_figures(
+    timeline: Timeline, work: DeviceWork
+) -> told.CommunicationFigures | None:
     """The figures of the collectives; None without any: one rank alone exchanges nothing."""
     exchanges = selected(work.kernels, exchanging(work.kernels))
-    found: list[Kernel | Range] = [*exchanges, *host_exchanges(timeline)]
+    found: list[model.Kernel | model.Range] = [*exchanges, *host_exchanges(timeline)]
     if not found:
         return None
-    share, exposed = _shares(found, work)
+    share, exposed = work.shares(found)
     sizes = [each.kind.message_bytes for each in exchanges]
     known = [size for size in sizes if size is not None]
-    return CommunicationFigures(
-        share=share,
-        exposed_share=exposed,
-        per_step=a_step(len(found), timeline),
-        bytes_per_step=a_step(sum(known), timeline) if len(known) == len(found) else None,
-    )
+    whole = timeline.a_step(sum(known)) if len(known) == len(found) else None
+    return told.CommunicationFigures(share, exposed, timeline.a_step(len(found)), whole)
 
 
-def step_parts(timeline: Timeline) -> StepParts | None:
+def _step_parts(timeline: Timeline) -> told.StepParts | None:
     """Mean time of each part a step; None where steps or ranges are not marked."""
     if timeline.ranges is None or not timeline.steps:
         return None
-    data = data_ranges(timeline)
-    parts = StepParts(
-        data_ms=None if data is None else _mean_ms(timeline, data),
-        forward_ms=_phase_ms(timeline, Phase.FORWARD),
-        backward_ms=_phase_ms(timeline, Phase.BACKWARD),
-        optimizer_ms=_phase_ms(timeline, Phase.OPTIMIZER),
-    )
-    return None if parts == StepParts(None, None, None, None) else parts
+    names = ("forward", "backward", "optimizer")
+    found = [data_ranges(timeline), *([r for r in timeline.ranges if r.name == n] for n in names)]
+    window = timeline.window_begin_ns, timeline.window_end_ns
+    parts = [
+        timeline.a_step(intervals(each).within(*window).total_ns / 1e6) if each else None
+        for each in found
+    ]
+    return told.StepParts(*parts) if any(found) else None
 
 
-def _phase_ms(timeline: Timeline, phase: Phase) -> float | None:
-    found = [each for each in timeline.ranges or () if each.name == phase.value]
-    return _mean_ms(timeline, found) if found else None
-
-
-def _mean_ms(timeline: Timeline, ranges: list[Range]) -> float | None:
-    spans = intervals(ranges).within(timeline.window_begin_ns, timeline.window_end_ns)
-    return a_step(spans.total_ns / 1e6, timeline)
-
-
-def sync_figures(timeline: Timeline, waits: Sequence[RuntimeCall] | None) -> SyncFigures | None:
+def _sync_figures(
+    timeline: Timeline, waits: Sequence[model.RuntimeCall] | None
+) -> told.SyncFigures | None:
     """The figures of the host's waits; None where no source records them."""
     if waits is None or timeline.window_ns <= 0:
         return None
     waiting = intervals(waits).within(timeline.window_begin_ns, timeline.window_end_ns)
-    parts = intervals([r for r in timeline.ranges or () if r.name in MODEL_PHASES])
-    inside = parts.covered(waiting.start, waiting.end).sum() if len(parts) else 0
-    return SyncFigures(
+    parts = intervals([r for r in timeline.ranges or () if r.name in model.MODEL_PHASES])
+    outside = waiting.total_ns - parts.overlap_ns(waiting)
+    return told.SyncFigures(
         share=waiting.total_ns / timeline.window_ns,
-        outside_share=float(waiting.total_ns - inside) / timeline.window_ns,
-        per_step=a_step(len(waits), timeline),
-        lines=(),
+        outside_share=outside / timeline.window_ns,
+        per_step=timeline.a_step(len(waits)),
     )
 
 
-def copy_figures(timeline: Timeline, work: DeviceWork) -> CopyFigures | None:
-    """The figures of the copies; None where no source records copies."""
-    if timeline.copies is None:
-        return None
+def _copy_figures(timeline: Timeline, work: DeviceWork) -> told.CopyFigures:
     copies = [c for c in work.copies if c.kind is CopyKind.H2D]
-    told = all(copy.pageable is not None for copy in copies)
-    share, exposed = _shares(copies, work)
-    pageable = _shares([copy for copy in copies if copy.pageable], work) if told else (None, None)
-    return CopyFigures(
+    all_told = all(copy.pageable is not None for copy in copies)
+    share, exposed = work.shares(copies)
+    pageable = work.shares([c for c in copies if c.pageable]) if all_told else (None, None)
+    return told.CopyFigures(
         h2d_share=share,
         exposed_share=exposed,
         pageable_share=pageable[0],
         pageable_exposed_share=pageable[1],
-        h2d_bytes_per_step=a_step(sum(copy.bytes for copy in copies), timeline),
-        copies_per_step=a_step(len(copies), timeline),
+        h2d_bytes_per_step=timeline.a_step(sum(copy.bytes for copy in copies)),
+        copies_per_step=timeline.a_step(len(copies)),
     )
-
-
-def _shares(events: Sequence[Copy | Kernel | Range], work: DeviceWork) -> tuple[float, float]:
-    """Their share of the window, and that in which no kernel computes."""
-    spans = intervals(events).within(work.begin_ns, work.end_ns)
-    return work.share(spans.total_ns), work.share(spans.total_ns - spans.overlap_ns(work.computing))

@@ -9,25 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.errors import GpurunError
+from gpurun.timeline import model
 from gpurun.timeline.columns import Columns
 from gpurun.timeline.event_tables import clock_mark, phase_name, timeline_of
 from gpurun.timeline.json_stream import ChromeTrace
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
-from gpurun.timeline.model import (
-    MALFORMED,
-    Awaited,
-    Copy,
-    CopyKind,
-    Device,
-    Group,
-    Kernel,
-    KernelKind,
-    Range,
-    RuntimeCall,
-    Timeline,
-    launch_dimensions,
-    malformed,
-)
+from gpurun.timeline.model import MALFORMED, CopyKind, Group, KernelKind, malformed
 from gpurun.timeline.runtime_calls import plain_name
 
 Event = Mapping[str, Any]
@@ -36,26 +23,36 @@ _DIRECTIONS = {"htod": CopyKind.H2D, "dtoh": CopyKind.D2H, "dtod": CopyKind.D2D}
 BASE = "baseTimeNanoseconds"
 """Of the header: the Unix time at which the times of events begin."""
 NO_STREAM = 2**32 - 1
+OF_DEVICE = {
+    "kernels": model.Kernel,
+    "copies": model.Copy,
+    "runtime_calls": model.RuntimeCall,
+}
+"""Tables that are empty, and not unmeasured, if one of them has an event."""
+OTHERS = {"awaited": model.Awaited, "operators": model.Range, "ranges": model.Range}
 _ELEMENT_BYTES = {"Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Int": 4, "Long": 8, "Byte": 1}
 
 
-def read(path: Path, unix_offset_ns: int | None = None) -> Timeline:
+def read(path: Path, unix_offset_ns: int | None = None) -> model.Timeline:
     """The timeline of a trace; `GpurunError` for a file that is none, is cut off or is empty.
 
     `unix_offset_ns`: by how much the Unix time is ahead of the runtime's clock. It ties a trace
     without marks (of the device alone) to that clock.
     """
-    reading, unusable = _Reading(), []
-    trace = ChromeTrace(path)
+    reading, trace = _Reading(), ChromeTrace(path)
+    unusable: list[str] = []
     try:
         for event in trace.events():
             try:
                 reading.take(event)
             except MALFORMED as error:
-                unusable.append(f"{str(event)[:80]}: {type(error).__name__}: {error}")
-        if reading.is_empty and (trace.faults or unusable):
-            raise malformed(path, [*trace.faults, *unusable][0])
-        timeline = reading.timeline(path, trace.header, unix_offset_ns)
+                why = f"{str(event)[:80]}: {type(error).__name__}: {error}"
+                unusable.append(unusable[0] if unusable else why)
+        if not any(map(len, reading.tables.values())):
+            if trace.faults or unusable:
+                raise malformed(path, [*trace.faults, *unusable][0])
+            raise GpurunError(f"{path} holds no event of a training", "record some steps")
+        timeline = reading.timeline(trace.header, unix_offset_ns)
     except MALFORMED as error:
         raise malformed(path, f"{type(error).__name__}: {error}") from None
     return replace(timeline, notes=tuple(_left_out(path, trace.faults, unusable)))
@@ -65,16 +62,8 @@ class _Reading:
     """What has been read of one trace so far."""
 
     def __init__(self) -> None:
-        self._kernels, self._copies = Columns(Kernel), Columns(Copy)
-        self._calls, self._awaited = Columns(RuntimeCall), Columns(Awaited)
-        self._operators, self._ranges = Columns(Range), Columns(Range)
+        self.tables = {name: Columns[Any](kind) for name, kind in (OF_DEVICE | OTHERS).items()}
         self._marks: list[tuple[int, int]] = []
-        self._of_device: dict[str, Columns[Any]] = {
-            "kernels": self._kernels, "copies": self._copies, "runtime_calls": self._calls,
-        }  # fmt: skip
-        self._others: dict[str, Columns[Any]] = {
-            "awaited": self._awaited, "operators": self._operators, "ranges": self._ranges,
-        }  # fmt: skip
         self._taken: dict[str, Callable[[int, int, Event, Event], None]] = {
             "kernel": self._take_kernel,
             "gpu_memcpy": self._take_copy,
@@ -85,11 +74,6 @@ class _Reading:
             "cpu_op": self._take_operator,
             "user_annotation": self._take_range,
         }
-
-    @property
-    def is_empty(self) -> bool:
-        """Nothing was kept of the trace."""
-        return not any(map(len, (*self._of_device.values(), *self._others.values())))
 
     def take(self, event: Event) -> None:
         """Keep what the model has a place for."""
@@ -105,17 +89,11 @@ class _Reading:
     def _take_kernel(self, begin: int, end: int, event: Event, args: Event) -> None:
         name = event["name"]
         group = Group.COMMUNICATION if "Collective name" in args else kernel_group(name)
-        kind = KernelKind(
-            name=name,
-            group=group,
-            tensor_core=uses_tensor_cores(name),
-            grid=_dimensions(args.get("grid")),
-            block=_dimensions(args.get("block")),
-            registers=args.get("registers per thread"),
-            shared_memory_bytes=args.get("shared memory"),
-            message_bytes=_message_bytes(args),
-        )
-        self._kernels.add(begin, end, *_place(args), kind)
+        grid, block = (_dimensions(args.get(key)) for key in ("grid", "block"))
+        elements, size = args.get("In msg nelems"), _ELEMENT_BYTES.get(args.get("dtype", ""))
+        message = elements * size if isinstance(elements, int) and size else None
+        told = uses_tensor_cores(name), grid, block, message
+        self.tables["kernels"].add(begin, end, *_place(args), KernelKind(name, group, *told))
 
     def _take_copy(self, begin: int, end: int, event: Event, args: Event) -> None:
         match = _COPY.match(event["name"])
@@ -123,44 +101,42 @@ class _Reading:
         kind = _DIRECTIONS.get((direction or "").lower(), CopyKind.OTHER)
         kind = CopyKind.SET if event["cat"] == "gpu_memset" else kind
         host = {CopyKind.H2D: source, CopyKind.D2H: target}.get(kind)
-        pageable = None if host is None else host.lower() == "pageable"
-        self._copies.add(begin, end, *_place(args), int(args.get("bytes", 0)), kind, pageable)
+        told = int(args.get("bytes", 0)), kind, None if host is None else host.lower() == "pageable"
+        self.tables["copies"].add(begin, end, *_place(args), *told)
 
     def _take_call(self, begin: int, end: int, event: Event, args: Event) -> None:
-        thread = event.get("tid", 0)
-        self._calls.add(begin, end, _number(thread), _correlation(args), plain_name(event["name"]))
+        name = plain_name(event["name"])
+        told = _number(event, "tid"), _number(args, "correlation"), name
+        self.tables["runtime_calls"].add(begin, end, *told)
 
     def _take_awaited(self, begin: int, end: int, event: Event, args: Event) -> None:
         """Recorded where `enable_cuda_sync_events` is on; a stream below 0 stands for all."""
         source, own = args.get("wait_on_stream"), args.get("stream")
-        record = _number(args.get("wait_on_cuda_event_record_corr_id", 0))
+        record = _number(args, "wait_on_cuda_event_record_corr_id")
         of_event = _is_stream(source)
         stream = source if of_event else own if _is_stream(own) else None
-        waiting = own if of_event and _is_stream(own) else None
-        self._awaited.add(begin, end, _correlation(args), max(record, 0), stream, waiting)
+        told = max(record, 0), stream, own if of_event and _is_stream(own) else None
+        self.tables["awaited"].add(begin, end, _number(args, "correlation"), *told)
 
     def _take_operator(self, begin: int, end: int, event: Event, args: Event) -> None:
-        self._operators.add(begin, end, _number(event.get("tid", 0)), event["name"])
+        self.tables["operators"].add(begin, end, _number(event, "tid"), event["name"])
 
     def _take_range(self, begin: int, end: int, event: Event, args: Event) -> None:
         mark = clock_mark(event["name"])
         if mark is not None:
             self._marks.append((begin, mark))
-            return
-        self._ranges.add(begin, end, _number(event.get("tid", 0)), phase_name(event["name"]))
+        else:
+            name = phase_name(event["name"])
+            self.tables["ranges"].add(begin, end, _number(event, "tid"), name)
 
-    def timeline(
-        self, path: Path, header: Mapping[str, Any], unix_offset_ns: int | None
-    ) -> Timeline:
+    def timeline(self, header: Mapping[str, Any], unix_offset_ns: int | None) -> model.Timeline:
         """Everything that was read, on the runtime's clock where the trace is tied to it."""
-        if self.is_empty:
-            raise GpurunError(f"{path} holds no event of a training", "record some steps")
         base = int(header.get(BASE) or 0)
-        seen = any(map(len, self._of_device.values()))
-        tables = self._of_device if seen else {}
+        seen = any(len(self.tables[name]) for name in OF_DEVICE)
+        known = {n: t for n, t in self.tables.items() if len(t) or (seen and n in OF_DEVICE)}
         return timeline_of(
             "kineto",
-            {**tables, **{name: table for name, table in self._others.items() if len(table)}},
+            known,
             self._marks,
             0 if unix_offset_ns is None else base - unix_offset_ns,
             rank=(header.get("distributedInfo") or {}).get("rank"),
@@ -179,17 +155,14 @@ def _left_out(path: Path, faults: Sequence[str], unusable: Sequence[str]) -> Ite
         yield f"{path.name}: {told}, the first: {unusable[0]}"
 
 
-def _place(args: Event) -> tuple[int, int, int]:
+def _place(args: Event) -> Iterator[int]:
     """Device, stream and correlation of a device's event."""
-    return _number(args.get("device", 0)), _number(args.get("stream", 0)), _correlation(args)
+    return (_number(args, name) for name in ("device", "stream", "correlation"))
 
 
-def _correlation(args: Event) -> int:
-    return _number(args.get("correlation", 0))
-
-
-def _number(value: object) -> int:
+def _number(of: Event, name: str) -> int:
     """A number where Kineto now and then writes a word ("Trace PyTorch Profiler")."""
+    value = of.get(name)
     return value if isinstance(value, int) else 0
 
 
@@ -199,26 +172,18 @@ def _is_stream(value: object) -> bool:
 
 
 def _dimensions(value: Any) -> tuple[int, int, int] | None:
-    return launch_dimensions(*value) if isinstance(value, list) and len(value) == 3 else None
+    is_one = isinstance(value, list) and len(value) == 3
+    return model.launch_dimensions(*value) if is_one else None
 
 
-def _message_bytes(args: Event) -> int | None:
-    elements, size = args.get("In msg nelems"), _ELEMENT_BYTES.get(args.get("dtype", ""))
-    return elements * size if isinstance(elements, int) and size else None
-
-
-def _devices(header: Mapping[str, Any]) -> tuple[Device, ...] | None:
-    found = header.get("deviceProperties")
-    if not found:
-        return None
-    return tuple(
-        Device(
-            index=int(each["id"]),
-            name=str(each["name"]),
-            multiprocessors=each.get("numSms"),
-            capability=(each["computeMajor"], each["computeMinor"])
-            if "computeMajor" in each
-            else None,
+def _devices(header: Mapping[str, Any]) -> tuple[model.Device, ...] | None:
+    found = tuple(
+        model.Device(
+            int(each["id"]),
+            str(each["name"]),
+            each.get("numSms"),
+            (each["computeMajor"], each["computeMinor"]) if "computeMajor" in each else None,
         )
-        for each in found
+        for each in header.get("deviceProperties") or ()
     )
+    return found or None

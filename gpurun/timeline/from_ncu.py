@@ -53,11 +53,7 @@ _UNITS = {
     **dict.fromkeys(("s", "second", "Gbyte"), 1e9),
 }
 """Base units (ns, byte) in one of these; ncu scales them unless `--print-units base` is given."""
-
-
 SECTIONS = "profile with --section SpeedOfLight --section Occupancy --section WarpStateStats"
-
-
 Row = Mapping[str, str]
 
 
@@ -93,17 +89,17 @@ def _page(path: Path) -> tuple[Sequence[Row], Row, tuple[str, ...]]:
     # rows of the details page leave out trailing columns that are empty
     found = [defaultdict(str, zip(header, row, strict=False)) for row in rows]
     launches = [row for row in found if row["ID"].isdigit() and row["Kernel Name"]]
-    if not launches and said:
+    if launches:
+        return launches, found[0] if not found[0]["ID"] else {}, said
+    if said:
         why = "; ".join(said)
         raise GpurunError(f"{path} holds no launch of a kernel. Nsight Compute: {why}", cure(said))
-    if not header:
-        raise GpurunError(
-            f"{path} is no CSV of Nsight Compute",
-            "make one: ncu --import REPORT.ncu-rep --csv --page raw --print-units base",
-        )
-    if not launches:
+    if header:
         raise GpurunError(f"{path} holds no launch of a kernel", "profile some launches")
-    return launches, found[0] if not found[0]["ID"] else {}, said
+    raise GpurunError(
+        f"{path} is no CSV of Nsight Compute",
+        "make one: ncu --import REPORT.ncu-rep --csv --page raw --print-units base",
+    )
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -147,36 +143,31 @@ def _launches(rows: Sequence[Row], units: Row) -> Iterable[tuple[Row, Mapping[st
 
 
 def _metrics(row: Row, numbers: Mapping[str, float]) -> KernelMetrics:
-    name = row["Kernel Name"]
-    get = numbers.get
-    threads = get("smsp__thread_inst_executed_per_inst_executed.ratio")
+    def get(*names: str) -> float | None:
+        return next((numbers[name] for name in names if name in numbers), None)
+
+    def whole(value: float | None) -> int | None:
+        return None if value is None else int(value)
+
+    name, threads = row["Kernel Name"], get("smsp__thread_inst_executed_per_inst_executed.ratio")
+    parts = [numbers.get(f"{_SHARED}_{part}") for part in ("dynamic", "static", "driver")]
+    known = [part for part in parts if part is not None]  # of the details page
     return KernelMetrics(
         name=name,
         group=kernel_group(name),
         duration_ns=get("gpu__time_duration.sum"),
         grid=_dimensions(row.get("Grid Size", "")),
         block=_dimensions(row.get("Block Size", "")),
-        registers=_whole(get("launch__registers_per_thread")),
-        shared_memory_bytes=_whole(_shared_memory(numbers)),
+        registers=whole(get("launch__registers_per_thread")),
+        shared_memory_bytes=whole(numbers.get(_SHARED, sum(known) if known else None)),
         sm_percent=get("sm__throughput" + _PEAK),
-        dram_percent=_first(numbers, "dram__throughput" + _PEAK, "gpu__dram_throughput" + _PEAK),
+        dram_percent=get("dram__throughput" + _PEAK, "gpu__dram_throughput" + _PEAK),
         occupancy_percent=get("sm__warps_active.avg.pct_of_peak_sustained_active"),
         theoretical_occupancy_percent=get("sm__maximum_warps_per_active_cycle_pct"),
         branch_efficiency_percent=None if threads is None else threads / 32 * 100,
         occupancy_limits={what: numbers[key] for what, key in _LIMITS.items() if key in numbers},
-        others=numbers,
+        multiprocessors=whole(get("launch__sm_count")),
     )
-
-
-def _shared_memory(numbers: Mapping[str, float]) -> float | None:
-    """Bytes a block: in all, else the sum of its parts, which the details page has."""
-    parts = [numbers.get(f"{_SHARED}_{part}") for part in ("dynamic", "static", "driver")]
-    known = [part for part in parts if part is not None]
-    return numbers.get(_SHARED, sum(known) if known else None)
-
-
-def _first(numbers: Mapping[str, float], *names: str) -> float | None:
-    return next((numbers[name] for name in names if name in numbers), None)
 
 
 def parse_number(text: str, decimal_comma: bool = False) -> float | None:
@@ -190,10 +181,6 @@ def parse_number(text: str, decimal_comma: bool = False) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def _dimensions(text: str) -> tuple[int, int, int] | None:

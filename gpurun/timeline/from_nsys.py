@@ -14,24 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.errors import GpurunError
+from gpurun.timeline import model
 from gpurun.timeline.columns import Columns
 from gpurun.timeline.event_tables import clock_mark, phase_name, timeline_of
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.limits import LONGEST_TEXT, MOST_PROCESSES
-from gpurun.timeline.model import (
-    MALFORMED,
-    Awaited,
-    Copy,
-    CopyKind,
-    Device,
-    Kernel,
-    KernelKind,
-    Range,
-    RuntimeCall,
-    Timeline,
-    launch_dimensions,
-    malformed,
-)
+from gpurun.timeline.model import MALFORMED, CopyKind, launch_dimensions, malformed
 from gpurun.timeline.runtime_calls import plain_name
 
 NEWEST_SCHEMA = (3, 25)
@@ -49,27 +37,33 @@ _PAGEABLE: dict[int | None, bool] = {0: True, 1: False}
 """By the kind of the host's memory."""
 _NO_STREAM = 2**32 - 1
 _DEVICE_COLUMNS = ("id", "name", "smCount", "computeMajor", "computeMinor")
+_OWNERS = {CALLS: "globalTid", RANGES: "globalTid"}
+"""Columns that name a row's process; in other tables it is `globalPid`."""
 _PROCESS = "(({column} >> 24) & 16777215)"
 _THREAD = "(globalTid & 16777215)"
 _RAN = "start, end, deviceId, streamId, COALESCE(correlationId, 0)"
 
 
-def read(path: Path, process: int | None = None) -> tuple[Timeline, ...]:
+def read(path: Path, process: int | None = None) -> tuple[model.Timeline, ...]:
     """One timeline for each traced process that did something which gpurun reads.
 
     `process`: the id of the only one that is asked for, which may not be among them. `GpurunError`
     for a file that is no export, is damaged, or holds nothing of the kind.
     """
+    foreign = GpurunError(
+        f"{path} is no export of Nsight Systems",
+        "make one: nsys export -t sqlite --lazy=false REPORT.nsys-rep",
+    )
     try:
         with open(path, "rb") as file:
             if not file.read(16).startswith(b"SQLite format 3"):
-                raise _foreign(path)
+                raise foreign
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             _limit(database)
             export = _Export(database)
             if not export.is_one:
-                raise _foreign(path)
-            if not export.names_are_unique():
+                raise foreign
+            if export.has_names_twice():  # a join with the names would make rows
                 raise malformed(path, "an id stands twice in its table StringIds")
             found = export.processes()
             if len(found) > MOST_PROCESSES:
@@ -94,13 +88,6 @@ def _limit(database: sqlite3.Connection) -> None:
     database.set_progress_handler(lambda: None, QUERY_OPERATIONS)
 
 
-def _foreign(path: Path) -> GpurunError:
-    return GpurunError(
-        f"{path} is no export of Nsight Systems",
-        "make one: nsys export -t sqlite --lazy=false REPORT.nsys-rep",
-    )
-
-
 class _Export:
     """One database. Tables and columns differ between versions; absent ones are not measured."""
 
@@ -115,32 +102,30 @@ class _Export:
         """It is a database of Nsight Systems."""
         return any(name in self._tables for name in _META) and "StringIds" in self._tables
 
-    def names_are_unique(self) -> bool:
-        """Each name has a number of its own: a join with the names makes no rows."""
+    def has_names_twice(self) -> bool:
+        """Two of its names have the same id."""
         twice = "SELECT 1 FROM StringIds GROUP BY id HAVING COUNT(*) > 1 LIMIT 1"
-        return next(self._rows(twice), None) is None
+        return any(self._rows(twice))
 
     def processes(self) -> list[int]:
         """Process ids, ascending, of all that left something which is read."""
-        columns = {KERNELS: "globalPid", COPIES: "globalPid", CALLS: "globalTid"}
-        columns[RANGES] = "globalTid"
         found: set[int] = set()
-        for table, column in columns.items():
-            if table in self._tables:
-                process = _PROCESS.format(column=column)
-                rows = self._rows(f"SELECT DISTINCT {process} FROM {table} WHERE {column} NOTNULL")
-                found.update(number for (number,) in rows)
+        for table in self._tables.intersection((KERNELS, COPIES, CALLS, RANGES)):
+            owner = _OWNERS.get(table, "globalPid")
+            process = _PROCESS.format(column=owner)
+            rows = self._rows(f"SELECT DISTINCT {process} FROM {table} WHERE {owner} NOTNULL")
+            found.update(number for (number,) in rows)
         return sorted(found)
 
-    def timeline(self, process: int) -> Timeline:
+    def timeline(self, process: int) -> model.Timeline:
         """All that is known of one process."""
         marks: list[tuple[int, int]] = []
         sources: dict[str, tuple[type[Any], tuple[str, ...], Iterator[tuple[Any, ...]]]] = {
-            "ranges": (Range, (RANGES,), self._ranges(process, marks)),
-            "kernels": (Kernel, (KERNELS,), self._kernels(process)),
-            "copies": (Copy, (COPIES, KERNELS), self._copies(process)),
-            "awaited": (Awaited, (SYNCS,), self._awaited(process)),
-            "runtime_calls": (RuntimeCall, (CALLS,), self._calls(process)),
+            "ranges": (model.Range, (RANGES,), self._ranges(process, marks)),
+            "kernels": (model.Kernel, (KERNELS,), self._kernels(process)),
+            "copies": (model.Copy, (COPIES, KERNELS), self._copies(process)),
+            "awaited": (model.Awaited, (SYNCS,), self._awaited(process)),
+            "runtime_calls": (model.RuntimeCall, (CALLS,), self._calls(process)),
         }
         found: dict[str, Columns[Any]] = {}
         for name, (kind, needed, rows) in sources.items():
@@ -151,22 +136,16 @@ class _Export:
         return timeline_of("nsys", found, marks, devices=self._devices(), notes=self._notes())
 
     def _kernels(self, process: int) -> Iterator[tuple[Any, ...]]:
-        shape = "gridX, gridY, gridZ, blockX, blockY, blockZ"
-        memory = "staticSharedMemory + dynamicSharedMemory"
-        for row in self._select(
-            KERNELS,
-            process,
-            f"{_RAN}, value, {shape}, registersPerThread, {memory}",
-            " JOIN StringIds ON id = demangledName",
-        ):
-            name, grid, block = row[5], launch_dimensions(*row[6:9]), launch_dimensions(*row[9:12])
+        columns = f"{_RAN}, value, gridX, gridY, gridZ, blockX, blockY, blockZ"
+        join = " JOIN StringIds ON id = demangledName"
+        for *ran, name, x, y, z, bx, by, bz in self._select(KERNELS, process, columns, join):
             told = kernel_group(name), uses_tensor_cores(name)
-            yield *row[:5], KernelKind(name, *told, grid, block, row[12], row[13])
+            shapes = launch_dimensions(x, y, z), launch_dimensions(bx, by, bz)
+            yield *ran, model.KernelKind(name, *told, *shapes)
 
     def _copies(self, process: int) -> Iterator[tuple[Any, ...]]:
-        for *row, number, source, target in self._select(
-            COPIES, process, f"{_RAN}, bytes, copyKind, srcKind, dstKind"
-        ):
+        columns = f"{_RAN}, bytes, copyKind, srcKind, dstKind"
+        for *row, number, source, target in self._select(COPIES, process, columns):
             kind = _COPY_KINDS.get(number, CopyKind.OTHER)
             host = {CopyKind.H2D: source, CopyKind.D2H: target}.get(kind)
             yield *row, kind, _PAGEABLE.get(host)
@@ -175,9 +154,7 @@ class _Export:
 
     def _calls(self, process: int) -> Iterator[tuple[Any, ...]]:
         columns = f"start, end, {_THREAD}, COALESCE(correlationId, 0), value"
-        for *row, name in self._select(
-            CALLS, process, columns, " JOIN StringIds ON id = nameId", owner="globalTid"
-        ):
+        for *row, name in self._select(CALLS, process, columns, " JOIN StringIds ON id = nameId"):
             yield *row, plain_name(name)
 
     def _awaited(self, process: int) -> Iterator[tuple[Any, ...]]:
@@ -194,61 +171,46 @@ class _Export:
         with_ids = "textId" in self._columns(RANGES)
         text = "COALESCE(text, value)" if with_ids else "text"
         join = " LEFT JOIN StringIds ON id = textId" if with_ids else ""
-        for begin, end, thread, name in self._select(
-            RANGES, process, f"start, end, {_THREAD}, {text}", join, owner="globalTid"
-        ):
+        columns = f"start, end, {_THREAD}, {text}"
+        for begin, end, thread, name in self._select(RANGES, process, columns, join):
             mark = clock_mark(name or "")
             if mark is not None:
                 marks.append((begin, mark))
             elif end is not None and name:
                 yield begin, end, thread, phase_name(name)
 
-    def _devices(self) -> tuple[Device, ...] | None:
+    def _devices(self) -> tuple[model.Device, ...] | None:
         if "TARGET_INFO_GPU" not in self._tables:
             return None
         columns = self._columns("TARGET_INFO_GPU")
         chosen = ", ".join(name if name in columns else "NULL" for name in _DEVICE_COLUMNS)
+        rows = self._rows(f"SELECT {chosen} FROM TARGET_INFO_GPU")
         return tuple(
-            Device(row[0], row[1] or "", row[2], None if None in row[3:] else (row[3], row[4]))
-            for row in self._rows(f"SELECT {chosen} FROM TARGET_INFO_GPU")
+            model.Device(number, name or "", count, None if None in (a, b) else (a, b))
+            for number, name, count, a, b in rows
         )
 
     def _notes(self) -> tuple[str, ...]:
-        notes = []
-        schema = self._schema()
-        if schema is not None and schema > NEWEST_SCHEMA:
-            shown = ".".join(map(str, schema))
-            notes.append(
-                f"schema {shown} of Nsight Systems is newer than those gpurun was tested on"
-            )
+        table, notes = next(name for name in _META if name in self._tables), []
+        rows = dict(self._rows(f"SELECT name, value FROM {table} WHERE name LIKE '%VERSION%'"))
+        schema = str(rows.get("EXPORT_SCHEMA_VERSION", "")).split(".")[:2]
+        numbers = tuple(int(part) for part in schema if part.isdigit())
+        if len(numbers) == 2 and numbers > NEWEST_SCHEMA:
+            newer = "is newer than those gpurun was tested on"
+            notes.append(f"schema {'.'.join(schema)} of Nsight Systems {newer}")
         if KERNELS not in self._tables and CALLS in self._tables:
             notes.append("Nsight Systems recorded calls of CUDA and no kernels")
         return tuple(notes)
 
-    def _schema(self) -> tuple[int, int] | None:
-        table = next(name for name in _META if name in self._tables)
-        rows = dict(
-            self._rows(f"SELECT name, value FROM {table} WHERE name LIKE '%SCHEMA_VERSION%'")
-        )
-        version = str(rows.get("EXPORT_SCHEMA_VERSION", "")).split(".")
-        numbers = [int(part) for part in version[:2] if part.isdigit()]
-        return (numbers[0], numbers[1]) if len(numbers) == 2 else None
-
     def _select(
-        self,
-        table: str,
-        process: int,
-        columns: str,
-        join: str = "",
-        *,
-        where: str = "",
-        owner: str = "globalPid",
+        self, table: str, process: int, columns: str, join: str = "", *, where: str = ""
     ) -> Iterator[Any]:
         """One process's rows, none of an absent table; older exports of one name no owner."""
         if table not in self._tables:
             return iter(())
-        known = owner in self._columns(table)
-        own = f" AND {_PROCESS.format(column=owner)} = {int(process)}" if known else ""
+        owner = _OWNERS.get(table, "globalPid")
+        own = f" AND {_PROCESS.format(column=owner)} = {int(process)}"
+        own = own if owner in self._columns(table) else ""
         return self._rows(f"SELECT {columns} FROM {table}{join} WHERE 1{own}{where}")
 
     def _columns(self, table: str) -> set[str]:

@@ -1,41 +1,28 @@
 """Why the device had nothing to do: each of its pauses is shared out among the causes.
 
 A pause counts as wait for data as far as the script was in its loader, and as an exchange as far as
-ranks exchanged data on the host. While the host waits for the
-device it cannot launch ahead: so much of the pauses after a wait as the wait lasted belongs to the
-synchronisation. Without the wait the host would be ahead by just so much. Of what remains, the next
-work was launched too late (`launch`, or `host` where the pause is long), or it was launched before
-and did not run (`other`).
+ranks exchanged data on the host. While the host waits for the device it cannot launch ahead: so
+much of the pauses after a wait as the wait lasted belongs to the synchronisation. Of what remains,
+the next work was launched too late (`launch`, or `host` where the pause is long), or it was
+launched before and did not run (`other`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpurun.records.profile_figures import IdleTime
-from gpurun.timeline.device_work import (
-    DeviceWork,
-    begins,
-    host_exchanges,
-    intervals,
-)
+from gpurun.timeline.columns import Mask, Times, begins
+from gpurun.timeline.device_work import DeviceWork, host_exchanges
 from gpurun.timeline.model import Phase, Range, RuntimeCall, Timeline
 from gpurun.timeline.runtime_calls import launch_times
-from gpurun.timeline.time_intervals import Intervals
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from gpurun.timeline.time_intervals import Times
+from gpurun.timeline.time_intervals import Intervals, intervals
 
 LAUNCH_NS = 100_000
 """A pause up to this long is the pace of launches. One operator of torch takes the host 5 to 50 µs;
 a longer pause is time in which the host did something else."""
-LOADER = "enumerate(DataLoader)"
-"""Kineto's name of the wait for a loader."""
 
 
 def idle_time(
@@ -43,31 +30,28 @@ def idle_time(
 ) -> IdleTime:
     """The idle time of the device by cause. `host_waits`: for the device; None: not recorded."""
     pauses = work.busy.gaps(work.begin_ns, work.end_ns)
-    length = pauses.end - pauses.start
-    loading = data_ranges(timeline)
-    data = None if loading is None else _during(loading, pauses)
+    length, loading = pauses.end - pauses.start, data_ranges(timeline)
+    data = None if loading is None else intervals(loading).covered(pauses.start, pauses.end)
     rest = length if data is None else length - data
-    exchange = np.minimum(_during(host_exchanges(timeline), pauses), rest)
+    exchange = intervals(host_exchanges(timeline)).covered(pauses.start, pauses.end)
+    exchange = np.minimum(exchange, rest)
     rest = rest - exchange
     sync = None
     if host_waits is not None:
         sync = _sync_part(intervals(host_waits).within(work.begin_ns, work.end_ns), pauses, rest)
         rest = rest - sync
-    late = _launched_late(timeline, work, pauses)
-    short = length <= LAUNCH_NS
+    late, short = _launched_late(timeline, work, pauses), length <= LAUNCH_NS
 
-    def share(part: Times | None, of: NDArray[np.bool_] | None = None) -> float | None:
-        if part is None:
-            return None
-        return work.share(int((part if of is None else part[of]).sum()))
+    def share(part: Times | None) -> float | None:
+        return None if part is None else work.share(int(part.sum()))
 
     return IdleTime(
         total=work.share(pauses.total_ns),
         data=share(data),
         sync=share(sync),
-        launch=None if late is None else share(rest, late & short),
-        host=None if late is None else share(rest, late & ~short),
-        other=None if late is None else share(rest, ~late),
+        launch=None if late is None else share(rest[late & short]),
+        host=None if late is None else share(rest[late & ~short]),
+        other=None if late is None else share(rest[~late]),
         before_first_kernel_ms=_before_first_kernel(timeline, work),
         exchange=share(exchange),
     )
@@ -75,14 +59,7 @@ def idle_time(
 
 def data_ranges(timeline: Timeline) -> list[Range] | None:
     """The times in which the script waits for its loader; None where no source marks them."""
-    if timeline.ranges is None:
-        return None
-    found = [r for r in timeline.ranges if r.name == Phase.DATA.value or r.name.startswith(LOADER)]
-    return found or None
-
-
-def _during(ranges: Sequence[Range], pauses: Intervals) -> Times:
-    return intervals(ranges).covered(pauses.start, pauses.end)
+    return [each for each in timeline.ranges or () if each.name == Phase.DATA.value] or None
 
 
 def _sync_part(waits: Intervals, pauses: Intervals, rest: Times) -> Times:
@@ -97,9 +74,7 @@ def _sync_part(waits: Intervals, pauses: Intervals, rest: Times) -> Times:
     return answered
 
 
-def _launched_late(
-    timeline: Timeline, work: DeviceWork, pauses: Intervals
-) -> NDArray[np.bool_] | None:
+def _launched_late(timeline: Timeline, work: DeviceWork, pauses: Intervals) -> Mask | None:
     """For each pause whether the work that ends it was launched after the pause had begun."""
     if not timeline.runtime_calls:
         return None
@@ -114,17 +89,13 @@ def _launched_late(
     order = np.lexsort((launches, starts))
     next_one = np.searchsorted(starts[order], pauses.end, side="left")
     last = np.minimum(next_one, len(starts) - 1)
-    late: NDArray[np.bool_] = launches[order][last] >= pauses.start
+    late: Mask = launches[order][last] >= pauses.start
     return late | (next_one >= len(starts))
 
 
 def _before_first_kernel(timeline: Timeline, work: DeviceWork) -> float | None:
     """Median pause before the first work that the device begins after a step has begun."""
-    if not timeline.steps or not len(work.busy):
-        return None
-    start = begins(timeline.steps)
-    first = np.searchsorted(work.busy.start, start, side="left")
+    first = np.searchsorted(work.busy.start, begins(timeline.steps or ()), side="left")
     first = first[(first < len(work.busy)) & (first > 0)]
-    if not len(first):
-        return None
-    return float(np.median(work.busy.start[first] - work.busy.end[first - 1])) / 1e6
+    pauses = work.busy.start[first] - work.busy.end[first - 1]
+    return float(np.median(pauses)) / 1e6 if len(first) else None

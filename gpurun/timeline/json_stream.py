@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpurun.errors import GpurunError
-from gpurun.timeline.limits import LONGEST_TEXT, longest_expansion, too_large, too_long
+from gpurun.timeline.limits import EXPANSION, FREE_BYTES, LONGEST_TEXT, TODO, too_long
+from gpurun.timeline.model import malformed
 
 CHUNK = 1 << 20
 MOST_REPAIRS = 1000
@@ -23,7 +24,7 @@ LONGEST_WORD = 12
 """Characters; so close to the end of the text that was read a fault may be a word that is cut."""
 _DECODER = json.JSONDecoder(strict=False)
 _BETWEEN = " \t\r\n,"
-_WORD = re.compile(f"[^{_BETWEEN}]")
+_WORD = re.compile(rf"[^{_BETWEEN}]|\Z")
 _NOT_FINITE = re.compile(r"[+-]?(?:inf(?:inity)?|nan)(?:\(\w*\))?(?!\w)", re.IGNORECASE)
 _EVENT = re.compile(r"\}\s*,\s*(?=\{)")
 
@@ -38,25 +39,29 @@ class ChromeTrace:
         self.path = path
         self.header: dict[str, Any] = {}
         self.faults: list[str] = []
-        self._is_list = False
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Each event in the file's order; `GpurunError` for what is no trace or ends early."""
-        opened: Callable[..., IO[str]] = gzip.open if _zipped(self.path) else open
+        with open(self.path, "rb") as file:
+            zipped = file.read(2) == b"\x1f\x8b"
+        opened: Callable[..., IO[str]] = gzip.open if zipped else open
         try:
             with opened(self.path, "rt", encoding="utf-8-sig", errors="replace") as file:
                 yield from self._read(_HeldText(file, self.path))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise self._cut("") from error
         except RecursionError:
-            raise self._damaged("its brackets are nested too deeply") from None
+            raise malformed(self.path, "its brackets are nested too deeply") from None
 
     def _read(self, held: _HeldText) -> Iterator[dict[str, Any]]:
-        position = self._skip_header(held)
+        held.more()
+        position = _next_word(held.text, 0)
+        bare = held.text.startswith("[", position)
+        position = position + 1 if bare else self._skip_header(held, position)
         while True:
             position = _next_word(held.text, position)
-            if held.text[position : position + 1] == "]":
-                return self._end(held, position + 1)
+            if held.text.startswith("]", position):
+                return self._end(held, position + 1, bare=bare)
             try:
                 event, position = decoded(held.text, position)
             except json.JSONDecodeError as error:
@@ -65,18 +70,15 @@ class ChromeTrace:
             if isinstance(event, dict):
                 yield event
 
-    def _skip_header(self, held: _HeldText) -> int:
+    def _skip_header(self, held: _HeldText, begin: int) -> int:
         """The place of the first event."""
-        held.more()
-        begin = _next_word(held.text, 0)
-        self._is_list = held.text.startswith("[", begin)
-        if self._is_list:
-            return begin + 1
-        if not held.text.startswith("{", begin):
-            raise self._foreign()
-        while "[" not in held.text.partition(EVENTS)[2]:
-            if len(held.text) > LONGEST_TEXT or not held.more():
-                raise self._foreign()
+        while not held.text.startswith("{", begin) or "[" not in held.text.partition(EVENTS)[2]:
+            begun = held.text.startswith("{", begin)
+            if not begun or len(held.text) > LONGEST_TEXT or not held.more():
+                raise GpurunError(
+                    f"{self.path} is not a trace of torch.profiler",
+                    "name a Chrome trace (.json), an nsys report or a run folder",
+                )
         before = held.text.partition(EVENTS)[0].rstrip(_BETWEEN)
         self._keep(before + "}", held)
         return held.text.index("[", held.text.index(EVENTS)) + 1
@@ -97,31 +99,30 @@ class ChromeTrace:
             more, at = held.more(at), 0
         end = held.text.rfind("]")  # nothing after the events has a list
         if end < 0:
-            raise self._damaged(why)
+            raise malformed(self.path, why)
         return end
 
-    def _end(self, held: _HeldText, position: int) -> None:
-        """Keep what follows the events."""
-        if self._is_list:
-            return
+    def _end(self, held: _HeldText, position: int, *, bare: bool) -> None:
+        """Keep what follows the events, as an object of its own, each word in its place."""
         while held.more(position):
             position = 0
-        self._keep(_tail(held.text), held)
+        rest, words = held.text, held.text.lstrip(_BETWEEN)
+        if not bare:
+            part = "{".rjust(len(rest) - len(words)) + words
+            rest = part[self._keep(part, held) :]
+        if rest := rest.lstrip():
+            place = held.place(len(held.text) - len(rest))
+            raise malformed(self.path, f"{place} follows its end")
 
-    def _keep(self, text: str, held: _HeldText) -> None:
-        """Keep a part of the header, which begins as the held text does."""
+    def _keep(self, text: str, held: _HeldText) -> int:
+        """Keep a part of the header, which begins as the held text does; its end."""
         try:
-            found, _ = decoded(text, _next_word(text, 0))
+            found, end = decoded(text, _next_word(text, 0))
         except json.JSONDecodeError as error:
             place = held.place(min(error.pos, len(held.text)))
-            raise self._damaged(f"{place} is no JSON ({error.msg})") from None
+            raise malformed(self.path, f"{place} is no JSON ({error.msg})") from None
         self.header.update(found)
-
-    def _foreign(self) -> GpurunError:
-        return GpurunError(
-            f"{self.path} is not a trace of torch.profiler",
-            "name a Chrome trace (.json), an nsys report or a run folder",
-        )
+        return end
 
     def _cut(self, where: str) -> GpurunError:
         return GpurunError(
@@ -129,16 +130,13 @@ class ChromeTrace:
             "copy it again, or record it again and let the script end",
         )
 
-    def _damaged(self, why: str) -> GpurunError:
-        return GpurunError(f"{self.path} is damaged: {why}", "mend that place, or record it again")
-
 
 class _HeldText:
     """The part of a file that is held in memory, and where in the file it begins."""
 
     def __init__(self, file: IO[str], path: Path) -> None:
         self._file, self._path = file, path
-        self._left = longest_expansion(path)
+        self._left = FREE_BYTES + EXPANSION * path.stat().st_size
         self.text = ""
         self._line = self._column = 1
 
@@ -149,7 +147,8 @@ class _HeldText:
         more = self._file.read(max(CHUNK, len(self.text) - done))
         self._left -= len(more)
         if self._left < 0:
-            raise too_large(self._path)
+            what = f"{self._path} expands to over {EXPANSION} times its size, as no trace does"
+            raise GpurunError(what, TODO)
         self._line, self._column = self._at(done)
         self.text = self.text[done:] + more
         return bool(more)
@@ -181,17 +180,17 @@ def decoded(text: str, position: int) -> tuple[Any, int]:
 
 
 def _repaired(text: str) -> tuple[Any, int]:
-    left = MOST_REPAIRS
-    while True:
+    for left in range(MOST_REPAIRS, 0, -1):
         try:
             return _DECODER.raw_decode(text)
         except json.JSONDecodeError as error:
-            number, left = _NOT_FINITE.match(text, error.pos), left - 1
+            number = _NOT_FINITE.match(text, error.pos)
             if number is None or number.end() == len(text) or error.msg != "Expecting value":
                 raise
-            if not left:
+            if left == 1:
                 raise
             text = text[: error.pos] + "NaN".rjust(len(number[0])) + text[number.end() :]
+    raise AssertionError("the last fault is raised")
 
 
 def _is_cut(error: json.JSONDecodeError, text: str) -> bool:
@@ -208,17 +207,7 @@ def _is_event(text: str, position: int) -> bool:
     return isinstance(found, dict) and "ph" in found
 
 
-def _tail(text: str) -> str:
-    """What follows the events, as an object of its own, each word in its place."""
-    words = text.lstrip(_BETWEEN)
-    return "{".rjust(len(text) - len(words)) + words
-
-
-def _zipped(path: Path) -> bool:
-    with open(path, "rb") as file:
-        return file.read(2) == b"\x1f\x8b"
-
-
 def _next_word(text: str, position: int) -> int:
     word = _WORD.search(text, position)
-    return len(text) if word is None else word.start()
+    assert word is not None
+    return word.start()

@@ -32,52 +32,42 @@ _EXCHANGES = (
 ON_HOST = ("gloo:", "mpi:", "ucc:")
 """So begin the names of ranges in which torch's process groups exchange data on the host."""
 
-_KERNELS: tuple[tuple[Group, re.Pattern[str]], ...] = tuple(
-    (group, re.compile(pattern, re.IGNORECASE))
-    for group, pattern in (
-        (Group.OTHER, r"cudnn_?rnn|rnn_?(cell|bias)|lstm_elementwise|gru_elementwise"),  # of cuDNN
-        (Group.COMMUNICATION, rf"(?<![a-z_])({'|'.join(_EXCHANGES)})"),
-        (Group.ATTENTION, r"flash|fmha|sdpa|attention|softmax_warp"),
-        (
-            Group.CONV,
-            r"conv|implicit_gemm|[dw]grad|fprop|winograd|im2col|col2im|nchwtonhwc|nhwcton",
-        ),
-        (Group.OPTIMIZER, r"multi_tensor_apply|adam|fused_?sgd|adagrad|lamb\w*_kernel"),
-        (Group.MATMUL, r"gemm|gemv|nvjet|splitk|matmul|cublas|cutlass|triton_tem_|_mm_|bmm|addmm"),
-        (Group.NORM, r"norm|batchnorm|\bbn_|_bn_|rowwisemoments|gammabeta"),
-        (Group.REDUCTION, r"reduce|softmax|triton_(red|per)_|nll_loss|argm(ax|in)|cub::|topk|sort"),
-        (
-            Group.ELEMENTWISE,
-            r"elementwise|triton_poi_|fillfunctor|catarray|dropout|copy|memset|index|gather"
-            r"|scatter|embedding|pool|upsample|where|distribution",
-        ),
-    )
-)
+_Rules = tuple[tuple[Group, re.Pattern[str]], ...]
 
-_OPERATORS: tuple[tuple[Group, re.Pattern[str]], ...] = tuple(
-    (group, re.compile(pattern, re.IGNORECASE))
-    for group, pattern in (
-        (Group.COMMUNICATION, r"^(nccl|gloo|mpi|ucc):|^_?(c10d|c10d_functional|symm_mem)::"),
-        (Group.ATTENTION, r"attention|flash|sdpa"),
-        (Group.CONV, r"conv"),
-        (Group.OPTIMIZER, r"optimizer|_foreach_|_fused_(adam|sgd)"),
-        (
-            Group.MATMUL,
-            r"::(mm|bmm|addmm|addmv|mv|baddbmm|linear|matmul|dot|einsum|mkldnn_linear)\b",
-        ),
-        (Group.NORM, r"norm"),
-        (
-            Group.REDUCTION,
-            r"::(sum|mean|max|min|amax|amin|softmax|_softmax|_?log_softmax|nll|argm)",
-        ),
-        (
-            Group.ELEMENTWISE,
-            r"::(add|sub|mul|div|relu|gelu|silu|sigmoid|tanh|threshold|clamp|copy|fill|zero|cat"
-            r"|pow|sqrt|exp|log|where|index|gather|scatter|embedding|dropout|_to_copy|max_pool)",
-        ),
-    )
-)
 
+def _rules(*rules: tuple[Group, str]) -> _Rules:
+    return tuple((group, re.compile(pattern, re.IGNORECASE)) for group, pattern in rules)
+
+
+_KERNELS = _rules(
+    (Group.OTHER, r"cudnn_?rnn|rnn_?(cell|bias)|lstm_elementwise|gru_elementwise"),  # of cuDNN
+    (Group.COMMUNICATION, rf"(?<![a-z_])({'|'.join(_EXCHANGES)})"),
+    (Group.ATTENTION, r"flash|fmha|sdpa|attention|softmax_warp"),
+    (Group.CONV, r"conv|implicit_gemm|[dw]grad|fprop|winograd|im2col|col2im|nchwtonhwc|nhwcton"),
+    (Group.OPTIMIZER, r"multi_tensor_apply|adam|fused_?sgd|adagrad|lamb\w*_kernel"),
+    (Group.MATMUL, r"gemm|gemv|nvjet|splitk|matmul|cublas|cutlass|triton_tem_|_mm_|bmm|addmm"),
+    (Group.NORM, r"norm|batchnorm|\bbn_|_bn_|rowwisemoments|gammabeta"),
+    (Group.REDUCTION, r"reduce|softmax|triton_(red|per)_|nll_loss|argm(ax|in)|cub::|topk|sort"),
+    (
+        Group.ELEMENTWISE,
+        r"elementwise|triton_poi_|fillfunctor|catarray|dropout|copy|memset|index|gather"
+        r"|scatter|embedding|pool|upsample|where|distribution",
+    ),
+)
+_OPERATORS = _rules(
+    (Group.COMMUNICATION, r"^(nccl|gloo|mpi|ucc):|^_?(c10d|c10d_functional|symm_mem)::"),
+    (Group.ATTENTION, r"attention|flash|sdpa"),
+    (Group.CONV, r"conv"),
+    (Group.OPTIMIZER, r"optimizer|_foreach_|_fused_(adam|sgd)"),
+    (Group.MATMUL, r"::(mm|bmm|addmm|addmv|mv|baddbmm|linear|matmul|dot|einsum|mkldnn_linear)\b"),
+    (Group.NORM, r"norm"),
+    (Group.REDUCTION, r"::(sum|mean|max|min|amax|amin|softmax|_softmax|_?log_softmax|nll|argm)"),
+    (
+        Group.ELEMENTWISE,
+        r"::(add|sub|mul|div|relu|gelu|silu|sigmoid|tanh|threshold|clamp|copy|fill|zero|cat"
+        r"|pow|sqrt|exp|log|where|index|gather|scatter|embedding|dropout|_to_copy|max_pool)",
+    ),
+)
 _TENSOR_CORES = re.compile(
     r"tensorop|16816|s1688|1688|884|[hi]mma|w?gmma|tf32|nvjet|xmma.*(bf16|f16)|flash_(fwd|bwd)"
     r"|_bf16.*tensor|mma_sm\d+",
@@ -115,6 +105,6 @@ def uses_tensor_cores(name: str) -> bool | None:
     return True if _TENSOR_CORES.search(name) else None
 
 
-def _first(rules: tuple[tuple[Group, re.Pattern[str]], ...], name: str) -> Group:
+def _first(rules: _Rules, name: str) -> Group:
     looked_at = name[:MOST_READ]
     return next((group for group, pattern in rules if pattern.search(looked_at)), Group.OTHER)

@@ -8,14 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpurun.records.profile_figures import (
-    KernelCounters,
-    KernelShare,
-    OperatorShare,
-    PrecisionFigures,
-)
-from gpurun.timeline.columns import values_of
-from gpurun.timeline.device_work import DeviceWork, a_step, begins, ends
+from gpurun.records import profile_figures as told
+from gpurun.timeline.columns import begins, ends, values_of
+from gpurun.timeline.device_work import DeviceWork
 from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
 from gpurun.timeline.model import Copy, Group, Kernel, KernelKind, KernelMetrics, Timeline
 
@@ -23,9 +18,6 @@ TOP = 10
 """Kernels and operators that are listed."""
 SHORT_NS = 10_000
 """A kernel shorter than this cannot fill a device: that is a matter of launches."""
-WEIGHT = 0.10
-"""Share of the measured kernels' time; a kernel that takes less is not worth a finding."""
-
 FUSABLE = (Group.ELEMENTWISE, Group.NORM, Group.REDUCTION)
 """Kinds of kernels that a compiler joins, as long as no other kernel comes between them."""
 
@@ -50,22 +42,24 @@ def time_by_kind(kernels: Sequence[Kernel]) -> list[KindTime]:
 
 def top_kernels(
     kinds: Sequence[KindTime], timeline: Timeline, work: DeviceWork
-) -> tuple[KernelShare, ...]:
+) -> tuple[told.KernelShare, ...]:
     """The kernels that take most of the device's time, all launches of one name together."""
-    named: dict[tuple[str, Group, bool | None], list[KindTime]] = defaultdict(list)
+    sums: dict[tuple[str, Group, bool | None], list[float]] = defaultdict(lambda: [0.0, 0])
     for each in kinds:
-        named[each.kind.name, each.kind.group, each.kind.tensor_core].append(each)
-    sums = [(*key, sum(e.ns for e in of), sum(e.calls for e in of)) for key, of in named.items()]
+        row = sums[each.kind.name, each.kind.group, each.kind.tensor_core]
+        row[0] += each.ns
+        row[1] += each.calls
+    ranked = sorted(sums.items(), key=lambda row: -row[1][0])[:TOP]
     return tuple(
-        KernelShare(
+        told.KernelShare(
             name=name,
             group=group.value,
             share=work.share(ns),
-            calls_per_step=a_step(calls, timeline),
+            calls_per_step=timeline.a_step(calls),
             mean_us=ns / calls / 1e3,
-            tensor_core=tensor_core,
+            tensor_core=on_cores,
         )
-        for name, group, tensor_core, ns, calls in sorted(sums, key=lambda row: -row[3])[:TOP]
+        for (name, group, on_cores), (ns, calls) in ranked
     )
 
 
@@ -79,30 +73,29 @@ def group_shares(kinds: Sequence[KindTime]) -> dict[str, float]:
     return {group.value: time / total for group, time in ranked} if total else {}
 
 
-def precision_figures(kinds: Sequence[KindTime], work: DeviceWork) -> PrecisionFigures | None:
+def precision_figures(kinds: Sequence[KindTime], work: DeviceWork) -> told.PrecisionFigures | None:
     """The use of tensor cores; None without kernels that could use them, or if no name tells."""
     able = [each for each in kinds if each.kind.group in ON_TENSOR_CORES]
     inside, outside = (
         sum(each.ns for each in able if each.kind.tensor_core is used) for used in (True, False)
     )
-    if not inside + outside:
-        return None
-    return PrecisionFigures(inside / (inside + outside), work.share(outside))
+    whole = inside + outside
+    return told.PrecisionFigures(inside / whole, work.share(outside)) if whole else None
 
 
-def top_operators(timeline: Timeline) -> tuple[OperatorShare, ...] | None:
+def top_operators(timeline: Timeline) -> tuple[told.OperatorShare, ...] | None:
     """The operators that take most of the host's time; None where no source records operators."""
     if timeline.operators is None or timeline.window_ns <= 0:
         return None
-    ranked = sorted(timeline.operators, key=lambda operator: -operator.self_ns)[:TOP]
+    ranked = sorted(timeline.operators, key=lambda each: -each.self_ns)[:TOP]
     return tuple(
-        OperatorShare(
-            name=operator.name,
-            group=operator.group.value,
-            share=operator.self_ns / timeline.window_ns,
-            calls_per_step=a_step(operator.calls, timeline),
+        told.OperatorShare(
+            each.name,
+            each.group.value,
+            share=each.self_ns / timeline.window_ns,
+            calls_per_step=timeline.a_step(each.calls),
         )
-        for operator in ranked
+        for each in ranked
     )
 
 
@@ -135,47 +128,33 @@ def needless_if_fused(
             chain[shape] = own
 
 
-def weighty(kernels: Sequence[KernelMetrics], least_ns: float = SHORT_NS) -> list[KernelMetrics]:
-    """Kernels long enough, and with enough of the time, to be worth a change.
-
-    The length of a kernel that was not measured is no reason to leave it out.
-    """
-    total = sum(kernel.duration_ns or 0.0 for kernel in kernels)
-    least = max(least_ns, WEIGHT * total)
-    return [k for k in kernels if k.duration_ns is None or k.duration_ns >= least]
-
-
 def kernel_counters(
     launches: Sequence[KernelMetrics] | None,
-) -> tuple[KernelCounters, ...] | None:
+) -> tuple[told.KernelCounters, ...] | None:
     """The kernels whose launches took longest in all, longest first; None without any launch."""
-    if not launches:
-        return None
     shapes: dict[object, list[KernelMetrics]] = defaultdict(list)
-    for launch in launches:
+    for launch in launches or ():
         shapes[launch.name, launch.grid, launch.block].append(launch)
     ranked = sorted(shapes.values(), key=lambda shape: -sum(k.duration_ns or 0.0 for k in shape))
-    return tuple(map(_together, ranked[:TOP]))
+    return tuple(map(_together, ranked[:TOP])) or None
 
 
-def _together(shape: Sequence[KernelMetrics]) -> KernelCounters:
-    first = shape[0]
-    duration = _mean(launch.duration_ns for launch in shape)
-    return KernelCounters(
+def _together(shape: Sequence[KernelMetrics]) -> told.KernelCounters:
+    def mean(counter: str) -> float | None:
+        known = [value for each in shape if (value := getattr(each, counter)) is not None]
+        return sum(known) / len(known) if known else None
+
+    first, duration = shape[0], mean("duration_ns")
+    return told.KernelCounters(
         name=first.name,
         launches=len(shape),
         mean_us=None if duration is None else duration / 1e3,
-        sm_percent=_mean(launch.sm_percent for launch in shape),
-        dram_percent=_mean(launch.dram_percent for launch in shape),
-        occupancy_percent=_mean(launch.occupancy_percent for launch in shape),
-        warp_efficiency_percent=_mean(launch.branch_efficiency_percent for launch in shape),
+        sm_percent=mean("sm_percent"),
+        dram_percent=mean("dram_percent"),
+        occupancy_percent=mean("occupancy_percent"),
+        warp_efficiency_percent=mean("branch_efficiency_percent"),
         registers=first.registers,
         shared_memory_bytes=first.shared_memory_bytes,
         grid=first.grid,
         block=first.block,
     )
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

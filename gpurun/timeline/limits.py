@@ -44,7 +44,8 @@ def limited(paths: Sequence[Path]) -> Iterator[None]:
     names = ", ".join(map(str, paths))
     try:
         _refuse_special(paths)
-        size = sum(map(_size, paths))
+        files = [f for path in paths for f in (path.rglob("*") if path.is_dir() else [path])]
+        size = sum(file.stat().st_size for file in files if file.is_file())
     except OSError as error:
         what = f"{error.filename or names} cannot be read: {error.strerror}"
         raise GpurunError(what, "make it readable, or name another one") from None
@@ -81,16 +82,6 @@ def too_long(path: Path, place: str) -> GpurunError:
     return GpurunError(f"{path} is damaged: {place} begins a text of {most} without an end", TODO)
 
 
-def too_large(path: Path) -> GpurunError:
-    """The text expands to more than any honest one."""
-    return GpurunError(f"{path} expands to over {EXPANSION} times its size, as no trace does", TODO)
-
-
-def longest_expansion(path: Path) -> int:
-    """Characters that the text of this file may have."""
-    return FREE_BYTES + EXPANSION * path.stat().st_size
-
-
 def _refuse_special(paths: Sequence[Path]) -> None:
     """Reading a pipe or a device may never end."""
     named = [each for path in paths for each in (path.iterdir() if path.is_dir() else [path])]
@@ -100,12 +91,6 @@ def _refuse_special(paths: Sequence[Path]) -> None:
             raise GpurunError(f"{path} is no regular file", todo)
 
 
-def _size(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
-
-
 def _memory() -> int:
-    """Bytes of memory that this process holds."""
     pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
     return int(pages) * os.sysconf("SC_PAGESIZE")

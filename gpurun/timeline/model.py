@@ -50,12 +50,8 @@ class Phase(enum.Enum):
     OPTIMIZER = "optimizer"
 
 
-MODEL_PHASES = frozenset(
-    phase.value for phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
-)
+MODEL_PHASES = frozenset(("data", "forward", "backward", "optimizer"))
 """Names of the phases in which the loader, the model or the optimizer is at work."""
-
-
 Dimensions = tuple[int, int, int]
 
 
@@ -63,7 +59,6 @@ Dimensions = tuple[int, int, int]
 class KernelKind:
     """What all launches of one kernel in one shape share.
 
-    `registers`: a thread. `shared_memory_bytes`: a block, static and dynamic.
     `tensor_core`: None where its name does not tell. `message_bytes`: of a collective.
     """
 
@@ -72,8 +67,6 @@ class KernelKind:
     tensor_core: bool | None = None
     grid: Dimensions | None = None
     block: Dimensions | None = None
-    registers: int | None = None
-    shared_memory_bytes: int | None = None
     message_bytes: int | None = None
 
 
@@ -97,11 +90,6 @@ class Kernel:
     def group(self) -> Group:
         """The kind of work that it does."""
         return self.kind.group
-
-    @property
-    def tensor_core(self) -> bool | None:
-        """It computes on tensor cores; None where its name does not tell."""
-        return self.kind.tensor_core
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +150,6 @@ class Operator:
     name: str
     group: Group
     calls: int
-    total_ns: int
     self_ns: int
 
 
@@ -181,7 +168,7 @@ class KernelMetrics:
     """What Nsight Compute measured of one launch. Percent of peak; None where not collected.
 
     `branch_efficiency_percent` holds threads active an instruction, of a warp's 32.
-    `others`: every further metric, by its name, in base units.
+    `multiprocessors`: of the device.
     """
 
     name: str
@@ -199,7 +186,7 @@ class KernelMetrics:
     occupancy_limits: Mapping[str, float]
     """Blocks that fit a multiprocessor at once, by what limits them: registers, shared_memory,
     block_size, barriers, blocks. The least of them is the limit."""
-    others: Mapping[str, float] | None = None
+    multiprocessors: int | None = None
 
     @property
     def is_measured(self) -> bool:
@@ -243,26 +230,22 @@ class Timeline:
         """Length of the window."""
         return self.window_end_ns - self.window_begin_ns
 
+    def a_step(self, amount: float) -> float | None:
+        """An amount of the whole window as that of a mean step; None where none are marked."""
+        return amount / len(self.steps) if self.steps else None
 
-MALFORMED = (
-    OSError,
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    OverflowError,
-)
+
+MALFORMED = (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError)
 """Errors of reading values that are absent, of another type, or out of bounds."""
-MOST_IN_X, MOST_IN_Y_AND_Z = 2**31, 2**16
-"""CUDA's own bounds of a grid."""
+BOUNDS = (2**31, 2**16, 2**16)
+"""CUDA's own, of a grid."""
 
 
-def launch_dimensions(x: int, y: int, z: int) -> tuple[int, int, int]:
+def launch_dimensions(x: int, y: int, z: int) -> Dimensions:
     """The dimensions of a grid or block; `ValueError` for any that no kernel can have."""
-    in_bounds = 0 <= x < MOST_IN_X and 0 <= y < MOST_IN_Y_AND_Z and 0 <= z < MOST_IN_Y_AND_Z
-    if not all(type(each) is int for each in (x, y, z)) or not in_bounds:
-        raise ValueError(f"no kernel has the dimensions {x!r}, {y!r}, {z!r}"[:80])
+    for each, bound in zip((x, y, z), BOUNDS, strict=True):
+        if type(each) is not int or not 0 <= each < bound:
+            raise ValueError(f"no kernel has the dimensions {x!r}, {y!r}, {z!r}"[:80])
     return x, y, z
 
 

@@ -9,17 +9,15 @@ from pathlib import Path
 from gpurun.errors import GpurunError
 from gpurun.timeline import from_kineto, from_ncu, from_nsys
 from gpurun.timeline.model import Phase, Range, Timeline
-from gpurun.timeline.report_exports import ncu_page, nsys_export
+from gpurun.timeline.report_exports import NCU_PAGES, NSYS_EXPORTS, ncu_page, nsys_export
 
 KINDS = (
     "a run folder, a trace of torch.profiler (.json, .json.gz), a report of Nsight Systems "
     "(.nsys-rep, .sqlite) or of Nsight Compute (.ncu-rep, .csv)"
 )
 KINETO = (".json", ".json.gz")
-NSYS = (".sqlite", ".db")
-NCU = (".csv",)
-NSYS_REPORTS = (".nsys-rep", ".qdrep")
-NCU_REPORTS = (".ncu-rep",)
+NSYS = (*NSYS_EXPORTS, ".nsys-rep", ".qdrep")
+NCU = (*NCU_PAGES, ".ncu-rep")
 _KEPT = ("sources", "window_begin_ns", "window_end_ns", "notes", "ranges")
 _PHASES = frozenset(phase.value for phase in Phase)
 
@@ -29,17 +27,14 @@ def read_recordings(paths: Sequence[Path]) -> tuple[Timeline, ...]:
     timelines: list[Timeline] = []
     counters: list[Timeline] = []
     for path in paths:
-        if _ends(path, NCU_REPORTS):
+        name = path.name.lower()
+        if is_counters(path):
             with ncu_page(path) as page:
                 counters.append(from_ncu.read(page))
-        elif _ends(path, NCU):
-            counters.append(from_ncu.read(path))
-        elif _ends(path, NSYS_REPORTS):
+        elif name.endswith(NSYS):
             with nsys_export(path) as database:
                 timelines += from_nsys.read(database)
-        elif _ends(path, NSYS):
-            timelines += from_nsys.read(path)
-        elif _ends(path, KINETO):
+        elif name.endswith(KINETO):
             timelines.append(from_kineto.read(path))
         else:
             raise GpurunError(f"{path} is no recording that gpurun knows", f"name {KINDS}")
@@ -53,11 +48,7 @@ def read_recordings(paths: Sequence[Path]) -> tuple[Timeline, ...]:
 
 def is_counters(path: Path) -> bool:
     """The file is named as a report of Nsight Compute, which has no timeline."""
-    return _ends(path, (*NCU, *NCU_REPORTS))
-
-
-def _ends(path: Path, suffixes: Sequence[str]) -> bool:
-    return path.name.lower().endswith(tuple(suffixes))
+    return path.name.lower().endswith(NCU)
 
 
 def merged(timelines: Sequence[Timeline]) -> Timeline:
@@ -65,9 +56,8 @@ def merged(timelines: Sequence[Timeline]) -> Timeline:
 
     Phases are those of the first that marked any; the other ranges of all are kept.
     """
-    first, *others = timelines
-    result = first
-    for other in others:
+    result = timelines[0]
+    for other in timelines[1:]:
         missing = {
             field.name: getattr(other, field.name)
             for field in fields(Timeline)

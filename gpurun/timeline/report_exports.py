@@ -30,9 +30,18 @@ BY_HAND = {
 }
 
 
+NSYS_EXPORTS = (".sqlite", ".db")
+NCU_PAGES = (".csv",)
+
+
 @contextmanager
 def nsys_export(report: Path) -> Iterator[Path]:
-    """The SQLite export of an `.nsys-rep`; `GpurunError` where there is none."""
+    """The SQLite export of an `.nsys-rep`, or the file itself if it is one; `GpurunError` where
+    there is none.
+    """
+    if report.name.lower().endswith(NSYS_EXPORTS):
+        yield report
+        return
     with tempfile.TemporaryDirectory(prefix="gpurun-nsys-") as folder:
         database = Path(folder) / "export.sqlite"
         options = ("-t", "sqlite", "--lazy=false", "-f", "true", "-o", str(database))
@@ -44,7 +53,12 @@ def nsys_export(report: Path) -> Iterator[Path]:
 
 @contextmanager
 def ncu_page(report: Path) -> Iterator[Path]:
-    """The raw page of an `.ncu-rep`; `GpurunError` where there is none."""
+    """The raw page of an `.ncu-rep`, or the file itself if it is a page; `GpurunError` where there
+    is none.
+    """
+    if report.name.lower().endswith(NCU_PAGES):
+        yield report
+        return
     with tempfile.TemporaryDirectory(prefix="gpurun-ncu-") as folder:
         options = ("--csv", "--page", "raw", "--print-units", "base")
         done = _converted(report, ("ncu", "--import", str(report), *options), "Nsight Compute")
@@ -56,25 +70,17 @@ def ncu_page(report: Path) -> Iterator[Path]:
 
 
 def _converted(report: Path, command: Sequence[str], tool: str) -> subprocess.CompletedProcess[str]:
+    what, env = f"{report.name} cannot be read: {command[0]}", {**os.environ, "LC_ALL": "C"}
     try:
         return subprocess.run(
-            command,
-            env={**os.environ, "LC_ALL": "C"},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=EXPORT_SECONDS,
-            check=False,
-        )
+            command, env=env, capture_output=True, text=True, errors="replace",
+            timeout=EXPORT_SECONDS, check=False,
+        )  # fmt: skip
     except FileNotFoundError:
-        raise GpurunError(
-            f"{report.name} cannot be read: {command[0]} is not installed",
-            f"install {tool}, or name its export from elsewhere: {BY_HAND[command[0]]}",
-        ) from None
+        todo = f"install {tool}, or name its export from elsewhere: {BY_HAND[command[0]]}"
+        raise GpurunError(f"{what} is not installed", todo) from None
     except subprocess.TimeoutExpired:
-        raise GpurunError(
-            f"{report.name} cannot be read: {command[0]} did not end", "record fewer steps"
-        ) from None
+        raise GpurunError(f"{what} did not end", "record fewer steps") from None
 
 
 def _unread(report: Path, done: subprocess.CompletedProcess[str]) -> GpurunError:

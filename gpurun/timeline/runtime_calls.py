@@ -7,17 +7,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from gpurun.timeline.columns import numbers_of
+from gpurun.timeline.columns import Indices, Mask, Times, numbers_of
 from gpurun.timeline.model import CopyKind, RuntimeCall, Timeline
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from gpurun.timeline.time_intervals import Times
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 
@@ -72,7 +67,7 @@ def is_sync(name: str) -> bool:
 
 def launch_times(
     events: Sequence[Any], calls: Sequence[RuntimeCall], moment: str
-) -> tuple[Times, NDArray[np.bool_]]:
+) -> tuple[Times, Mask]:
     """When the call that launched each event began or ended, and whether one is known.
 
     `events`: kernels or copies. `moment`: "begin_ns" or "end_ns" of the call.
@@ -82,12 +77,12 @@ def launch_times(
     return numbers_of(calls, moment)[places], known
 
 
-def launches_of(wanted: Times, correlations: Times) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+def launches_of(wanted: Times, correlations: Times) -> tuple[Indices, Mask]:
     """Of each wanted correlation the place of the call that has it, and whether there is one."""
     order = np.argsort(correlations, kind="stable")
     ranked = correlations[order]
     at = np.searchsorted(ranked, wanted, side="right") - 1
-    known: NDArray[np.bool_] = (at >= 0) & (ranked[at] == wanted) & (wanted != 0)
+    known: Mask = (at >= 0) & (ranked[at] == wanted) & (wanted != 0)
     return order[at], known
 
 

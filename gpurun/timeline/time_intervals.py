@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Times = NDArray[np.int64]
+from gpurun.timeline.columns import Times, begins, ends
 
 
 @dataclass(frozen=True)
@@ -27,8 +25,7 @@ class Intervals:
         start, latest = start[order], np.maximum.accumulate(end[order])
         opens = np.ones(len(start), dtype=bool)
         opens[1:] = start[1:] > latest[:-1]
-        closes = np.ones(len(start), dtype=bool)
-        closes[:-1] = opens[1:]
+        closes = np.append(opens[1:], True)[: len(start)]
         return cls(start[opens], latest[closes])
 
     def __len__(self) -> int:
@@ -62,12 +59,17 @@ class Intervals:
         """The times from `begin` to `end` that no interval covers."""
         inside = (self.end > begin) & (self.start < end)
         starts = np.concatenate(([begin], np.minimum(self.end[inside], end)))
-        ends = np.concatenate((np.maximum(self.start[inside], begin), [end]))
-        real = ends > starts
-        return Intervals(starts[real], ends[real])
+        stops = np.concatenate((np.maximum(self.start[inside], begin), [end]))
+        real = stops > starts
+        return Intervals(starts[real], stops[real])
 
     def within(self, begin: int, end: int) -> Intervals:
         """The part of these intervals between two times."""
         start, stop = np.clip(self.start, begin, end), np.clip(self.end, begin, end)
         real = stop > start
         return Intervals(start[real], stop[real])
+
+
+def intervals(events: Sequence[Any]) -> Intervals:
+    """The times that at least one of the events covers."""
+    return Intervals.union(begins(events), ends(events))

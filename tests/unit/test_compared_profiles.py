@@ -22,9 +22,9 @@ from gpurun.replay.compared_profiles import compared_profiles
 from gpurun.replay.replayed_changes import BATCHES, SMALLER
 from gpurun.replay.spent_time import ProfiledSide
 from gpurun.timeline import from_nsys
+from gpurun.timeline.device_work import steady
 from gpurun.timeline.figures_of import figures_of
 from gpurun.timeline.model import Group, Operator, Range, Timeline
-from gpurun.timeline.steady_window import steady
 from tests.conftest import REPOSITORY
 from tests.recordings import unpacked
 from tests.unit.made_timelines import MAIN, Made, ns
@@ -222,9 +222,7 @@ def test_device_time_that_takes_the_place_of_idle_time_adds_up_to_no_difference(
 
 def test_a_recording_of_the_cpu_is_compared_by_its_operators() -> None:
     def of(times: dict[str, int]) -> ProfiledSide:
-        operators = [
-            Operator(name, Group.OTHER, 10, us * 1000, us * 1000) for name, us in times.items()
-        ]
+        operators = [Operator(name, Group.OTHER, 10, us * 1000) for name, us in times.items()]
         window = sum(times.values()) + 500
         return side(timeline(window, steps=steps(10, window // 10), operators=operators))
 

@@ -303,6 +303,20 @@ def test_two_run_folders_are_compared(tmp_path: Path, capsys: pytest.CaptureFixt
     assert markdown_page(Page("A regression", (PagePart("", (section,)),))).count("| added |") > 0
 
 
+def test_a_comparison_tells_the_causes_that_each_profile_has_by_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By their replays: without one, copies that gain next to nothing would be told, too."""
+    reports = [PROFILES / f"h200_nsys{year}_mlp.sqlite" for year in (2023, 2025)]
+    told(capsys, *reports, "--json", "both.json")
+    alone = [document(tmp_path, report)["findings"] for report in reports]
+    causes = json.loads((tmp_path / "both.json").read_text())["causes"]
+    sides = [[each[side] for each in causes if each[side]] for side in ("before", "after")]
+    for found, findings in zip(sides, alone, strict=True):
+        assert isinstance(findings, list)
+        assert all(finding in findings for finding in found)
+
+
 def test_two_plain_runs_are_compared_by_the_parts_of_their_step(tmp_path: Path) -> None:
     runs = [DATA / "h200_slow_vision" / name for name in ("as_written", "loader_workers_21")]
     assert main(["diagnose", *map(str, runs), "--quiet", "--json", "out.json"]) == 0

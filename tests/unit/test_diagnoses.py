@@ -18,7 +18,6 @@ from gpurun.records.messages.profile_events import AllocatorState, FunctionSampl
 from gpurun.records.profile_figures import (
     CommunicationFigures,
     CopyFigures,
-    KernelShare,
     LaunchFigures,
     PrecisionFigures,
     ProfileFigures,
@@ -92,11 +91,6 @@ def test_a_healthy_training_has_no_warning(evidence: Evidence) -> None:
             replace(FIGURES, communication=CommunicationFigures(0.4, 0.3, 5, 1e8)),
             FindingType.MULTI_GPU_COMM,
             1 / 0.7,
-        ),
-        (
-            replace(FIGURES, top_kernels=(KernelShare("slow", "other", 0.9, 1, 9e3, None),)),
-            FindingType.KERNEL_EFFICIENCY,
-            None,
         ),
     ],
 )
@@ -217,12 +211,12 @@ def test_storage_is_never_named_as_a_fact(cores: float | None, workers: int) -> 
 
 
 def test_a_pause_before_the_first_kernel_is_not_said_to_be_a_wait_for_data() -> None:
-    pause = replace(IDLE, total=0.3, data=None, before_first_kernel_ms=9.0)
+    pause = replace(IDLE, total=0.3, host=0.29, data=None, before_first_kernel_ms=9.0)
     recording = Evidence(figures=replace(FIGURES, idle=pause, step_ms=30.0))
-    finding = found(recording, FindingType.DATA_LOADING)
-    assert finding is not None
-    assert "30 % of the step before its first kernel, as if it waited" in finding.description
-    assert "the cause was not measured" in finding.description
+    assert found(recording, FindingType.DATA_LOADING) is None
+    waits = found(recording, FindingType.HOST_BOUND)
+    assert waits is not None
+    assert "the host does something else (which may be its loader)" in waits.description
 
 
 def test_threads_that_a_setting_of_gpurun_chose_are_no_finding() -> None:
@@ -318,11 +312,13 @@ def test_the_bound_of_a_wait_is_that_of_steps_that_are_not_profiled() -> None:
 
 
 def test_a_wait_names_its_line_and_the_knob_only_where_one_helps() -> None:
-    waits = replace(idle(total=0.3, sync=0.25), syncs=SyncFigures(0.4, 2, (("train.py:57", 0.3),)))
-    finding = first(healthy_gpu(waits))
+    waits = replace(idle(total=0.3, sync=0.25), syncs=SyncFigures(0.4, 2))
+    reads = (ValueRead("train.py:57", ".item()", "cuda", 9, 9),)
+    finding = first(healthy_gpu(waits, reads=reads, read_steps=9))
     assert finding.location == Location("train.py", 57)
     assert finding.knob is None
     explicit = first(healthy_gpu(waits, traits={"synchronize": "train.py:60"}))
+    assert explicit.location == Location("train.py", 60)
     assert explicit.knob == "needless_sync"
 
 
@@ -545,6 +541,31 @@ def test_counters_alone_stand_by_themselves_beside_a_timeline_they_are_a_note(
     assert beside is None or beside.level == "note"
 
 
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        (LOW, FindingType.OCCUPANCY),
+        ({"branch_efficiency_percent": 40.0}, FindingType.WARP_EFFICIENCY),
+        ({"dram_percent": 95.0, "sm_percent": 20.0}, FindingType.MEMORY_BANDWIDTH),
+    ],
+)
+def test_bad_counters_of_any_kind_are_a_note_where_a_timeline_was_not_replayed(
+    changes: dict[str, object], kind: FindingType
+) -> None:
+    counters = measured_kernels(kernel(**changes))
+    finding = found(Evidence(timeline=counters, figures=FIGURES), kind)
+    assert finding is not None
+    assert (finding.level, finding.replayed_gain) == ("note", None)
+
+
+def test_kernels_a_step_are_told_only_where_steps_are_marked() -> None:
+    launches = replace(FIGURES.launches, kernels_per_step=None)
+    unmarked = replace(idle(total=0.6, launch=0.55), launches=launches, steps=None, step_ms=None)
+    finding = found(healthy_gpu(unmarked), FindingType.LAUNCH_BOUND)
+    assert finding is not None
+    assert finding.description.endswith("55 % of the step: kernels of 32.0 µs each")
+
+
 def test_a_fast_kernel_at_low_occupancy_and_a_short_one_are_none() -> None:
     fast = kernel(occupancy_percent=10.0, sm_percent=90.0)
     short = kernel(occupancy_percent=5.0, sm_percent=2.0, duration_ns=3000.0)
@@ -615,7 +636,7 @@ def test_heat_is_a_finding_and_the_power_cap_only_if_it_costs_clock() -> None:
 
 
 def test_findings_change_when_a_source_is_withheld() -> None:
-    figures = replace(idle(total=0.4, sync=0.3), syncs=SyncFigures(0.4, 2, (("train.py:57", 0.3),)))
+    figures = replace(idle(total=0.4, sync=0.3), syncs=SyncFigures(0.4, 2))
     whole = healthy_gpu(figures)
     assert first(whole).type is FindingType.CPU_GPU_SYNC
     withheld = replace(whole, figures=ProfileFigures())

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from gpurun.diagnoses.diagnosis_report import all_diagnoses
-from gpurun.diagnoses.kinds.environment_switches import EFFECTS
+from gpurun.diagnoses.kinds.machine_settings import EFFECTS
 from gpurun.records.switches import HURTFUL, hurtful_switches
 from scripts.generate_diagnoses import END, PAGE, page
 from tests.conftest import REPOSITORY

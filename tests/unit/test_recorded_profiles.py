@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.commands.diagnose import diagnose_run
+from gpurun.errors import GpurunError
 from gpurun.measure.run_summary import read_records
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import WARNING
@@ -113,6 +115,28 @@ def test_a_repair_gains_less_than_the_bound_where_nothing_was_replayed(
     assert bound is not None
     assert gain < 1.03 * bound
     assert bound - 1 < 1.5 * (gain - 1)
+
+
+@pytest.mark.parametrize(
+    ("event", "field", "value"),
+    [
+        ("profile", "begin_ns", 2**63),
+        ("profile", "phases", [["step", 1, 2**63]]),
+        ("host_samples", "moments", [[1, [[10**6, 1]]]]),
+    ],
+)
+def test_impossible_values_of_a_profile_are_refused(
+    tmp_path: Path, event: str, field: str, value: object
+) -> None:
+    run = unpacked("synchronize_each_step", tmp_path, RECORDED)
+    (events,) = run.glob("events-*.jsonl")
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    for line in lines:
+        if line["event"] == event:
+            line[field] = value
+    events.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    with pytest.raises(GpurunError, match="is damaged: it has impossible values"):
+        diagnose_run(run, read_records(run))
 
 
 def test_kernels_lie_inside_the_window(diagnosed: Diagnosed) -> None:

@@ -18,7 +18,6 @@ from gpurun.replay.graph_changes import (
     without_collectives,
     without_device,
     without_host,
-    without_pauses,
     without_reads,
     without_recording,
     without_waits,
@@ -34,7 +33,6 @@ from gpurun.replay.replayed_steps import (
 from gpurun.replay.step_events import Edge, NotReplayable
 from gpurun.replay.step_graph import StepGraph, step_graph
 from gpurun.timeline.columns import Columns
-from gpurun.timeline.device_work import intervals
 from gpurun.timeline.model import (
     Awaited,
     CopyKind,
@@ -46,6 +44,7 @@ from gpurun.timeline.model import (
     Timeline,
 )
 from gpurun.timeline.runtime_calls import Role
+from gpurun.timeline.time_intervals import intervals
 from tests.unit.made_timelines import (
     AUTOGRAD,
     MAIN,
@@ -168,9 +167,10 @@ def test_pauses_of_the_host_are_taken_by_the_times_in_which_they_fall() -> None:
     """In each step of the sync-bound training Python has 22 µs from 78 to 100."""
     made = sync_bound()
     tail = intervals([Range(ns(100 * n + 78), ns(100 * n + 100), MAIN, "log") for n in range(6)])
-    pauses = pauses_in(graph(made), tail)
-    assert step_us(without_pauses(graph(made), pauses)) == 78
-    assert step_us(without_pauses(graph(made), pauses // 2)) == 89
+    built = graph(made)
+    pauses = pauses_in(built, tail)
+    assert step_us(built.with_lags(built.edges.lag_ns - pauses)) == 78
+    assert step_us(built.with_lags(built.edges.lag_ns - pauses // 2)) == 89
 
 
 def test_the_cost_of_recording_is_taken_off_each_call_of_the_host() -> None:

@@ -196,11 +196,10 @@ def test_a_wait_for_the_copy_of_a_batch_belongs_to_the_copy() -> None:
     assert found(report_of(recorded(copied)), FindingType.CPU_GPU_SYNC) is None
 
 
-@pytest.mark.parametrize("timed", [True, False])
-def test_a_wait_is_python_in_no_profile_of_the_host(timed: bool) -> None:
+def test_a_wait_is_python_in_no_profile_of_the_host() -> None:
     """The function whose line waits is not the one that Python's time is spent in.
 
-    Samples that carry their time tell it by themselves: those of the wait lie in a call of CUDA.
+    The samples tell it by themselves: those of the wait lie in a call of CUDA.
     """
     timeline = recorded(bookkeeping)
     calls = timeline.runtime_calls or ()
@@ -209,7 +208,7 @@ def test_a_wait_is_python_in_no_profile_of_the_host(timed: bool) -> None:
     counting = [(at + ns(500), ((1, 71), (2, 91))) for at in waits]
     timeline = replace(
         timeline,
-        host_moments=[*reading, *reading, *counting] if timed else None,
+        host_moments=[*reading, *reading, *counting],
         host_functions=(
             function("read", 0.5, line=57),
             function("count", 0.4, line=70),
@@ -218,15 +217,15 @@ def test_a_wait_is_python_in_no_profile_of_the_host(timed: bool) -> None:
         host_sampled_seconds=1.0,
     )
     evidence = evidence_of_timelines([timeline], Thresholds())
-    reads = () if timed else (ValueRead("/home/me/train.py:57", ".item()", "cuda", 9, 9),)
+    reads = (ValueRead("/home/me/train.py:57", ".item()", "cuda", 9, 9),)
     report = report_of(timeline, replace(evidence, reads=reads, read_steps=9))
     python, wait = (
         found(report, kind) for kind in (FindingType.HOST_BOUND, FindingType.CPU_GPU_SYNC)
     )
     assert python is not None
-    assert python.location == Location("/home/me/train.py", 71 if timed else 70, "count")
+    assert python.location == Location("/home/me/train.py", 71, "count")
     assert wait is not None
-    assert wait.location == (None if timed else Location("/home/me/train.py", 57))
+    assert wait.location == Location("/home/me/train.py", 57)
 
 
 def test_products_outside_tensor_cores_are_replayed_at_the_peak_of_the_device() -> None:

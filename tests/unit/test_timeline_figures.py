@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from gpurun.diagnoses.evidence import Evidence
-from gpurun.diagnoses.kinds.memory_bandwidth import elementwise_share
+from gpurun.diagnoses.kinds.kernel_rooflines import elementwise_share
 from gpurun.records.finding import FindingType
 from gpurun.timeline.columns import Columns
-from gpurun.timeline.device_work import on_device
+from gpurun.timeline.device_work import on_device, steady
 from gpurun.timeline.figures_of import figures_of
 from gpurun.timeline.model import (
     Group,
@@ -25,7 +25,6 @@ from gpurun.timeline.model import (
     RuntimeCall,
 )
 from gpurun.timeline.runtime_calls import launch_times
-from gpurun.timeline.steady_window import steady
 from gpurun.timeline.time_intervals import Intervals
 from tests.unit.diagnosis_cases import found
 from tests.unit.timelines import copy, device, kernel, launch, phase, steps, sync, timeline
@@ -258,8 +257,8 @@ def test_precision_and_the_top_of_kernels_and_operators() -> None:
                 kernel(500, 550),
             ],
             operators=[
-                Operator("aten::mm", Group.MATMUL, 4, 900_000, 400_000),
-                Operator("aten::relu", Group.ELEMENTWISE, 2, 900_000, 500_000),
+                Operator("aten::mm", Group.MATMUL, 4, 400_000),
+                Operator("aten::relu", Group.ELEMENTWISE, 2, 500_000),
             ],
             steps=steps(2, 500),
         )

@@ -7,7 +7,7 @@ import sys
 from gpurun.timeline.columns import Columns
 from gpurun.timeline.model import Group, Kernel, KernelKind, Range
 
-GEMM = KernelKind("gemm", Group.MATMUL, True, (1, 2, 3), (128, 1, 1), 90, 1024)
+GEMM = KernelKind("gemm", Group.MATMUL, True, (1, 2, 3), (128, 1, 1), 90)
 
 
 def test_columns_read_as_the_records_that_were_added() -> None:
@@ -22,7 +22,7 @@ def test_columns_read_as_the_records_that_were_added() -> None:
     assert columns[-1] == expected[1]
     assert columns[:1] == expected[:1]
     assert columns[0].name == "gemm"
-    assert columns[0].tensor_core
+    assert columns[0].kind.tensor_core
 
 
 def test_columns_are_sorted_by_their_begin() -> None:

@@ -1,14 +1,51 @@
-"""The training waits for its data."""
+"""The training waits for its data: how long, and why, as far as that was measured.
+
+Causes are few workers, preparation that computes, idle waiting, or a slow sampler. One is named
+only where the use of the processor or a host profile shows it.
+"""
 
 from __future__ import annotations
 
+import enum
+import math
+from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, figure, gain_without_wait, location_of, percent
+from gpurun.diagnoses.api import Diagnosis, gain_without_wait, location_of, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.loader_cause import Cause, cause_of_wait, loader_function
-from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
+from gpurun.records.finding import Finding, FindingType, Location
+from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
+from gpurun.timeline.model import Phase
+
+BUSY = 0.85
+"""Cores in use, of those there are, from which on more workers find none."""
+COMPUTES = 0.5
+"""Share of the wait in which a core (with workers: each that they can use) works, from which on the
+wait is computation."""
+MOST = 0.6
+"""A function that holds this part of a time is the place to look at."""
+ALIKE = 1.1
+"""Times that differ by no more than this factor are the same."""
+SAMPLER_FILE = "torch/utils/data/sampler.py"
+"""torch's own samplers call those of the user."""
+WAITING = (
+    "sleep", "read", "recv", "open", "poll", "select", "acquire", "wait", "readinto", "get",
+    "readline", "seek", "stat", "connect", "fsync",
+)  # fmt: skip
+"""Functions in which a thread waits for storage, network or others."""
+
+
+class Cause(enum.Enum):
+    """Why the script waits for its loader."""
+
+    WORKERS = "workers"
+    COMPUTING = "computing"
+    IDLE = "idle"
+    SAMPLER = "sampler"
+    CORES = "cores"
+    NOT_MEASURED = "not_measured"
+
 
 SENTENCES = {
     Cause.WORKERS: "too few worker processes prepare batches",
@@ -18,11 +55,11 @@ SENTENCES = {
     Cause.CORES: "the model and the worker processes keep all cores busy",
     Cause.NOT_MEASURED: "the cause was not measured",
 }
+NO_WORKERS = "no worker process prepares batches while the model trains"
 FASTER = (
     "store samples decoded and resized, or transform whole batches on the device",
     "use a faster decoder or transform (Pillow-SIMD, torchvision.transforms.v2, DALI)",
 )
-NO_WORKERS = "no worker process prepares batches while the model trains"
 ADVICE = {
     Cause.WORKERS: (
         "load in worker processes: DataLoader(num_workers=..., persistent_workers=True), as many "
@@ -47,87 +84,136 @@ ADVICE = {
         "where no worker processes load: DataLoader(num_workers=...)",
     ),
 }
-FIRST_GAP_SHARE = 0.02
-"""Share of the step; a shorter pause before the first kernel hardly costs anything."""
 
 
 class DataLoading(Diagnosis):
     """The step waits for the data loader.
 
     Replayed with batches that are ready when asked for. Without a replay, the bound is the step
-    less its wait for data; an idle device for more than 5 ms before the first kernel of a step
-    counts, too, where no source marks the loader. Workers, CPU use and the host profile tell the
-    cause: no or too few workers, a processor that is busy preparing batches, no free core, a loader
-    that is idle itself, or a slow sampler. Where they do not, no cause is named. Other programs on
-    the cores hide the cause from CPU use, but not from the host profile.
+    less its wait for data. Workers, CPU use and the host profile tell the cause: no or too few
+    workers, a processor that is busy preparing batches, no free core, a loader that is idle itself,
+    or a slow sampler. Where they do not, no cause is named. Other programs on the cores hide the
+    cause from CPU use, but not from the host profile.
     """
 
     type: ClassVar[FindingType] = FindingType.DATA_LOADING
+    change: ClassVar[Change | None] = Change.BATCHES
     sources: ClassVar[tuple[Source, ...]] = (Source.STEPS, Source.CPU_USE, Source.HOST)
-    thresholds: ClassVar[tuple[str, ...]] = ("first_kernel_gap_ms",)
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The wait for data with its cause, and the line of the loader or the data set."""
-        share = evidence.data_wait_share
-        said = f"the training waits for data {percent(share)} of the step"
-        severity = None
-        gap = _first_gap(evidence)
-        if gap is not None and share is None and evidence.replay is None:
-            severity = evidence.thresholds.severity("first_kernel_gap_ms", gap)
-            share = gap / evidence.step_ms if evidence.step_ms else None
-            idles = f"the device idles {percent(share)} of the step before its first kernel"
-            said = f"{idles}, as if it waited for data"
-        cause = cause_of_wait(evidence, share or 0.0)
+        share, split = evidence.data_wait_share, evidence.split
+        function = innermost(_in_loader(evidence))
+        place = location_of(evidence.loaders[0].key) if evidence.loaders else None
+        if function is not None:
+            place = Location(function.file, function.line, function.function)
+        cause = _cause_of_wait(evidence, share or 0.0)
         alone = cause is Cause.WORKERS and evidence.workers == 0
         why = NO_WORKERS if alone else SENTENCES[cause]
+        source = Source.TIMELINE if Source.TIMELINE in evidence.sources else Source.STEPS
         return self.finding(
             evidence,
-            severity,
-            f"{said}: {why}",
-            [EvidenceFigure("cause", cause.value, "diagnosis"), *_figures(evidence, gap)],
+            f"the training waits for data {percent(share)} of the step: {why}",
+            [
+                *measured("diagnosis", cause=cause.value),
+                *measured(source, data_wait_share=share),
+                *measured(Source.STEPS, data_wait_ms=None if split is None else split.data_wait_ms),
+                *measured(source if split is None else Source.STEPS, step_ms=evidence.step_ms),
+                *measured(Source.STEPS, workers=evidence.workers),
+                *measured(
+                    Source.CPU_USE,
+                    cores_used=evidence.cores_used,
+                    cores_available=evidence.cores_available,
+                ),
+            ],
             ADVICE[cause],
-            location=_location(evidence),
+            location=place,
             knob="loader_workers" if _workers_help(cause, evidence) else None,
-            replayed=evidence.replayed_gain(Change.BATCHES),
             bound=gain_without_wait(share, evidence),
         )
 
 
-def _first_gap(evidence: Evidence) -> float | None:
-    gap = None if evidence.idle is None else evidence.idle.before_first_kernel_ms
-    step = evidence.step_ms
-    return gap if gap is not None and step and gap >= FIRST_GAP_SHARE * step else None
-
-
 def _workers_help(cause: Cause, evidence: Evidence) -> bool:
-    if cause is Cause.SAMPLER:
-        return False
-    return cause not in (Cause.COMPUTING, Cause.CORES) or _has_cores(evidence)
-
-
-def _has_cores(evidence: Evidence) -> bool:
+    if cause not in (Cause.COMPUTING, Cause.CORES):
+        return cause is not Cause.SAMPLER
     used, cores = evidence.cores_used, evidence.cores_available
     return cores is None or cores - max(used or 0.0, evidence.workers or 0) >= 0.5
 
 
-def _figures(evidence: Evidence, gap: float | None) -> list[EvidenceFigure | None]:
-    split = evidence.split
-    by_timeline = Source.TIMELINE in evidence.sources
-    source = Source.TIMELINE if by_timeline else Source.STEPS
-    return [
-        figure("data_wait_share", evidence.data_wait_share, source),
-        figure("data_wait_ms", None if split is None else split.data_wait_ms, Source.STEPS),
-        figure("step_ms", evidence.step_ms, source if split is None else Source.STEPS),
-        figure("idle_before_first_kernel_ms", gap, Source.TIMELINE),
-        figure("workers", evidence.workers, Source.STEPS),
-        figure("cores_used", evidence.cores_used, Source.CPU_USE),
-        figure("cores_available", evidence.cores_available, Source.CPU_USE),
-    ]
+def _cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
+    """The cause, as far as CPU use and a host profile show it.
+
+    If neither decides: `WORKERS` where there are none, which is known, else `NOT_MEASURED`. The
+    host profile shows nothing of worker processes. While other programs use the cores, CPU use
+    shows nothing: a thread that waits for a core looks like one that waits for storage.
+    """
+    functions = _in_loader(evidence)
+    seconds = sum(f.self_seconds for f in functions)
+    sampling = [f.total_seconds for f in functions if f.file.endswith(SAMPLER_FILE)]
+    if max(sampling, default=0.0) > MOST * seconds:
+        return Cause.SAMPLER  # it runs in the main process, whatever the workers
+    workers, ranks = evidence.workers, evidence.ranks
+    cores, used = (evidence.cores_available or math.inf) / ranks, evidence.cores_used
+    at_once = min(workers, cores) if workers else 1.0
+    undecided = Cause.WORKERS if workers == 0 else Cause.NOT_MEASURED
+    low, high = _bounds(evidence, wait_share, at_once)
+    if seconds and not workers:
+        low = high = 1 - sum(map(_waiting, functions)) / seconds
+    elif evidence.crowded:
+        return undecided
+    if high is not None and high < COMPUTES * at_once:
+        return Cause.IDLE
+    full = (used or 0.0) / ranks >= BUSY * cores
+    if low is None or low < COMPUTES * at_once:
+        return Cause.CORES if low is not None and workers and full else undecided
+    return Cause.WORKERS if workers and not full else Cause.COMPUTING
 
 
-def _location(evidence: Evidence) -> Location | None:
-    """The busiest line of the data set, else the line that builds the loader."""
-    function = loader_function(evidence)
-    if function is not None:
-        return Location(function.file, function.line, function.function)
-    return location_of(evidence.loaders[0].key) if evidence.loaders else None
+def _in_loader(evidence: Evidence) -> list[FunctionSamples]:
+    """What the host does while it waits for data."""
+    return [f for f in evidence.host_functions if f.phase == Phase.DATA.value]
+
+
+def innermost(functions: Sequence[FunctionSamples]) -> FunctionSamples | None:
+    """The innermost of the user's functions that takes most of the time of all of them.
+
+    Callers take about as long as what they call, or a little less where others call it too: of such
+    the one that computes most itself.
+    """
+    most = MOST * sum(f.self_seconds for f in functions)
+    holding = [f for f in functions if f.users_own and f.total_seconds >= most]
+    least = min((f.total_seconds for f in holding), default=0.0)
+    alike = [f for f in holding if f.total_seconds <= ALIKE * least]
+    return max(alike, key=lambda f: (f.self_seconds, -f.total_seconds), default=None)
+
+
+def _waiting(function: FunctionSamples) -> float:
+    """Seconds in which a function waited: as the kernel counts, else by what it is."""
+    if function.blocked_seconds is not None:
+        return function.blocked_seconds
+    return function.self_seconds if bare_name(function) in WAITING else 0.0
+
+
+def bare_name(function: FunctionSamples) -> str:
+    """The bare name: "<built-in method time.sleep>" is "sleep"."""
+    return function.function.strip("<>").split()[-1].rpartition(".")[2]
+
+
+def _bounds(
+    evidence: Evidence, wait_share: float, at_once: float
+) -> tuple[float | None, float | None]:
+    """Fewest and most cores that work in the wait.
+
+    The rest of the step keeps between none and all threads of torch busy, and worker processes,
+    `at_once` at most. The fewest need the use in the measured steps: that of the whole run has the
+    start in it. The most need all workers: the sampler sees new processes after some seconds only.
+    """
+    result, workers = evidence.result, evidence.workers or 0
+    if evidence.cores_used is None or result is None or result.host is None or not wait_share:
+        return None, None
+    used, rest = evidence.cores_used / evidence.ranks, 1 - wait_share
+    threads = 1 if evidence.on_gpu else max(evidence.threads or 1, 1)
+    busy = threads + (at_once if workers else 0.0)
+    told = result.host.steady_cpu_percent is not None
+    seen = (result.host.processes or 0) / evidence.ranks > workers
+    return (used - rest * busy) / wait_share if told else None, used / wait_share if seen else None

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
 
-from gpurun.diagnoses.api import Diagnosis, figure, gain_without, gain_without_wait, percent
+from gpurun.diagnoses.api import Diagnosis, gain_without, gain_without_wait, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.loader_cause import bare_name, innermost
-from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
+from gpurun.diagnoses.kinds.data_loading import bare_name, innermost
+from gpurun.records.finding import Finding, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
-from gpurun.timeline.model import MODEL_PHASES, Timeline
-from gpurun.timeline.time_intervals import Intervals
+from gpurun.timeline.device_work import OWN_WINDOW
+from gpurun.timeline.model import MODEL_PHASES
 
 ADVICE = (
     "do it once in many steps, or in a thread or process of its own",
@@ -25,8 +25,6 @@ ADVICE = (
     "optimizer.zero_grad(set_to_none=True) in place of a loop over parameters",
 )
 PROFILE = "gpurun profile names the lines that take this time"
-PROFILED = "steps"
-"""The source that only a window of gpurun's own has."""
 ADVICE_WRITING = (
     "write to files and loggers once in many steps, and leave flushing to the system",
     "keep figures in memory, or hand them to a thread that writes them",
@@ -59,62 +57,58 @@ class HostBound(Diagnosis):
     """
 
     type: ClassVar[FindingType] = FindingType.HOST_BOUND
+    change: ClassVar[Change | None] = Change.PYTHON
     sources: ClassVar[tuple[Source, ...]] = (Source.HOST, Source.STEPS, Source.TIMELINE)
     thresholds: ClassVar[tuple[str, ...]] = ("unexplained_share",)
 
     def find(self, evidence: Evidence) -> Finding | None:
         """The hottest function of the user's, or the rest of the step that nothing explains."""
-        functions = [f for f in _at_work(evidence) if _between(f)]
-        replayed = evidence.replayed_gain(Change.PYTHON)
         seconds = None if evidence.timeline is None else evidence.timeline.host_sampled_seconds
         if not evidence.host_functions or not seconds:
-            return self._unexplained(evidence)
-        if replayed is None:
-            share = sum(f.self_seconds for f in functions) / seconds - _waiting(evidence)
-            share = _unprofiled(max(0.0, min(share, _idle_for_host(evidence))), evidence)
-        else:
-            share = 1 - 1 / replayed
+            by_device = evidence.on_gpu and Source.TIMELINE in evidence.sources
+            return (self._idle if by_device else self._unexplained)(evidence)
+        in_pauses = _in_pauses(evidence)
+        seen = evidence.host_functions if in_pauses is None else in_pauses
+        functions = [f for f in seen if _between(f)]
+        share = sum(f.self_seconds for f in functions) / seconds
+        if in_pauses is None:
+            syncs = evidence.figures.syncs
+            waits = 0.0 if syncs is None else syncs.outside_share or 0.0
+            share = min(share - waits, _idle_for_host(evidence))
+            share = _unprofiled(share, evidence)
         own = innermost(functions)
         writing = _writing_share(functions, evidence.source_lines)
         text = f"Python outside the model takes {percent(share)} of the step"
-        if own is not None:
-            text += f", most of it in {own.function}"
-        if writing >= WRITING:
-            text += ": it writes or logs in each step"
+        text += "" if own is None else f", most of it in {own.function}"
+        text += ": it writes or logs in each step" if writing >= WRITING else ""
+        hottest = sorted(functions, key=lambda f: -f.self_seconds)[:3]
         return self.finding(
             evidence,
-            None,
             text,
-            [
-                figure("host_share", share, Source.HOST),
-                figure("writing_share_of_it", writing, Source.HOST),
-                *_hottest(functions, seconds),
-            ],
+            measured(
+                Source.HOST,
+                host_share=share,
+                writing_share_of_it=writing,
+                function=[f"{f.function} {percent(f.self_seconds / seconds)}" for f in hottest],
+            ),
             ADVICE_WRITING if writing >= WRITING else ADVICE,
             location=None if own is None else Location(own.file, own.line, own.function),
-            replayed=replayed,
             bound=gain_without(share) if evidence.on_gpu else gain_without_wait(share, evidence),
         )
 
     def _unexplained(self, evidence: Evidence) -> Finding | None:
-        """Without a host profile: the device's wait for the host, else the rest of the step."""
-        if evidence.on_gpu and Source.TIMELINE in evidence.sources:
-            return self._idle(evidence)
+        """Without any profile: the rest of the step."""
         split, step = evidence.split, evidence.step_ms
         if split is None or split.rest_ms is None or not step or split.forward_ms is None:
             return None
         share = min(split.rest_ms / step, _idle_for_host(evidence))
         return self.finding(
             evidence,
-            evidence.thresholds.severity("unexplained_share", share),
             f"{percent(share)} of the step is neither loader nor model nor optimizer: Python code, "
             "the loss, logging",
-            [
-                figure("unexplained_share", share, Source.STEPS),
-                figure("rest_ms", split.rest_ms, Source.STEPS),
-                figure("step_ms", step, Source.STEPS),
-            ],
+            measured(Source.STEPS, unexplained_share=share, rest_ms=split.rest_ms, step_ms=step),
             _advice_without_lines(evidence),
+            severity=evidence.thresholds.severity("unexplained_share", share),
             bound=gain_without(share),
         )
 
@@ -126,15 +120,10 @@ class HostBound(Diagnosis):
         untold = "" if idle.data is not None else " (which may be its loader)"
         return self.finding(
             evidence,
-            None,
             f"the device waits {percent(idle.host)} of the step while the host does something "
             f"else{untold}",
-            [
-                figure("host_idle_share", idle.host, Source.TIMELINE),
-                figure("idle_share", idle.total, Source.TIMELINE),
-            ],
+            measured(Source.TIMELINE, host_idle_share=idle.host, idle_share=idle.total),
             _advice_without_lines(evidence),
-            replayed=evidence.replayed_gain(Change.PYTHON),
             bound=gain_without(_unprofiled(idle.host, evidence)),
         )
 
@@ -142,57 +131,19 @@ class HostBound(Diagnosis):
 def _advice_without_lines(evidence: Evidence) -> tuple[str, ...]:
     """To profile comes first, unless that is what was done."""
     timeline = evidence.timeline
-    profiled = timeline is not None and PROFILED in timeline.sources
+    profiled = timeline is not None and OWN_WINDOW in timeline.sources
     return ADVICE if profiled else (PROFILE, *ADVICE)
 
 
 def _between(function: FunctionSamples) -> bool:
     """It runs outside the model, and computes no loss."""
     file = function.file.replace("\\", "/")
-    return function.phase not in MODEL_PHASES and not any(
-        part in file for part in LOSS_AND_PROFILER
-    )
-
-
-def _at_work(evidence: Evidence) -> Sequence[FunctionSamples]:
-    """The functions as far as they do not wait for the device.
-
-    In a replay these are the host's pauses; else those whose busiest line waits are left out.
-    """
-    timeline, replay = evidence.timeline, evidence.replay
-    if timeline is not None and replay is not None:
-        found = _functions_during(timeline, replay.python_pauses())
-        if found is not None:
-            return found
-    waits = _waiting_lines(evidence)
-    return [_awake(f, waits) for f in evidence.host_functions]
-
-
-def _waiting_lines(evidence: Evidence) -> set[str]:
-    """Lines that are known to wait for the device, as "file:line"."""
-    syncs = evidence.figures.syncs
-    lines = {line for line, _ in syncs.lines} if syncs is not None else set()
-    lines |= {read.where for read in evidence.reads or () if read.device == "cuda"}
-    return lines | {evidence.traits[name] for name in ("synchronize",) if name in evidence.traits}
-
-
-def _awake(function: FunctionSamples, waits: Collection[str]) -> FunctionSamples:
-    """The function without its own time, if its busiest line waits for the device."""
-    if f"{function.file}:{function.line}" not in waits:
-        return function
-    called = function.total_seconds - function.self_seconds
-    return replace(function, self_seconds=0.0, total_seconds=called)
-
-
-def _waiting(evidence: Evidence) -> float:
-    """The share of the step in which functions outside the model wait for the device."""
-    syncs = evidence.figures.syncs
-    return 0.0 if syncs is None or syncs.outside_share is None else syncs.outside_share
+    return function.phase not in MODEL_PHASES and not any(p in file for p in LOSS_AND_PROFILER)
 
 
 def _unprofiled(share: float, evidence: Evidence) -> float:
     """The part of a GPU's idle share that the profilers' own work on the host does not explain."""
-    return max(0.0, share - evidence.profiling_share) if evidence.on_gpu else share
+    return max(0.0, share - (evidence.profiling_share if evidence.on_gpu else 0.0))
 
 
 def _idle_for_host(evidence: Evidence) -> float:
@@ -224,28 +175,23 @@ def _writing_share(
     return min(1.0, max(sum(alone.values()), whole) / total) if total else 0.0
 
 
-def _hottest(functions: Sequence[FunctionSamples], seconds: float) -> list[EvidenceFigure | None]:
-    ranked = sorted(functions, key=lambda f: -f.self_seconds)[:3]
-    return [
-        figure("function", f"{f.function} {percent(f.self_seconds / seconds)}", Source.HOST)
-        for f in ranked
-    ]
+def _in_pauses(evidence: Evidence) -> Sequence[FunctionSamples] | None:
+    """The functions with the time and the busiest line that they have in the pauses of the replay.
 
-
-def _functions_during(timeline: Timeline, times: Intervals) -> Sequence[FunctionSamples] | None:
-    """The functions with the time and the busiest line that they have in these times.
-
-    None where a recording does not tell when they were seen, or none of them was seen then.
+    None without one, where a recording does not tell when they were seen, or if none was seen then.
     """
+    timeline, replay = evidence.timeline, evidence.replay
+    if timeline is None or replay is None:
+        return None
     moments, functions = timeline.host_moments, timeline.host_functions
     if not moments or not functions or not timeline.host_sampled_seconds:
         return None
+    times = replay.python_pauses()
     at = np.fromiter((moment for moment, _ in moments), np.int64, len(moments))
-    inside = np.flatnonzero(times.covered(at, at + 1))
     seconds = timeline.host_sampled_seconds / len(moments)
     own: Counter[int] = Counter()
     lines: dict[int, Counter[int]] = defaultdict(Counter)
-    for number in inside.tolist():
+    for number in np.flatnonzero(times.covered(at, at + 1)).tolist():
         frames = moments[number][1]
         own.update(place for place, _ in frames[:1])
         for place, line in frames:

@@ -1,111 +1,309 @@
-"""Kernels run, but do not fill the device."""
+"""Kernels run, but leave much of the device unused."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, figure, kernel_figures, percent, roofline_gain
+from gpurun.diagnoses.api import NOTICEABLE, Diagnosis, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.formatting.kernel_names import short_kernel_name
-from gpurun.records.finding import WARNING, Finding, FindingType
-from gpurun.records.profile_figures import KernelShare
-from gpurun.timeline.model import Group, KernelMetrics
+from gpurun.records.effects import ALLOW_ALL
+from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
+from gpurun.timeline.kernel_time import SHORT_NS
+from gpurun.timeline.model import KernelMetrics
 
-ADVICE = (
+ADVICE_SLOW = (
     "look at the kernel with Nsight Compute: gpurun profile --sources kineto,ncu",
     "torch.compile fuses small kernels into larger ones",
     "sizes that are multiples of 8 (64 for half precision) fit the device's tiles",
 )
+ADVICE_LIMITS = {
+    "registers": "fewer registers a thread: __launch_bounds__ or -maxrregcount; in Triton fewer or "
+    "smaller blocks a program (num_warps, BLOCK sizes)",
+    "shared_memory": "less shared memory a block: smaller tiles, fewer stages (num_stages)",
+    "grid": "the grid has fewer blocks than the device has multiprocessors: a larger batch, or "
+    "split the reduction (split-K)",
+    "block_size": "other block sizes: 128 to 256 threads a block fit most kernels",
+    "blocks": "larger blocks: a multiprocessor holds only so many, whatever their size",
+    "barriers": "fewer barriers a block",
+}
+ADVICE_UNEVEN = (
+    "blocks that end together: share the work out evenly, or in more and smaller blocks",
+)
+ADVICE_UNRECORDED = ("record its limits: ncu --section Occupancy --section LaunchStats",)
+ADVICE_WARPS = (
+    "where threads take different branches: sort or group the work so that neighbours take the "
+    "same one",
+    "pad ragged inputs, or bucket them by length",
+)
+ADVICE_BLOCKS = (
+    "blocks of a multiple of 32 threads: the last warp of a block is padded with idle ones",
+)
+ADVICE_BATCH = (
+    "raise the batch size; gpurun --optimize finds the fastest that fits, and names the learning "
+    f"rate that goes with it (it changes the training: {ALLOW_ALL})",
+    "where the batch must stay: torch.compile(mode='reduce-overhead') makes launches cheap",
+)
+LIMITS = {"registers", "shared_memory", "block_size"}
+"""The least of these is named only where all of them were recorded."""
 WORTH = 0.30
 """Share of the time; kernels that run for less of it do not hold up the step."""
+HELD_UP = 0.05
+"""With such a share of the step spent waiting for data the device is unused for another reason."""
+WEIGHT = 0.10
+"""Share of the measured kernels' time; a kernel that takes less is not worth a finding."""
+WARP = 32
+"""Threads of a warp on all GPUs of NVIDIA."""
 
 
 class KernelEfficiency(Diagnosis):
     """Kernels leave much of the device unused while they run.
 
-    Triggered by SM activity below 60 % (critical: 40 %) of the time in which the device is busy, by
-    a kernel with SM throughput below 60 % (critical: 40 %; beside a timeline a note, or replayed
-    with the kernel at the peak of SMs or memory), or by one kernel outside tensor cores that takes
-    more than half of the step (a note beside a replay: nothing says that it could be faster).
+    Triggered by SM activity below 60 % (critical: 40 %) of the time in which the device is busy, or
+    by a kernel with SM throughput below 60 % (critical: 40 %), replayed with the kernel at the peak
+    of SMs or memory; beside a timeline without such a replay a note.
     """
 
     type: ClassVar[FindingType] = FindingType.KERNEL_EFFICIENCY
     sources: ClassVar[tuple[Source, ...]] = (Source.ACTIVITY, Source.TIMELINE, Source.KERNELS)
-    thresholds: ClassVar[tuple[str, ...]] = (
-        "sm_activity",
-        "sm_throughput",
-        "one_kernel_share",
-    )
+    thresholds: ClassVar[tuple[str, ...]] = ("sm_activity", "sm_throughput")
 
     def find(self, evidence: Evidence) -> Finding | None:
-        """The device's activity and its longest kernel."""
-        busy = busy_share(evidence)
+        """The device's activity and its slowest kernel."""
+        busy = _busy_share(evidence)
         if busy is not None and busy < WORTH:
             return None
-        activity, top = activity_while_busy(evidence), _longest(evidence)
-        rate = evidence.thresholds.severity
-        by_kernel = rate("one_kernel_share", None if top is None else top.share)
-        if evidence.replay is not None or (top is not None and top.tensor_core):
-            by_kernel = min(by_kernel, WARNING / 2)  # it is as it should be, for all we know
-        by_activity = rate("sm_activity", activity)
-        slow, by_counters, replayed = _slowest(evidence)
-        severity = max(by_activity, by_kernel, by_counters)
-        if slow is not None and by_counters == severity:
-            used = percent((slow.sm_percent or 0.0) / 100)
-            text = f"SM throughput is {used}: {short_kernel_name(slow.name)}"
-        elif by_activity == severity:
-            text = f"SMs are active {percent(activity)} of the time in which kernels run"
-        else:
-            assert top is not None
-            text = (
-                f"one kernel takes {percent(top.share)} of the step: {short_kernel_name(top.name)}"
-            )
+        activity, rate = _activity_while_busy(evidence), evidence.thresholds.severity
+        severity, replayed = rate("sm_activity", activity), None
+        text = f"SMs are active {percent(activity)} of the time in which kernels run"
+        slow = worst_kernel(evidence, lambda k: rate("sm_throughput", share(k.sm_percent)))
+        if slow is not None and slow.severity >= severity:
+            severity, replayed = slow.severity, slow.replayed
+            text = f"SM throughput is {percent(share(slow.kernel.sm_percent))}: {slow.name}"
+        told = measured(
+            Source.ACTIVITY, sm_activity_while_busy=activity, sm_activity=evidence.sm_activity
+        )
         return self.finding(
             evidence,
-            severity,
             text,
-            [
-                *kernel_figures(slow),
-                figure("sm_activity_while_busy", activity, Source.ACTIVITY),
-                figure("sm_activity", evidence.sm_activity, Source.ACTIVITY),
-                figure("longest_kernel", None if top is None else top.name, Source.TIMELINE),
-                figure("longest_kernel_share", None if top is None else top.share, Source.TIMELINE),
-            ],
-            ADVICE if slow is None else ADVICE[1:],
+            [*(slow.figures if slow else ()), *told],
+            ADVICE_SLOW[1:] if slow else ADVICE_SLOW,
+            severity=severity,
             knob="compile",
-            replayed=replayed if slow is not None and by_counters == severity else None,
+            replayed=replayed,
         )
 
 
-def _slowest(evidence: Evidence) -> tuple[KernelMetrics | None, float, float | None]:
-    """The kernel with the least SM throughput, how much that matters, and its replayed gain."""
-    known = [k for k in evidence.weighty_kernels if k.sm_percent is not None]
-    slow = min(known, key=lambda kernel: kernel.sm_percent or 0.0, default=None)
-    if slow is None or slow.sm_percent is None:
-        return None, 0.0, None
-    severity = evidence.thresholds.severity("sm_throughput", slow.sm_percent / 100)
-    gain = roofline_gain(evidence, slow) if severity >= WARNING else None
-    if gain is not None:
-        return slow, gain_severity(gain), gain
-    return slow, severity if evidence.counters_alone else min(severity, WARNING / 2), None
+class Occupancy(Diagnosis):
+    """A kernel holds few warps on each multiprocessor and leaves arithmetic units unused.
+
+    Triggered, by kernel, by occupancy below 30 % together with SM throughput below 60 %: kernels on
+    tensor cores are fast at low occupancy. Replayed with the kernel at the peak of SMs or
+    memory, whichever it is nearer to; beside a timeline without such a replay a note. Registers,
+    shared memory, blocks or the grid are named as the cause where they were recorded and explain
+    it. Where a timeline shows launches, kernels below 10 µs are left to the launch-bound finding.
+    """
+
+    type: ClassVar[FindingType] = FindingType.OCCUPANCY
+    sources: ClassVar[tuple[Source, ...]] = (Source.KERNELS,)
+    thresholds: ClassVar[tuple[str, ...]] = ("occupancy", "sm_throughput")
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The kernel that suffers most; without a replay there is no honest bound."""
+        rate = evidence.thresholds.severity
+
+        def suffers(kernel: KernelMetrics) -> float:
+            by_occupancy = rate("occupancy", share(kernel.occupancy_percent))
+            return min(by_occupancy, rate("sm_throughput", (kernel.sm_percent or 0.0) / 100))
+
+        worst = worst_kernel(evidence, suffers)
+        if worst is None:
+            return None
+        kernel, reached = worst.kernel, percent(share(worst.kernel.occupancy_percent))
+        fits = share(kernel.theoretical_occupancy_percent)
+        causes, allowed = _limits_of(kernel, evidence), rate("occupancy", fits) < WARNING
+        if causes and (causes == ("grid",) or fits is None or not allowed):
+            why = f"limited by {' and '.join(causes).replace('_', ' ')}"
+            advice = tuple(ADVICE_LIMITS[cause] for cause in causes)
+        elif fits is not None and allowed:
+            why, advice, causes = f"though its limits allow {percent(fits)}", ADVICE_UNEVEN, ()
+        else:
+            why, advice = "its limit was not recorded", ADVICE_UNRECORDED
+        told = measured(
+            Source.KERNELS,
+            occupancy_percent=kernel.occupancy_percent,
+            theoretical_occupancy_percent=kernel.theoretical_occupancy_percent,
+            registers_per_thread=kernel.registers,
+            shared_memory_bytes=kernel.shared_memory_bytes,
+            limit=", ".join(causes) or None,
+        )
+        return self.finding(
+            evidence,
+            f"occupancy is {reached}, {why}: {worst.name}",
+            [*worst.figures, *told],
+            advice,
+            severity=worst.severity,
+            replayed=worst.replayed,
+        )
 
 
-def activity_while_busy(evidence: Evidence) -> float | None:
+class WarpEfficiency(Diagnosis):
+    """Threads of a warp are idle: branches run in turn, or the block does not fill the warp.
+
+    Triggered, by kernel, by less than 80 % of a warp's threads active per instruction. Replayed
+    with the kernel's whole warps active: it is as much faster; beside a timeline without such a
+    replay a note.
+    """
+
+    type: ClassVar[FindingType] = FindingType.WARP_EFFICIENCY
+    sources: ClassVar[tuple[Source, ...]] = (Source.KERNELS,)
+    thresholds: ClassVar[tuple[str, ...]] = ("warp_efficiency",)
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The kernel whose warps are emptiest; without a replay there is no honest bound."""
+
+        def active(kernel: KernelMetrics) -> float | None:
+            return share(kernel.branch_efficiency_percent)
+
+        rate = evidence.thresholds.severity
+        worst = worst_kernel(evidence, lambda k: rate("warp_efficiency", active(k)), active)
+        if worst is None:
+            return None
+        threads = math.prod(worst.kernel.block or (WARP,))
+        partial = threads % WARP != 0
+        told = f", in blocks of {threads} threads" if partial else ""
+        efficiency = active(worst.kernel)
+        more = measured(
+            Source.KERNELS, warp_efficiency=efficiency, block_threads=threads if partial else None
+        )
+        return self.finding(
+            evidence,
+            f"warp efficiency is {percent(efficiency)}{told}: {worst.name}",
+            [*worst.figures, *more],
+            (*ADVICE_BLOCKS, *ADVICE_WARPS) if partial else ADVICE_WARPS,
+            severity=worst.severity,
+            replayed=worst.replayed,
+        )
+
+
+class SmallBatch(Diagnosis):
+    """The batch gives the device too little to do at a time.
+
+    Triggered if less than half of the device's memory is in use and kernels are small. Kernels
+    count as small if SM activity is below 60 % while busy. Without that figure, kernels are small
+    if those with fewer blocks than SMs take over 30 % of kernel time. Not reported while the
+    training waits for data.
+    """
+
+    type: ClassVar[FindingType] = FindingType.SMALL_BATCH
+    sources: ClassVar[tuple[Source, ...]] = (Source.DEVICE, Source.ACTIVITY, Source.TIMELINE)
+    thresholds: ClassVar[tuple[str, ...]] = ("little_memory", "sm_activity", "small_grid_share")
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """Memory and activity together; how much a larger batch gains, only a trial can tell."""
+        rate, launches = evidence.thresholds.severity, evidence.figures.launches
+        if (evidence.data_wait_share or 0.0) > HELD_UP:
+            return None
+        grids = None if launches is None else launches.small_grid_share
+        activity, memory = _activity_while_busy(evidence), evidence.memory_used_share
+        by_grids = activity is None
+        small = rate("small_grid_share", grids) if by_grids else rate("sm_activity", activity)
+        batch = None if evidence.result is None else evidence.result.batch_size
+        size = "the batch" if batch is None else f"a batch of {batch:g}"
+        return self.finding(
+            evidence,
+            f"{size} is too small for the device: {percent(memory)} of its memory is in use",
+            [
+                *measured(Source.STEPS, batch_size=batch),
+                *measured(Source.DEVICE, memory_used_share=memory),
+                *measured(Source.ACTIVITY, sm_activity_while_busy=activity),
+                *measured(Source.TIMELINE, small_grid_share=grids),
+            ],
+            ADVICE_BATCH,
+            severity=min(rate("little_memory", memory), small),
+            knob="batch_size",
+        )
+
+
+@dataclass(frozen=True)
+class WorstKernel:
+    """A kernel whose counters are bad. `replayed`: the gain if it used the device whole."""
+
+    kernel: KernelMetrics
+    severity: float
+    replayed: float | None
+
+    @property
+    def name(self) -> str:
+        """Its short name."""
+        return short_kernel_name(self.kernel.name)
+
+    @property
+    def figures(self) -> list[EvidenceFigure]:
+        """The kernel that a finding is about."""
+        sm, dram = self.kernel.sm_percent, self.kernel.dram_percent
+        return measured(Source.KERNELS, kernel=self.kernel.name, sm_percent=sm, dram_percent=dram)
+
+
+def worst_kernel(
+    evidence: Evidence,
+    rate: Callable[[KernelMetrics], float],
+    used: Callable[[KernelMetrics], float | None] | None = None,
+) -> WorstKernel | None:
+    """The kernel of the highest severity; None where none is worth a word.
+
+    `used`: what a kernel uses of the device; by default of the SMs or of the memory, whichever it
+    is nearer to. Beside a timeline counters are above a note only if their gain is: it tells what
+    they cost. It also shows launches, of which short kernels are a matter.
+    """
+    alone, kernels = evidence.idle is None, evidence.kernel_metrics
+    total = sum(kernel.duration_ns or 0.0 for kernel in kernels)
+    least = max(0.0 if alone else SHORT_NS, WEIGHT * total)
+    long = (k for k in kernels if k.duration_ns is None or k.duration_ns >= least)
+    rated = [(rate(kernel), kernel) for kernel in long]
+    severity, kernel = max(rated, key=lambda pair: pair[0], default=(0.0, None))
+    if kernel is None or severity <= 0:
+        return None
+    if alone:
+        return WorstKernel(kernel, severity, None)
+    nearest = max(kernel.sm_percent or 0.0, kernel.dram_percent or 0.0) / 100
+    part, gain = nearest if used is None else used(kernel), None
+    if evidence.replay is not None and part and severity >= WARNING:
+        gain = evidence.replay.gain_of_kernel(kernel.name, min(part, 1.0))
+    severity = min(severity, NOTICEABLE) if gain is None else gain_severity(gain)
+    return WorstKernel(kernel, severity, gain)
+
+
+def share(percents: float | None) -> float | None:
+    """Percent as a fraction."""
+    return None if percents is None else percents / 100
+
+
+def _activity_while_busy(evidence: Evidence) -> float | None:
     """SM activity over the time in which kernels run; None where either is not known."""
     activity, busy = evidence.sm_activity, evidence.figures.kernel_share
-    busy = busy_share(evidence) if busy is None else busy
+    busy = _busy_share(evidence) if busy is None else busy
     return None if activity is None or not busy else min(activity / busy, 1.0)
 
 
-def busy_share(evidence: Evidence) -> float | None:
+def _busy_share(evidence: Evidence) -> float | None:
     """Share of the time in which the device has work: by the timeline, else by its counters."""
     if evidence.idle is not None:
         return 1 - evidence.idle.total
     return evidence.activity("graphics_activity_percent")
 
 
-def _longest(evidence: Evidence) -> KernelShare | None:
-    """The longest kernel that computes: an exchange between ranks is a matter of its own."""
-    kernels = evidence.figures.top_kernels or ()
-    return next((k for k in kernels if k.group != Group.COMMUNICATION.value), None)
+def _limits_of(kernel: KernelMetrics, evidence: Evidence) -> tuple[str, ...]:
+    """The limits of the occupancy, keys of the advice; none where not all were recorded."""
+    devices = () if evidence.timeline is None else evidence.timeline.devices or ()
+    known = [d.multiprocessors for d in devices if d.multiprocessors]
+    count, limits = kernel.multiprocessors or min(known, default=0), kernel.occupancy_limits
+    if kernel.grid is not None and math.prod(kernel.grid) < count:
+        return ("grid",)
+    least = min(limits.values(), default=None)
+    bound = (name for name, blocks in limits.items() if blocks == least)
+    return tuple(bound) if limits.keys() >= LIMITS else ()

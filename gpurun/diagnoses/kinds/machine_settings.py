@@ -1,0 +1,154 @@
+"""The machine is set or cooled badly: environment variables, and clocks that are held down."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gpurun.diagnoses.api import Diagnosis, measured, percent
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.records.finding import WARNING, Finding, FindingType
+from gpurun.records.samples import POWER_CAP, DeviceSample
+from gpurun.replay.what_ifs import Change
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The effect of a variable on a training, its severity, and the trainings that it concerns."""
+
+    severity: float
+    text: str
+    where: str = "anywhere"
+
+
+EFFECTS = {
+    "CUDA_LAUNCH_BLOCKING": Effect(0.9, "the host waits for each kernel", "gpu"),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": Effect(0.9, "each tensor is allocated by the driver", "gpu"),
+    "NVIDIA_TF32_OVERRIDE": Effect(0.5, "float32 products cannot use tensor cores", "gpu"),
+    "TORCHDYNAMO_DISABLE": Effect(0.5, "torch.compile does nothing", "compiled"),
+    "TORCH_COMPILE_DISABLE": Effect(0.5, "torch.compile does nothing", "compiled"),
+    "NCCL_P2P_DISABLE": Effect(0.8, "GPUs exchange gradients through the host's memory", "ranks"),
+    "NCCL_SHM_DISABLE": Effect(0.6, "GPUs of one host exchange over the network", "ranks"),
+    "NCCL_IB_DISABLE": Effect(0.6, "nodes exchange over TCP in place of InfiniBand", "ranks"),
+    "NCCL_BLOCKING_WAIT": Effect(0.6, "the host waits for each collective", "ranks"),
+    "TORCH_NCCL_BLOCKING_WAIT": Effect(0.6, "the host waits for each collective", "ranks"),
+    "TORCH_DISTRIBUTED_DEBUG": Effect(0.6, "ranks check each collective", "ranks"),
+    "OMP_NUM_THREADS": Effect(0.6, "operators on the CPU use one core", "cpu"),
+    "MKL_NUM_THREADS": Effect(0.5, "operators on the CPU use one core", "cpu"),
+    "PYTHONMALLOC": Effect(0.5, "python checks each allocation"),
+    "PYTHONDEVMODE": Effect(0.5, "python runs its own checks"),
+}
+"""By name. `gpurun/records/switches.py` has the values that hurt."""
+REPLAYED = {"CUDA_LAUNCH_BLOCKING": Change.LAUNCH_WAITS}
+"""Changes of the steps if the variable were not set; no recording shows the others' effects."""
+ADVICE_HEAT = (
+    "check the cooling: temperature, fans and neighbours of this GPU (nvidia-smi -q -d "
+    "TEMPERATURE,PERFORMANCE)",
+    "move the job to another GPU and compare",
+)
+ADVICE_POWER = (
+    "see whether the power limit was lowered: nvidia-smi -q -d POWER",
+    "bfloat16 and fused kernels do the same work with less energy",
+)
+
+
+class EnvironmentSwitches(Diagnosis):
+    """A variable, mostly left over from debugging, slows the training down.
+
+    Triggered by the names of variables that are set so, where they matter: `CUDA_LAUNCH_BLOCKING`,
+    `NCCL_P2P_DISABLE` and others. Replayed only for `CUDA_LAUNCH_BLOCKING`, with launches that do
+    not wait. gpurun never records the value of a variable.
+    """
+
+    type: ClassVar[FindingType] = FindingType.ENVIRONMENT
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The variables that matter here, the worst first; without a replay there is no bound."""
+        there = _trainings(evidence)
+        names = [n for n in evidence.switches if n in EFFECTS and EFFECTS[n].where in there]
+        if not names:
+            return None
+        names.sort(key=lambda name: -EFFECTS[name].severity)
+        worst = names[0]
+        return self.finding(
+            evidence,
+            f"{worst} is set: {EFFECTS[worst].text}",
+            measured("environment", variable=names),
+            tuple(f"unset {name}: {EFFECTS[name].text}" for name in names),
+            severity=EFFECTS[worst].severity,
+            replayed=evidence.replayed_gain(REPLAYED[worst]) if worst in REPLAYED else None,
+        )
+
+
+def _trainings(evidence: Evidence) -> set[str]:
+    """The kinds of training, as in `Effect.where`, that this is. A thread count that a setting of
+    gpurun chose does not concern it.
+    """
+    result = evidence.result
+    several = result is not None and result.ranks > 1
+    knobs = () if result is None else result.knobs
+    chosen = any(k.knob == "cpu_threads" and k.outcome == "applied" for k in knobs)
+    cores = (evidence.cores_available or 1) > 1
+    kinds = {
+        "anywhere": True,
+        "gpu": evidence.on_gpu,
+        "ranks": several and evidence.on_gpu,
+        "compiled": "compile" in evidence.traits,
+        "cpu": not evidence.on_gpu and not several and cores and not chosen,
+    }
+    return {kind for kind, true in kinds.items() if true}
+
+
+class Throttling(Diagnosis):
+    """The clock of the device is held down.
+
+    Triggered by thermal, hardware or power-brake slow-downs in more than 10 % of the samples, or by
+    a clock that these hold 5 % below the highest seen. The power cap alone is usual under full load
+    and a note.
+    """
+
+    type: ClassVar[FindingType] = FindingType.THROTTLING
+    sources: ClassVar[tuple[Source, ...]] = (Source.DEVICE,)
+    thresholds: ClassVar[tuple[str, ...]] = ("throttled_share", "clock_loss")
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The device that is held down most; the bound is its highest clock throughout."""
+        by_device: dict[str, list[DeviceSample]] = defaultdict(list)
+        for sample in evidence.device_samples:
+            by_device[sample.uuid].append(sample)
+        found = [self._of_device(evidence, samples) for samples in by_device.values()]
+        known = [finding for finding in found if finding is not None]
+        return max(known, key=lambda finding: finding.severity, default=None)
+
+    def _of_device(self, evidence: Evidence, samples: Sequence[DeviceSample]) -> Finding | None:
+        reasons = sorted({reason for sample in samples for reason in sample.throttle_reasons})
+        hot = [s for s in samples if any(r != POWER_CAP for r in s.throttle_reasons)]
+        held = [s for s in samples if s.throttle_reasons]
+        share, loss = len(hot) / len(samples), _clock_loss(samples, held)
+        rate = evidence.thresholds.severity
+        severity = max(rate("throttled_share", share), rate("clock_loss", loss) if held else 0.0)
+        temperatures = [s.temperature_celsius for s in samples if s.temperature_celsius is not None]
+        return self.finding(
+            evidence,
+            f"the GPU is slowed down by {' and '.join(reasons)} in "
+            f"{percent(len(held) / len(samples))} of the samples",
+            measured(
+                Source.DEVICE,
+                throttled_share=share,
+                clock_loss=loss,
+                temperature_celsius=max(temperatures, default=None),
+                reason=reasons,
+            ),
+            ADVICE_HEAT if hot else ADVICE_POWER,
+            severity=severity if hot else min(severity, WARNING / 2),
+            bound=None if loss is None or loss >= 1 else 1 / (1 - loss),
+        )
+
+
+def _clock_loss(samples: Sequence[DeviceSample], held: Sequence[DeviceSample]) -> float | None:
+    """By how much the mean clock while held down is below the highest that was seen."""
+    highest = max((s.sm_clock_mhz for s in samples if s.sm_clock_mhz is not None), default=None)
+    clocks = [s.sm_clock_mhz for s in held if s.sm_clock_mhz is not None]
+    return 1 - sum(clocks) / len(clocks) / highest if highest and clocks else None
