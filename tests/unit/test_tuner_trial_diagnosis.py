@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import re
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import cast
 
 import pytest
 
+from gpurun.diagnoses.api import Diagnosis
+from gpurun.diagnoses.diagnosis_report import all_diagnoses
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Knob
@@ -29,7 +32,6 @@ from tests.unit.report_records import ladder_lines, tuning_report
 from tests.unit.tuner_trials import trial
 
 TRIAL = trial(100.0).record
-DIAGNOSES = Path(__file__).parents[2] / "gpurun" / "diagnoses" / "kinds"
 
 
 def finding(kind: FindingType, severity: float = 0.8, gain: float | None = 2.0) -> Finding:
@@ -89,16 +91,15 @@ def test_the_processor_tells_nothing_of_a_launch_that_was_frozen_half_of_the_tim
     assert {e.name: e.value for e in found[0].evidence}["cause"] == cause
 
 
-@pytest.mark.parametrize("file", sorted(DIAGNOSES.glob("*.py")), ids=lambda file: file.stem)
-def test_the_knob_that_a_diagnosis_names_answers_it(file: Path) -> None:
-    text = file.read_text()
-    kinds = re.findall(r"type: ClassVar\[FindingType\] = FindingType\.(\w+)", text)
+@pytest.mark.parametrize("diagnosis", all_diagnoses(), ids=lambda each: each.type.value)
+def test_the_knob_that_a_diagnosis_names_answers_it(diagnosis: Diagnosis) -> None:
+    text = inspect.getsource(type(diagnosis))
     named = {
         knob for line in re.findall(r"knob=(.*)", text) for knob in re.findall(r'"(\w+)"', line)
     }
     for name in named:
         knob: Knob = find(name)
-        assert FindingType[kinds[0]] in knob.answers, f"{name} is to answer {kinds[0]}"
+        assert diagnosis.type in knob.answers, f"{name} is to answer {diagnosis.type.value}"
 
 
 def test_the_report_says_what_still_holds_the_script_back() -> None:
