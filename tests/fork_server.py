@@ -31,7 +31,6 @@ from tests.forked import MALLOPT, REPOSITORY, THREADS, read_at_start
 IMPORTED = ("torch", "torch._dynamo", "torch.utils.data")
 LAUNCHER = ("gpurun.cli", "gpurun.commands.run", "gpurun.commands.optimize")
 """What launchers import; imported before the first one is forked."""
-INSTALLED = (sys.prefix, sys.base_prefix, str(REPOSITORY))
 START = read_at_start(os.environ)
 HASHES = (None, "0")
 """This process hashes texts like python with the second; without the variable any way will do."""
@@ -233,6 +232,8 @@ def become_fresh(environment: Mapping[str, str]) -> None:
 
     What still names a descriptor is never collected: the number may soon be another file's.
     """
+    from gpurun.knobs import USER_PACKAGE as users_knobs
+
     gc.freeze()
     for name in os.listdir("/proc/self/fd"):
         number = int(name)
@@ -243,9 +244,8 @@ def become_fresh(environment: Mapping[str, str]) -> None:
             pass
     _forget_handlers()
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if name.partition(".")[0] == "gpurun" or (file and not file.startswith(INSTALLED)):
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("gpurun", users_knobs):
             del sys.modules[name]
     os.environ.clear()
     os.environ.update(environment)
