@@ -228,7 +228,7 @@ def chosen_settings(options: Options) -> SavedSettings | None:
 
 def _reduced(saved: SavedSettings, options: Options) -> SavedSettings:
     """The settings without those that `--without` names, said in one line."""
-    from gpurun.tuner.settings_parts import without
+    from gpurun.arguments.settings_file import without
 
     rest, others = without(saved, options.without)
     if not options.quiet:
