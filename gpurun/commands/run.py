@@ -216,8 +216,8 @@ def chosen_settings(options: Options) -> SavedSettings | None:
     if options.settings is None and not options.tuned:
         return None
     from gpurun.arguments import settings_file
+    from gpurun.commands import saved_settings
     from gpurun.rundir import existing_home
-    from gpurun.tuner import saved_settings
 
     if options.settings is not None:
         saved = settings_file.load(Path(options.settings))

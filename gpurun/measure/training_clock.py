@@ -9,6 +9,7 @@ Also the length of a whole training, where the script has an argument of epochs.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -175,6 +176,22 @@ def _where_used(
 def sum_known(values: array[int]) -> int | None:
     """The sum of one entry a step; None if an entry was not seen or all are 0."""
     return None if UNKNOWN in values else sum(values) or None
+
+
+def samples_per_second(log: ProcessLog, window_ns: tuple[int, int] | None) -> float | None:
+    """Of the steps that ended in a window of the process's clock; None where none did.
+
+    By the device's clock where that took longer: the host may run ahead of it.
+    """
+    clock = step_clock(log)
+    if clock is None or window_ns is None:
+        return None
+    begin, end = window_ns
+    ends = clock.steps[StepRow.END_NS]
+    inside = slice(bisect_right(ends, begin), bisect_right(ends, end))
+    samples, device = sum_known(clock.samples[inside]), clock.steps[StepRow.DEVICE_NS][inside]
+    took_ns = max(end - begin, 0 if UNKNOWN in device else sum(device))
+    return samples / (took_ns / 1e9) if samples else None
 
 
 EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "nepochs", "num_train_epochs")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gpurun.arguments.options import Options, TargetKind
 from gpurun.measure.run_events import ProcessLog
@@ -61,11 +60,6 @@ def _as_used(machine: Machine, roots: tuple[RootEvent, ...]) -> Machine:
         compute_capability=min(capabilities, default=machine.compute_capability),
         gpu_memory_bytes=min(memories, default=machine.gpu_memory_bytes),
     )
-
-
-def facts_under(facts: Facts, settings: dict[str, Any], result: RunResult) -> Facts:
-    """The facts once `settings` are chosen and `result` was measured under them."""
-    return replace(facts, current=dict(settings), result=result)
 
 
 def steps_per_epoch(log: ProcessLog) -> int | None:
