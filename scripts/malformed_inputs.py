@@ -54,7 +54,7 @@ IMPORTED = (
     "gpurun.commands.diagnose", "gpurun.commands.monitor_command", "gpurun.commands.report_command",
     "gpurun.commands.run", "gpurun.report.page.html_page", "gpurun.report.page.run_page",
     "gpurun.report.findings_text", "gpurun.report.history_text", "numpy", "rich.console",
-    "gpurun.bench.store.benchmark_store", "gpurun.profilers", "gpurun.tuner.saved_settings",
+    "gpurun.bench.store.benchmark_store", "gpurun.profilers", "gpurun.commands.saved_settings",
 )  # fmt: skip
 """Loaded before children are forked: each of them saves a second."""
 

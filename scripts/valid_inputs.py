@@ -18,6 +18,7 @@ from gpurun.arguments.main_flags import parse
 from gpurun.bench.history.branch_records import branch_here
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.history_command import read_history
+from gpurun.commands.saved_settings import settings_path
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkLaunch
@@ -26,7 +27,6 @@ from gpurun.records.ranks import Attempt, RankFailure
 from gpurun.records.spec import RunSpec
 from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import write_json
-from gpurun.tuner.saved_settings import settings_path
 from tests.unit.benchmark_records import record
 from tests.unit.test_report_page import scaled
 

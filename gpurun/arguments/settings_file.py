@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import typing
-from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -39,6 +39,29 @@ def load(path: Path) -> SavedSettings:
         raise GpurunError(
             f"{path} {error}", f"write {form}, or let --optimize --save-settings FILE write it"
         ) from None
+
+
+def without(saved: SavedSettings, knobs: Iterable[str]) -> tuple[SavedSettings, tuple[str, ...]]:
+    """The settings without `knobs` (`--without`), and the names of the others that went with them.
+
+    Settings that were made only for the sake of these knobs are left out too. `GpurunError` if a
+    knob is not set.
+    """
+    asked = tuple(dict.fromkeys(knobs))
+    unknown = [name for name in asked if name not in saved.settings]
+    if unknown:
+        known = ", ".join(saved.settings) or "none"
+        raise GpurunError(f"--without {unknown[0]}: it is not set", f"set are: {known}")
+    out: set[str] = set()
+    left = set(asked)
+    while left:
+        out |= left
+        needed = {other for name in out for other in saved.companions.get(name, ())}
+        kept = {x for name, own in saved.companions.items() if name not in out for x in own}
+        left = needed - kept - out
+    rest = {name: value for name, value in saved.settings.items() if name not in out}
+    others = tuple(name for name in saved.settings if name in out and name not in asked)
+    return replace(saved, settings=rest, speedup=None), others
 
 
 UNSAID: Mapping[str, Any] = {

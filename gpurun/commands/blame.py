@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from gpurun.arguments.main_flags import with_configuration
 from gpurun.arguments.options import BlameOptions, Options
 from gpurun.arguments.subcommand_flags import parse_blame
+from gpurun.commands.culprit_settings import KnobGroup, culprits, parts_of
 from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import chosen_settings
 from gpurun.commands.verdict_line import print_verdict
@@ -23,14 +25,15 @@ from gpurun.launch.launch_command import typed_words
 from gpurun.measure.command_fingerprint import rank_words
 from gpurun.records.blame_report import BlameLaunch, BlameReport, LaunchState
 from gpurun.records.codec import to_json
-from gpurun.records.tuning import SavedSettings
+from gpurun.records.failure import FailureKind
+from gpurun.records.spec import StopRule
+from gpurun.records.tuning import SavedSettings, TrialPurpose
 from gpurun.rundir import run_folder, shown_path, write_json
+from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.applied_settings import applied_settings
 from gpurun.trials.signal_guard import SignalGuard
-from gpurun.tuner.culprit_settings import KnobGroup, culprits
-from gpurun.tuner.settings_parts import parts
-from gpurun.tuner.settings_trial import SettingsTest
 from gpurun.tuner.trial_series import TrialSeries
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 HELP = """\
 usage: gpurun blame [flags] script.py [script's arguments]
@@ -56,6 +59,10 @@ EXIT_CODES = {
     "inconclusive": ExitCode.INCONCLUSIVE,
     "script_failed": ExitCode.BENCHMARK_FAILED,
 }
+CANNOT_TELL = 125
+"""The exit code of a check that skips a launch, as for `git bisect run`."""
+TRIAL_VARIABLE = "GPURUN_TRIAL"
+"""Tells a check the folder of the launch: `output.log`, `result.json`, the events."""
 
 
 def blame(argv: list[str]) -> int:
@@ -73,7 +80,7 @@ def blame(argv: list[str]) -> int:
         measured = with_reduction(options, os.environ, folder.parent.parent)
         series = TrialSeries(measured, folder, mode, os.environ, lambda steps, of: None)
         series.training_loaders = saved.training_loaders
-        search = BlameSearch(SettingsTest(series, asked.steps, asked.check), saved, options.quiet)
+        search = BlameSearch(series, saved, asked, options.quiet)
         search.say(imperfection or "")
         try:
             search.run()
@@ -89,7 +96,7 @@ def blame(argv: list[str]) -> int:
         code = interruption.exit_code
     else:
         code = int(EXIT_CODES[search.verdict])
-    search.conclude(asked)
+    search.conclude()
     found = ",".join("+".join(names) for names in search.found) or None
     print_verdict(search.verdict, code, culprit=found, run=shown_path(folder))
     return code
@@ -98,10 +105,12 @@ def blame(argv: list[str]) -> int:
 class BlameSearch:
     """The launches of one search and their outcomes."""
 
-    def __init__(self, test: SettingsTest, saved: SavedSettings, quiet: bool) -> None:
+    def __init__(
+        self, series: TrialSeries, saved: SavedSettings, asked: BlameOptions, quiet: bool
+    ) -> None:
         self.verdict = "inconclusive"
         self.found: tuple[tuple[str, ...], ...] = ()
-        self._test, self._saved, self._quiet = test, saved, quiet
+        self._series, self._saved, self._asked, self._quiet = series, saved, asked, quiet
         self._launches: list[BlameLaunch] = []
         self._known: dict[frozenset[str], BlameLaunch] = {}
         self._without: LaunchState | None = None
@@ -118,7 +127,7 @@ class BlameSearch:
             unknown = LaunchState.SKIPPED in (bare.state, whole.state)
             self.verdict = "inconclusive" if unknown else "not_reproduced"
             return
-        sets, self._without = culprits(parts(self._saved), self._with)
+        sets, self._without = culprits(parts_of(self._saved), self._with)
         self.found = tuple(tuple(name for part in one for name in part) for one in sets)
         self.verdict = "found"
 
@@ -133,8 +142,9 @@ class BlameSearch:
             seconds=time.monotonic() - self._began,
         )
 
-    def conclude(self, asked: BlameOptions) -> None:
+    def conclude(self) -> None:
         """The answer in words, and the command to go on with."""
+        asked = self._asked
         if self.verdict == "script_failed":
             self.say(f"not the settings: the script as it is goes wrong: {self._why()}")
         elif self.verdict == "not_reproduced":
@@ -171,10 +181,45 @@ class BlameSearch:
         """The outcome with these settings, launched unless it is known."""
         key = frozenset(settings)
         if key not in self._known:
-            done = self._test.launch(settings, first=not self._launches)
+            done = self._launched(settings)
             self._launches.append(done)
             self._known[key] = done
             shown = ", ".join(settings) or "the script as it is"
             reason = f": {done.reason}" if done.reason else ""
             self.say(f"{done.state.value} in {duration(done.seconds)}: {shown}{reason}")
         return self._known[key]
+
+    def _launched(self, settings: Mapping[str, Any]) -> BlameLaunch:
+        """One launch; the first may download what the others find in place."""
+        steps, check, first = self._asked.steps, self._asked.check, not self._launches
+        rule = StopRule(steps, 0.0, steps, warmup_steps=0, audit_steps=0)
+        trial = self._series.run(TrialRequest(TrialPurpose.BLAME, settings, rule, hold=first))
+        folder = self._series.folder_of(trial.record)
+        state, reason = judged(trial) if check is None else _checked(check, folder)
+        seconds, run_dir = trial.record.seconds, trial.record.run_dir
+        return BlameLaunch(dict(settings), state, reason, seconds, run_dir)
+
+
+def judged(trial: Trial) -> tuple[LaunchState, str]:
+    """A failed launch or a loss that is not finite is bad; the reason."""
+    failure = trial.failure
+    if failure is not None and failure.kind is FailureKind.KNOB_FAILED:
+        return LaunchState.SKIPPED, failure.text
+    if failure is not None and failure.kind is not FailureKind.TOO_FEW_STEPS:
+        return LaunchState.BAD, failure.text
+    for table in () if trial.log is None else trial.log.steps.values():
+        curve = curve_of(table.loss)
+        if curve is not None and curve.nonfinite_step is not None:
+            return LaunchState.BAD, f"the loss is not finite at step {curve.nonfinite_step}"
+    return LaunchState.GOOD, ""
+
+
+def _checked(command: str, folder: Path) -> tuple[LaunchState, str]:
+    environment = {**os.environ, TRIAL_VARIABLE: str(folder.resolve())}
+    code = subprocess.run(
+        command, shell=True, env=environment, stdin=subprocess.DEVNULL, stdout=2, check=False
+    ).returncode
+    if code == 0:
+        return LaunchState.GOOD, ""
+    state = LaunchState.SKIPPED if code == CANNOT_TELL else LaunchState.BAD
+    return state, f"the check ended with {code}"

@@ -16,6 +16,7 @@ from gpurun.arguments import settings_file
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Objective, Options, TargetKind
 from gpurun.arguments.torchrun_flags import nodes_asked_for
+from gpurun.commands import saved_settings
 from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import run_with
 from gpurun.commands.verdict_line import print_verdict
@@ -44,10 +45,10 @@ from gpurun.rundir import (
     write_json,
     write_output,
 )
+from gpurun.trials import knob_calls
+from gpurun.trials.knob_calls import KnobRaised
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.trial_launcher import KEPT
-from gpurun.tuner import saved_settings
-from gpurun.tuner.knob_calls import companions_among
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_document import tuning_document
 from gpurun.tuner.tuning_findings import TuningEnded
@@ -281,12 +282,18 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
 
 def _companions(report: TuningReport, tuning: TuningRun) -> dict[str, tuple[str, ...]]:
     facts, options = tuning.findings.facts, tuning.options
+    found: dict[str, tuple[str, ...]] = {}
     if report.chosen is None or facts is None:
-        return {}
-    knobs = [
-        find(name, options.knob_paths, options.tuned_arguments) for name in report.chosen.knobs
-    ]
-    return companions_among(knobs, facts, report.chosen.knobs)
+        return found
+    for name, value in report.chosen.knobs.items():
+        knob = find(name, options.knob_paths, options.tuned_arguments)
+        try:
+            names = knob_calls.companions(knob, facts, value)
+        except KnobRaised:
+            continue
+        if among := tuple(other for other in names if other in report.chosen.knobs):
+            found[name] = among
+    return found
 
 
 def _carry_through(tuning: TuningRun, view: TuningView) -> Exception | None:

@@ -216,8 +216,8 @@ def chosen_settings(options: Options) -> SavedSettings | None:
     if options.settings is None and not options.tuned:
         return None
     from gpurun.arguments import settings_file
+    from gpurun.commands import saved_settings
     from gpurun.rundir import existing_home
-    from gpurun.tuner import saved_settings
 
     if options.settings is not None:
         saved = settings_file.load(Path(options.settings))
@@ -228,7 +228,7 @@ def chosen_settings(options: Options) -> SavedSettings | None:
 
 def _reduced(saved: SavedSettings, options: Options) -> SavedSettings:
     """The settings without those that `--without` names, said in one line."""
-    from gpurun.tuner.settings_parts import without
+    from gpurun.arguments.settings_file import without
 
     rest, others = without(saved, options.without)
     if not options.quiet:

@@ -3,17 +3,20 @@
 The clock is the optimizer that steps most often (ties: the one that stepped first). Rows of a
 slower one, such as a GAN's generator, fall inside its steps. A process without optimizer steps is
 clocked by its backward passes, one without those by the forward passes of its root module.
+Also the length of a whole training, where the script has an argument of epochs.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN, StepTable, merge_into
-from gpurun.records.events import CLOCKS, LoaderEvent, StepRow
+from gpurun.records.events import CLOCKS, ArgumentsEvent, LoaderEvent, StepRow
 
 MOST_CALLS = 2.5
 """With more calls of the model a batch than this (diffusion, generation), a step of inference has
@@ -173,3 +176,70 @@ def _where_used(
 def sum_known(values: array[int]) -> int | None:
     """The sum of one entry a step; None if an entry was not seen or all are 0."""
     return None if UNKNOWN in values else sum(values) or None
+
+
+def samples_per_second(log: ProcessLog, window_ns: tuple[int, int] | None) -> float | None:
+    """Of the steps that ended in a window of the process's clock; None where none did.
+
+    By the device's clock where that took longer: the host may run ahead of it.
+    """
+    clock = step_clock(log)
+    if clock is None or window_ns is None:
+        return None
+    begin, end = window_ns
+    ends = clock.steps[StepRow.END_NS]
+    inside = slice(bisect_right(ends, begin), bisect_right(ends, end))
+    samples, device = sum_known(clock.samples[inside]), clock.steps[StepRow.DEVICE_NS][inside]
+    took_ns = max(end - begin, 0 if UNKNOWN in device else sum(device))
+    return samples / (took_ns / 1e9) if samples else None
+
+
+EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "nepochs", "num_train_epochs")
+"""Names of arguments that hold the number of epochs."""
+
+
+@dataclass(frozen=True)
+class PlannedWork:
+    """`epochs` passes over `samples_per_epoch` samples in `batches_per_epoch` batches; `source`:
+    the argument that says so.
+    """
+
+    epochs: int
+    samples_per_epoch: int
+    source: str
+    batches_per_epoch: int
+
+    @property
+    def samples(self) -> int:
+        """Samples of the whole training."""
+        return self.epochs * self.samples_per_epoch
+
+    @property
+    def batches(self) -> int:
+        """Batches of the whole training."""
+        return self.epochs * self.batches_per_epoch
+
+
+def planned_work(log: ProcessLog, clock: StepClock, ranks: int) -> PlannedWork | None:
+    """The work of a process that trains alone; None where the records do not show it."""
+    epochs = _epochs(log.arguments)
+    loader = next(iter(training_loaders(log, clock)), None)
+    if epochs is None or loader is None or ranks != 1:
+        return None
+    if not loader.length or not loader.batch_size:
+        return None
+    samples = loader.length * loader.batch_size
+    if loader.dataset_length:
+        samples = min(samples, loader.dataset_length)
+    count, source = epochs
+    return PlannedWork(count, samples, source, loader.length)
+
+
+def _epochs(events: Sequence[ArgumentsEvent]) -> tuple[int, str] | None:
+    for event in events:
+        for option in event.options:
+            value = option.get("value")
+            if option.get("dest") in EPOCHS and type(value) is int and value > 0:
+                flags = option.get("flags") or [option["dest"]]
+                return value, str(flags[-1])
+    return None

@@ -40,7 +40,7 @@ from gpurun.report.tuning_verdict import (
     remarks,
     verdict_sentence,
 )
-from gpurun.tuner.proof.decision import BATCH
+from gpurun.tuner.search.batch_sizes import BATCH
 
 BATCH_COLUMNS = (
     Column("batch", right=True),

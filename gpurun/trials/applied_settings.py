@@ -14,6 +14,8 @@ from gpurun.knobs.api import Knob
 from gpurun.records.codec import RecordError, from_json
 from gpurun.records.spec import Setting
 from gpurun.records.tuning import SavedSettings
+from gpurun.trials import knob_calls
+from gpurun.trials.knob_calls import KnobRaised
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,13 @@ def applied_settings(
             )
         try:
             _check_type(knob, value)
-            environment.update(knob.environment(value))
-            args = knob.arguments(value, args)
-        except Exception as error:
+            variables, args = knob_calls.outside(knob, value, args)
+        except KnobRaised as error:
             raise GpurunError(
-                f"{source}: {name} cannot take {value!r} ({type(error).__name__}: {error})",
+                f"{source}: {name} cannot take {value!r} ({error})",
                 "take it out, or write the file anew with gpurun --optimize --save-settings FILE",
             ) from error
+        environment |= variables
     return AppliedSettings(
         saved.settings,
         args,
@@ -94,7 +96,7 @@ def _check_allowed(name: str, effect: str, allowed: tuple[str, ...]) -> None:
 
 
 def _check_type(knob: Knob, value: Any) -> None:
-    """`TypeError` unless `apply` takes a value of this type, as far as its annotation tells."""
+    """`KnobRaised` unless `apply` takes a value of this type, as far as its annotation tells."""
     try:
         kind = typing.get_type_hints(knob.apply).get("value")
     except Exception:  # a user's knob may name a type that only a type checker sees
@@ -104,4 +106,4 @@ def _check_type(knob: Knob, value: Any) -> None:
     try:
         from_json(kind, value)
     except RecordError:
-        raise TypeError(f"it takes {type_in_words(kind)}") from None
+        raise KnobRaised(f"TypeError: it takes {type_in_words(kind)}") from None

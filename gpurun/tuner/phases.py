@@ -30,8 +30,6 @@ class Phases:
         """Seconds of the slowest launch that was measured to its end."""
         self.tried = 0
         """Trials of the search that were measured."""
-        self.in_vain = 0
-        """Trials of the search that were not."""
         self.deadline = self._end = deadline
         self._compiled = 0.0
         """Seconds of the last launch with `compile`."""
@@ -67,7 +65,6 @@ class Phases:
     def launched(self, trial: Trial, *, compiled: bool) -> None:
         """A trial of the search ended."""
         if trial.throughput is None:
-            self.in_vain += 1
             return
         self.tried += 1
         self.longest = max(self.longest, trial.record.seconds)
@@ -97,13 +94,7 @@ class Phases:
 
     def too_small(self) -> str:
         """A line that nothing could be tried to its end, with a budget that is large enough."""
-        flag = budget_flag(2 * self.budget)
-        if self.in_vain:
-            return (
-                f"the budget of {self.budget:.0f} s ended before a trial of other settings was "
-                f"measured, {self.in_vain} failed; try `{flag}`"
-            )
         return (
-            f"the budget of {self.budget:.0f} s left no time to try anything: "
-            f"a trial takes {self.usual:.0f} s; try `{flag}`"
+            f"the budget of {self.budget:.0f} s left no time to try anything to its end: "
+            f"a trial takes {self.usual:.0f} s; try `{budget_flag(2 * self.budget)}`"
         )

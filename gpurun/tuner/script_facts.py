@@ -5,17 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gpurun.arguments.options import Options, TargetKind
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN
-from gpurun.measure.training_clock import StepClock, step_clock, training_loaders
+from gpurun.measure.training_clock import StepClock, planned_work, step_clock, training_loaders
 from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import LoaderEvent, RootEvent
 from gpurun.records.facts import BatchFlag, Facts, Machine
 from gpurun.records.result import RunResult
-from gpurun.tuner.planned_work import planned_work
 
 BATCH_NAME = re.compile(r"(^|[-_])(b|bs|batch)([-_]?size)?$|batch[-_]?size", re.IGNORECASE)
 NOT_TRAINING = re.compile(r"eval|test|val", re.IGNORECASE)
@@ -62,11 +60,6 @@ def _as_used(machine: Machine, roots: tuple[RootEvent, ...]) -> Machine:
         compute_capability=min(capabilities, default=machine.compute_capability),
         gpu_memory_bytes=min(memories, default=machine.gpu_memory_bytes),
     )
-
-
-def facts_under(facts: Facts, settings: dict[str, Any], result: RunResult) -> Facts:
-    """The facts once `settings` are chosen and `result` was measured under them."""
-    return replace(facts, current=dict(settings), result=result)
 
 
 def steps_per_epoch(log: ProcessLog) -> int | None:

@@ -1,4 +1,9 @@
-"""Plans the length of trials: long enough to measure, equal for all, within the budget."""
+"""Plans the length of trials: long enough to measure, equal for all, within the budget.
+
+A data set that keeps its samples loads slowly in its first epoch alone. What is gained there says
+nothing of the training, and workers may even lose what the script's own process would keep. So
+trials measure later epochs where these load at another pace.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
+from gpurun.formatting.number_text import count, milliseconds
+from gpurun.measure.epoch_duration import OTHER_PACE
 from gpurun.records.events import LoaderEvent
+from gpurun.records.facts import Facts
 from gpurun.records.result import RunResult
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.trials.stop_rules import LEAST_STEPS, MOST_STEPS, WINDOW_SECONDS
@@ -27,6 +35,11 @@ SLOW_STEPS = 6
 """Fewest where so many last as long as a window should: a launch is one measurement anyway."""
 LONGEST_EPOCH_WINDOWS = 2
 """An epoch up to so many windows is measured whole: opening the workers is part of the price."""
+FIRST_EPOCH_SHARE = 0.15
+"""A trial of the script as it is goes through the first epoch if this takes no larger part of the
+budget."""
+LONG_EPOCH_SECONDS = 300.0
+"""A training with longer epochs has few of them."""
 
 PATIENCE_SHARE = 0.25
 """A trial may be silent for this part of the budget at least, up to `MOST_PATIENCE`."""
@@ -101,7 +114,59 @@ def with_read_ahead(
     workers = settings.get("loader_workers") or 0
     prefetch = max((x.prefetch_factor or 2 for x in loaders), default=2)
     ahead = int(workers) * int(settings.get("loader_prefetch") or prefetch) if workers else 0
-    extra = max(0, ahead + 2 - rule.warmup_steps)
-    if not workers or not extra:
-        return rule
-    return replace(rule, warmup_steps=rule.warmup_steps + extra, min_steps=rule.min_steps + extra)
+    return _lengthened(rule, max(0, ahead + 2 - rule.warmup_steps) if workers else 0)
+
+
+class TrialPlan:
+    """`rule`: of the next trial. `longer`: it goes on into the second epoch.
+
+    `budget_needed`: seconds of a budget under which a trial would see the second epoch; None if one
+    does, or if it cannot be much faster.
+    """
+
+    def __init__(
+        self, facts: Facts, steps_per_epoch: int | None, budget: float, objective: Objective
+    ) -> None:
+        """`facts`: of the first trial."""
+        probe = facts.result
+        workers = max((x.workers for x in facts.loaders_of_training()), default=0)
+        usual = plan_trials(probe, steps_per_epoch, budget, objective)
+        usual = with_read_ahead(usual, {"loader_workers": workers}, facts.loaders)
+        self.rule = self._usual = self._later = usual
+        self.longer = False
+        self.budget_needed: float | None = None
+        more = (steps_per_epoch or 0) - usual.audit_steps - usual.warmup_steps
+        only_one = facts.planned_steps is not None and facts.planned_steps <= (steps_per_epoch or 0)
+        possible = usual.min_steps + more <= usual.max_steps and probe.status != "completed"
+        if more <= 0 or only_one or not possible:
+            return
+        self._later = _lengthened(usual, more)
+        step, split = probe.step_time_ms, probe.split
+        wait = None if split is None else split.data_wait_ms
+        if step is None or wait is None or wait < (1 - 1 / OTHER_PACE) * step.mean:
+            return
+        seconds = more * step.mean / 1000
+        if seconds <= FIRST_EPOCH_SHARE * budget:
+            self.rule, self.longer = self._later, True
+        elif seconds <= LONG_EPOCH_SECONDS:
+            self.budget_needed = seconds / FIRST_EPOCH_SHARE
+
+    @property
+    def described(self) -> str:
+        """One line."""
+        steps, audited = self._usual.min_steps - self._usual.audit_steps, self._usual.audit_steps
+        return f"trials measure {count(steps, 'step')} after {audited} audited ones"
+
+    def settle(self, result: RunResult) -> str:
+        """Plan the later trials by the script as it is; a line where its epochs differ."""
+        pace = result.epoch_pace
+        self.rule, self.longer = (self._later if pace else self._usual), pace is not None
+        if pace is None:
+            return ""
+        first, later = milliseconds(pace.first_ms), milliseconds(pace.later_ms)
+        return f"a step takes {first} in the first epoch and {later} in later ones"
+
+
+def _lengthened(rule: StopRule, steps: int) -> StopRule:
+    """The rule with so many more steps before the measured window."""
+    return replace(rule, warmup_steps=rule.warmup_steps + steps, min_steps=rule.min_steps + steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -15,6 +14,8 @@ from gpurun.errors import GpurunError, say
 from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import find
+from gpurun.launch.hidden_ranks import hidden_flags, rank_environment
+from gpurun.launch.rank_resources import check_devices, shared_gpus
 from gpurun.measure.optional_figures import known
 from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.live_launches import LiveLaunches
@@ -22,17 +23,16 @@ from gpurun.pairs.obstacle import peaks_of
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.records.spec import SEED, Exchange, Setting, TrialSpec
+from gpurun.records.spec import SEED, Exchange, Parallel, Setting, Share, TrialSpec
 from gpurun.records.tuning import WITHOUT_SPEED, TrialRecord
 from gpurun.rundir import write_json
+from gpurun.trials import knob_calls
+from gpurun.trials.knob_calls import KnobRaised
 from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest, Ranks
-from gpurun.trials.outcome import Outcome
+from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.prestart import prestart_slots
 from gpurun.trials.trial_launcher import TrialLauncher
-from gpurun.tuner import knob_calls
 from gpurun.tuner.guard.training_evidence import evidence
-from gpurun.tuner.hidden_rank_trials import hidden_ranks
-from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.trial_length import needed_steps
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
@@ -40,13 +40,17 @@ LIMIT_SECONDS = 600.0
 """A trial may take so long at least."""
 END_WELL = "let it end with exit code 0, or train for longer than a trial lasts"
 """Advice for a script that trains and then ends with another exit code on purpose."""
+RANKS_WRITE = (
+    "ranks would write the same files, because trials are not isolated by overlay mounts here",
+    "allow it with --shared-writes if the script writes nothing, or the same in every rank",
+)
 
 
 class TrialSeries:
     """Launches the trials of one tuning, one at a time, below `folder`.
 
-    `training_loaders`: see `RunSpec`. `prefetch`: batches that a loader's worker reads ahead.
-    `close` removes what the trials shared.
+    `training_loaders`: see `RunSpec`. `prestarted`: processes of coming trials, which import
+    meanwhile. `close` removes what the trials shared.
     """
 
     def __init__(
@@ -65,11 +69,15 @@ class TrialSeries:
         self._reference_samples = 1.0
         tell = (lambda line: None) if options.quiet else say
         self.launcher = TrialLauncher(folder, mode, on_progress, tell)
+        self.prestarted = self.launcher.prestarted
         self._live = LiveLaunches(self.launcher)
-        self._hidden = hidden_ranks(options, mode)
-        self._environment = dict(environment)
-        if self._hidden is not None:
-            self._environment = self._hidden.environment(environment)
+        self._environment, self._shared_gpus = dict(environment), 0
+        if options.ddp:
+            _, ranks = hidden_flags(options.torchrun, None)
+            self._shared_gpus = shared_gpus(ranks, check_devices(ranks, options.oversubscribe))
+            self._environment = rank_environment(environment, ranks)
+            if mode is not Mode.OVERLAY and ranks > 1 and not options.shared_writes:
+                raise GpurunError(*RANKS_WRITE)
 
     def run(self, request: TrialRequest) -> Trial:
         """Launch one trial and wait for its end; KeyboardInterrupt kills it first."""
@@ -99,13 +107,8 @@ class TrialSeries:
         pair = self._live.run_pair(first, replace(second, following=again))
         if pair.first is None or pair.second is None:
             return PairOutcome(None, None, None, pair.failure)
-        trials = [
-            self._keep(number + n, request, outcome)
-            for n, (request, outcome) in enumerate(
-                zip(requests, (pair.first, pair.second), strict=True)
-            )
-        ]
-        one, other = trials
+        one = self._keep(number, requests[0], pair.first)
+        other = self._keep(number + 1, requests[1], pair.second)
         return PairOutcome(one, other, pair.ratio, pair.failure)
 
     def start_reference(self, request: TrialRequest, samples_a_step: float) -> str:
@@ -132,15 +135,6 @@ class TrialSeries:
     def in_turn_only(self) -> str:
         """Reason why trials of this tuning cannot be live pairs, "" if they can."""
         return self._live.in_turn_reason(ranks=self._ranks(self.folder) is not None)
-
-    @property
-    def prestart_modules(self) -> tuple[str, ...]:
-        """Modules that early processes import; no process starts early if there are none."""
-        return self.launcher.prestarted.modules
-
-    @prestart_modules.setter
-    def prestart_modules(self, modules: tuple[str, ...]) -> None:
-        self.launcher.prestarted.modules = modules
 
     @property
     def layered(self) -> bool:
@@ -202,16 +196,20 @@ class TrialSeries:
         for name, value in settings.items():
             try:
                 knob = find(name, self.options.knob_paths, self.options.tuned_arguments)
-                variables.update(knob_calls.environment(knob, value))
-                arguments = knob_calls.arguments(knob, value, arguments)
+                more, arguments = knob_calls.outside(knob, value, arguments)
             except (KnobRaised, GpurunError) as error:
                 raise KnobRaised(f"{name}: {error}", knob=name) from error
+            variables |= more
         return variables, arguments
 
     def _ranks(self, run_dir: Path) -> Ranks | None:
-        if self._hidden is not None:
-            return self._hidden.ranks(run_dir, SEED)
-        return Ranks(self.options.torchrun) if self.options.elastic else None
+        """The ranks of a trial. Under `--ddp` the batch is the script's, and each has a share."""
+        options = self.options
+        if not options.ddp:
+            return Ranks(options.torchrun) if options.elastic else None
+        flags, _ = hidden_flags(options.torchrun, run_dir / "ranks")
+        share = (Share.GLOBAL, SEED, self._shared_gpus, options.loss_reduction)
+        return Ranks(flags, Parallel(*share))
 
     def _patience(self, request: TrialRequest) -> tuple[float | None, float]:
         """Seconds of silence, and seconds in all, after which the trial is given up.
@@ -225,13 +223,12 @@ class TrialSeries:
 
     def _following(self, number: int, request: TrialRequest) -> tuple[LaunchRequest, ...]:
         """The launches after this one, so that their processes can start; after the first, one."""
-        if not request.hold and not self.prestart_modules:
+        if not request.hold and not self.prestarted.modules:
             return ()
-        settings = request.following or itertools.repeat(request.settings)
+        slots = 1 if request.hold else prestart_slots()
+        settings = request.following or (request.settings,) * slots
         found = []
-        for coming, each in enumerate(
-            itertools.islice(settings, 1 if request.hold else prestart_slots()), number
-        ):
+        for coming, each in enumerate(settings[:slots], number):
             try:
                 found.append(self._request(coming, replace(request, settings=each, hold=False)))
             except KnobRaised:
@@ -254,35 +251,17 @@ class TrialSeries:
             gain = math.exp(-ratio.log) * samples
             record = replace(trial.record, gain_over_reference=gain, gain_error=ratio.error)
             trial = replace(trial, record=record)
-        self._write(outcome.run_dir, trial.record)
+        self.trials.append(trial.record)
+        write_json(outcome.run_dir / "trial.json", to_json(trial.record))
         return trial
 
     def _skip(self, number: int, request: TrialRequest, raised: KnobRaised) -> Trial:
-        """The trial of settings with which nothing could be launched."""
-        run_dir = self.folder / "trials" / f"{number:02d}"
-        self.launcher.prestarted.drop(run_dir)
-        run_dir.mkdir(parents=True)
-        record = TrialRecord(
-            number=number,
-            purpose=request.purpose,
-            knobs=dict(request.settings),
-            status="skipped",
-            samples_per_second=None,
-            step_time_ms=None,
-            peak_memory_bytes=None,
-            final_loss=None,
-            seconds=0.0,
-            reason=str(raised),
-            run_dir=os.path.relpath(run_dir, self.folder),
-            failure=FailureKind.KNOB_FAILED,
-        )
-        self._write(run_dir, record)
+        """The trial of settings with which nothing could be launched: its folder is empty."""
+        bare = self._request(number, replace(request, settings={}))
+        self.prestarted.drop(bare.run_dir)
+        bare.run_dir.mkdir(parents=True)
         failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
-        return Trial(record, None, None, None, None, self.options.aim, failure)
-
-    def _write(self, run_dir: Path, record: TrialRecord) -> None:
-        self.trials.append(record)
-        write_json(run_dir / "trial.json", to_json(record))
+        return self._keep(number, request, conclude(bare, None, 0.0, failure))
 
 
 def trial_of(
@@ -312,7 +291,7 @@ def trial_of(
         in_turns=outcome.in_turns,
     )
     shown = None if log is None else evidence(log, request.seed_offset, request.rounded)
-    return Trial(record, result, log, shown, outcome.exit_code, objective, outcome.failure)
+    return Trial(record, result, log, shown, objective, outcome.failure)
 
 
 def _reason(request: TrialRequest, outcome: Outcome) -> str:

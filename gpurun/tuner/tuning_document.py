@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,16 +26,10 @@ from gpurun.records.tuning import (
     WaitingLine,
 )
 from gpurun.stats.descriptive import geometric_mean
-from gpurun.tuner.ladder.ladder_rows import (
-    batch_row,
-    first_rows,
-    kept_rows,
-    rows_not_kept,
-)
+from gpurun.tuner.ladder.ladder_rows import batch_row, first_rows, kept_rows, rows_not_kept
 from gpurun.tuner.ladder.rungs import Stages
-from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.finalist import Finalist, proof_of
-from gpurun.tuner.search.batch_sizes import batch_table
+from gpurun.tuner.search.batch_sizes import BATCH, batch_table
 from gpurun.tuner.trial_diagnosis import answered_by
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
@@ -63,19 +57,20 @@ def tuning_document(
     `chosen` is what a training would run with: the baseline, unless the proof found better. The
     baseline is the script as it is, or, where it runs out of memory, made to fit ("fits").
     """
-    finalist = findings.chosen
-    objective = options.aim
+    finalist, facts, objective = findings.chosen, findings.facts, options.aim
+    shown = None if findings.probe is None else findings.probe.evidence
     proof = None if finalist is None else proof_of(finalist)
-    better = findings.verdict == "faster"
+    won = finalist if findings.verdict == "faster" else None
     baseline = _baseline(findings)
-    chosen = _candidate(finalist) if finalist is not None and better else baseline
-    if better and proof is not None and objective is Objective.THROUGHPUT:
+    chosen = baseline if won is None else _candidate(won)
+    if won and proof and objective is Objective.THROUGHPUT:
         baseline, chosen = _rates_of(proof, baseline, chosen)
+    open_end = findings.verdict in ("inconclusive", "interrupted")
     return TuningReport(
         verdict=_verdict(findings, objective),
         **_factors(finalist, proof, baseline, objective),
         p_value=proof.p_value if proof else None,
-        statistically_significant=better,
+        statistically_significant=won is not None,
         baseline=baseline,
         chosen=chosen,
         larger_batch=_larger(findings),
@@ -84,7 +79,7 @@ def tuning_document(
         tuning_seconds=seconds,
         proof_seconds=findings.proof_seconds,
         proof=proof if objective is Objective.THROUGHPUT else _of_prices(proof),
-        guard=findings.guard,
+        guard=None if finalist is None else finalist.guard,
         rejections=tuple(findings.rejections),
         isolation=isolation,
         decisions=tuple(findings.decisions),
@@ -94,15 +89,15 @@ def tuning_document(
         other_load=_other_load(trials),
         waits=_waits(findings.probe),
         objective=objective.value,
-        memory_of=_memory_of(findings),
+        memory_of="" if facts is None else "main process" if facts.device == "cpu" else "GPU",
         ceilings=findings.ceilings,
-        gains_so_far=_gains_so_far(findings),
-        batches=batch_table(trials, findings.facts),
+        gains_so_far=tuple(b / a for a, b in finalist.pairs) if finalist and open_end else (),
+        batches=batch_table(trials, facts),
         findings=findings.seen,
         findings_left=findings.left,
         untried=findings.untried,
         reason=findings.reason,
-        loss_nonfinite_from=_nonfinite_from(findings.probe),
+        loss_nonfinite_from=None if shown is None else shown.nonfinite_from,
         second_epoch_budget=findings.second_epoch_budget,
     )
 
@@ -118,22 +113,21 @@ def _ladder(
     def effect_of(name: str) -> Effect:
         return knob_of(name).effect
 
-    def stage(name: str) -> str:
-        return stage_of(knob_of(name))
+    def stages(settings: Mapping[str, Any], base: Mapping[str, Any]) -> Stages:
+        return Stages(base, settings, lambda name: stage_of(knob_of(name)))
 
     rows = [] if baseline is None else first_rows(baseline)
-    finalist, rate = findings.chosen, None if baseline is None else baseline.samples_per_second
-    if findings.verdict == "faster" and finalist is not None and chosen is not None:
-        stages = Stages(findings.base, finalist.settings, stage)
-        look, guard = finalist.look(), findings.guard
-        rows += kept_rows(stages, findings.rungs, chosen, look, rate, effect_of, guard)
-    out = Stages({}, findings.left_out, stage)
+    rate = None if baseline is None else baseline.samples_per_second
+    won = findings.chosen if findings.verdict == "faster" else None
+    if won is not None and chosen is not None:
+        of_it = stages(won.settings, findings.base)
+        look = won.look()
+        rows += kept_rows(of_it, findings.rungs, chosen, look, rate, effect_of, won.guard)
+    out = stages(findings.left_out, {})
     rows += rows_not_kept(out, effect_of, lambda knob: findings.objections.get(knob, "not proven"))
     if findings.larger is not findings.chosen:
-        unjudged = "" if findings.larger_guard is not None else "its proof was not complete"
-        why = findings.objections.get(BATCH, unjudged)
-        below = finalist if findings.verdict == "faster" else None
-        rows += batch_row(findings.larger, below, chosen, rate, why)
+        why = findings.objections.get(BATCH, "")
+        rows += batch_row(findings.larger, won, chosen, rate, why)
     rows += findings.dropped
     knobs = all_knobs(options.knob_paths, options.tuned_arguments)
     told = []
@@ -149,27 +143,11 @@ def _rates_of(
     proof: Proof, baseline: Candidate | None, chosen: Candidate | None
 ) -> tuple[Candidate | None, Candidate | None]:
     """Both with the throughput that the proof's pairs compared: their ratio is the speedup."""
-    if baseline is None or chosen is None or not proof.pairs:
-        return baseline, chosen
-    if baseline.samples_per_second is None:
+    if baseline is None or chosen is None or baseline.samples_per_second is None:
         return baseline, chosen  # the pairs compare steps a second
     rate = geometric_mean([base for base, _ in proof.pairs])
-    return (
-        replace(baseline, samples_per_second=rate),
-        replace(chosen, samples_per_second=rate * proof.speedup),
-    )
-
-
-def _memory_of(findings: TuningFindings) -> str:
-    if findings.facts is None:
-        return ""
-    return "main process" if findings.facts.device == "cpu" else "GPU"
-
-
-def _gains_so_far(findings: TuningFindings) -> tuple[float, ...]:
-    if findings.chosen is None or findings.verdict not in ("inconclusive", "interrupted"):
-        return ()
-    return tuple(candidate / baseline for baseline, candidate in findings.chosen.pairs)
+    with_it = rate * proof.speedup
+    return replace(baseline, samples_per_second=rate), replace(chosen, samples_per_second=with_it)
 
 
 def _verdict(findings: TuningFindings, objective: Objective) -> str:
@@ -216,11 +194,6 @@ def _waits(probe: Trial | None) -> tuple[WaitingLine, ...]:
     return tuple(WaitingLine(where, calls) for where, calls in lines.items())
 
 
-def _nonfinite_from(probe: Trial | None) -> int | None:
-    seen = None if probe is None else probe.evidence
-    return None if seen is None else seen.nonfinite_from
-
-
 def _other_load(trials: Sequence[TrialRecord]) -> OtherLoad | None:
     told = [(t.others_cpu_percent, t.seconds) for t in trials if t.others_cpu_percent is not None]
     seconds = math.fsum(s for _, s in told)
@@ -232,20 +205,13 @@ def _other_load(trials: Sequence[TrialRecord]) -> OtherLoad | None:
 def _baseline(findings: TuningFindings) -> Candidate | None:
     if findings.baseline is not None and findings.baseline.results:
         return _candidate(findings.baseline)
-    trial: Trial | None = findings.probe
+    trial = findings.probe
     if trial is None or trial.result is None:
         return None
     made_to_fit = bool(findings.base) and trial.record.knobs == findings.base
     if trial.throughput is None and not made_to_fit:
         return None
-    return Candidate(
-        knobs=dict(findings.base),
-        samples_per_second=trial.result.samples_per_second,
-        step_time_ms=trial.result.step_time_ms,
-        peak_memory_bytes=trial.result.peak_memory_bytes,
-        gpu_utilization_percent=trial.result.gpu_utilization_percent,
-        joules_per_sample=trial.result.joules_per_sample,
-    )
+    return Candidate(knobs=dict(findings.base), **_figures([trial.result]))
 
 
 def _candidate(finalist: Finalist) -> Candidate:
@@ -265,20 +231,16 @@ def _figures(results: Sequence[RunResult]) -> dict[str, Any]:
 
 def _larger(findings: TuningFindings) -> LargerBatch | None:
     finalist, facts = findings.larger, findings.facts
-    if findings.larger_guard is None:
-        return None  # it was never judged
-    if finalist is None or facts is None or finalist.failure is not None or not finalist.results:
-        return None
+    proof = None if finalist is None else proof_of(finalist)
+    if finalist is None or facts is None or proof is None or not finalist.results:
+        return None  # its row of the ladder says why
     value = finalist.settings[BATCH]
-    proof = proof_of(finalist)
-    if proof is None:
-        return None  # its row of the ladder says so
     return LargerBatch(
         knobs=dict(finalist.settings),
         batch_size=int(value["batch_size"]),
         speedup=proof.speedup,
         proof=proof,
         side_effects=side_effects(facts, value),
-        guard=findings.larger_guard,
+        guard=finalist.guard,
         **_figures(finalist.results),
     )

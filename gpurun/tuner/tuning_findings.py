@@ -1,15 +1,19 @@
-"""The findings of a tuning so far, and the exception that ends it early."""
+"""The findings of a tuning so far, and the exceptions that end it early."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpurun.formatting.number_text import count
 from gpurun.records.facts import Facts
+from gpurun.records.failure import FailureKind
 from gpurun.records.finding import Finding
-from gpurun.records.tuning import Ceilings, GuardVerdict, LadderRow, Rejection
+from gpurun.records.result import ENDED_WELL
+from gpurun.records.tuning import Ceilings, LadderRow, Rejection
 from gpurun.tuner.ladder.rungs import Rung
 from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.trial_length import needed_steps
 from gpurun.tuner.tuning_trial import Trial
 
 
@@ -22,6 +26,33 @@ class TuningEnded(Exception):
         self.why = why
 
 
+def unusable(trial: Trial) -> TuningEnded:
+    """The end of a tuning whose script as it is gave this trial, which cannot be tuned by."""
+    record, steps = trial.record, trial.result.steps if trial.result else 0
+    seen, needed = count(steps, "step"), needed_steps(trial.result)
+    kind = None if trial.failure is None else trial.failure.kind
+    if trial.throughput is not None and trial.score is None:
+        why = f"the {trial.objective.value} of a sample was not measured in it"
+        return TuningEnded("not_measured", why)
+    if kind in (FailureKind.RANKS_REFUSED, FailureKind.NO_INPUT):
+        return TuningEnded("script_failed", record.reason)
+    if record.status == "timeout":
+        so_far = f"{seen if steps else 'no training step'} of the {needed} needed"
+        why = f"{seen} seen" if steps >= needed else so_far
+        why = f"{why} in {record.seconds:.0f} s: {record.reason}"
+        return TuningEnded("inconclusive", f"{why}; a longer --budget gives it more time")
+    if record.status in ENDED_WELL and steps:
+        why = f"it ended after {seen}; {needed} are needed to measure it"
+        return TuningEnded("too_few_steps", why)
+    if record.status in ENDED_WELL:
+        return TuningEnded("no_training", "no training step was seen in it")
+    if kind is FailureKind.KILLED:
+        why = f"a trial of the script as it is: {record.reason}; tune again"
+    else:
+        why = f"the script fails by itself ({record.status}): {record.reason}"
+    return TuningEnded("script_failed", why)
+
+
 @dataclass
 class TuningFindings:
     """Everything that the report is made of; filled as the tuning goes."""
@@ -32,8 +63,9 @@ class TuningFindings:
     facts: Facts | None = None
     baseline: Finalist | None = None
     chosen: Finalist | None = None
+    """The finalist whose proof the report shows: the winner, else what came closest."""
     larger: Finalist | None = None
-    larger_guard: GuardVerdict | None = None
+    """Another batch size, judged; the chosen finalist if that has one."""
     seen: tuple[Finding, ...] = ()
     """Findings of the script as it is."""
     left: tuple[Finding, ...] = ()
@@ -46,7 +78,6 @@ class TuningFindings:
     """Settings that the search kept and that are not among the chosen ones."""
     objections: dict[str, str] = field(default_factory=dict)
     """By knob, what speaks against a setting."""
-    guard: GuardVerdict | None = None
     rejections: list[Rejection] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     untried: tuple[str, ...] = ()

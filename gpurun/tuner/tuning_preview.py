@@ -12,10 +12,10 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.knobs.stages import in_order
 from gpurun.pairs.obstacle import CONTEXT_BYTES
 from gpurun.records.effects import ALLOW_ALL
-from gpurun.records.tuning import TrialRecord
+from gpurun.records.facts import Facts
 from gpurun.tuner.phases import SEARCH_SHARE, Phases
-from gpurun.tuner.search.changes import likely_changes, proposals
-from gpurun.tuner.search.search_state import SearchState
+from gpurun.tuner.search.changes import likely_changes, proposals, settings_of
+from gpurun.tuner.tuning_trial import Trial
 
 
 @dataclass(frozen=True)
@@ -27,40 +27,33 @@ class PreviewInputs:
 
     knobs: Sequence[Knob]
     allowed: frozenset[Effect]
-    state: SearchState
+    probe: Trial
+    facts: Facts
     batches: list[Any] | Skip
     in_turn: str
 
 
 def preview_lines(ground: PreviewInputs, phases: Phases) -> list[str]:
     """One line each: the probe, changes that would be tried or not, time, and memory."""
-    probe, facts = ground.state.best, ground.state.facts
+    probe, facts = ground.probe, ground.facts
     changes = likely_changes([k for k in ground.knobs if k.effect in ground.allowed], facts)
-    tried = {name for change in changes for name in change.settings}
     rate = f"{number(probe.throughput)} samples/s" if probe.throughput else "no throughput"
-    took = duration(probe.record.seconds)
-    lines = [f"launched once, the script as it is: {rate}, {took}"]
+    lines = [f"launched once, the script as it is: {rate}, {duration(probe.record.seconds)}"]
     for stage in in_order(change.stage for change in changes):
-        own = {n: v for c in changes if c.stage == stage for n, v in c.settings.items()}
+        own = settings_of(change for change in changes if change.stage == stage)
         lines.append(f"would try at once, {stage}: {knobs_text(own)}")
     not_tried: dict[str, list[str]] = {}
-    for knob in ground.knobs:
-        if knob.name in tried:
-            continue
-        values = _values(knob, ground)
+    for knob in [knob for knob in ground.knobs if knob.name not in settings_of(changes)]:
+        values: Sequence[Any] | Skip = Skip(f"{knob.effect.value} changes are not allowed")
+        if knob.effect in ground.allowed:
+            values = proposals(knob, facts)
         if isinstance(values, Skip):
             not_tried.setdefault(values.reason, []).append(knob.name)
         else:
             shown = ", ".join(knobs_text({knob.name: value}) for value in values)
             lines.append(f"would try alone, if what is found points to it: {shown}")
     lines += [f"would not try {', '.join(names)}: {why}" for why, names in not_tried.items()]
-    return [*lines, _batches(ground), _time(ground, phases), _memory(probe.record, ground)]
-
-
-def _values(knob: Knob, ground: PreviewInputs) -> Sequence[Any] | Skip:
-    if knob.effect not in ground.allowed:
-        return Skip(f"{knob.effect.value} changes are not allowed")
-    return proposals(knob, ground.state.facts)
+    return [*lines, _batches(ground), _time(ground, phases), _memory(ground)]
 
 
 def _batches(ground: PreviewInputs) -> str:
@@ -83,10 +76,11 @@ def _time(ground: PreviewInputs, phases: Phases) -> str:
     )
 
 
-def _memory(probe: TrialRecord, ground: PreviewInputs) -> str:
-    peak, held, whose = probe.peak_memory_bytes, probe.peak_host_bytes, "of the main process"
-    if ground.state.facts.device != "cpu":
-        held, whose = CONTEXT_BYTES + (probe.peak_reserved_bytes or 0), "on the GPU"
+def _memory(ground: PreviewInputs) -> str:
+    record = ground.probe.record
+    peak, held, whose = record.peak_memory_bytes, record.peak_host_bytes, "of the main process"
+    if ground.facts.device != "cpu":
+        held, whose = CONTEXT_BYTES + (record.peak_reserved_bytes or 0), "on the GPU"
     if peak is None:
         return "memory: not known"
     if ground.in_turn:

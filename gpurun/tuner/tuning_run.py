@@ -16,45 +16,48 @@ from gpurun.formatting.ceilings_text import ceilings_sentence
 from gpurun.formatting.finding_sentence import finding_sentence
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.knobs.stages import stage_of
 from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
+from gpurun.pairs.engine import ToldOnce
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.stats.descriptive import geometric_mean
+from gpurun.trials import knob_calls
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
-from gpurun.tuner import knob_calls
-from gpurun.tuner.ceiling_trial import ceilings_of
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.ladder.rung_launches import RungLaunches
+from gpurun.tuner.ladder.rungs import Stages, losing, measure_rungs
+from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.phases import Phases
-from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.proof_launches import LATE_SHARE, ProofLaunches
 from gpurun.tuner.script_facts import gather_facts, steps_per_epoch
-from gpurun.tuner.search.batch_sizes import largest_that_fits, other_batches
-from gpurun.tuner.search.changes import likely_changes, settings_of
+from gpurun.tuner.search.batch_sizes import BATCH, largest_that_fits, other_batches
+from gpurun.tuner.search.changes import likely_changes, settings_of, strongest_effect
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.search.search_trials import SearchTrials
 from gpurun.tuner.search.stage_search import StageSearch
-from gpurun.tuner.second_epoch import TrialPlan
 from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded, launch_rounded
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
-from gpurun.tuner.trial_length import PROBE, needed_steps, patience, with_read_ahead
+from gpurun.tuner.trial_length import (
+    PROBE,
+    TrialPlan,
+    needed_steps,
+    patience,
+    with_read_ahead,
+)
 from gpurun.tuner.trial_series import TrialSeries
-from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
+from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings, unusable
 from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
-from gpurun.tuner.tuning_trial import Trial, TrialRequest, disturbed
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from gpurun.tuner.tuning_view import TuningView
-from gpurun.tuner.unusable_baseline import too_few, unusable
 
 MOST_TRIALS = 20
 """Before the proof, the probe and the baseline included. Each value of an argument that the user
 lists adds one."""
-AMPLE = 4
-"""With room for so many launches a disturbed first one is repeated."""
 LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
 LEAST_TRIAL_SECONDS = 30.0
@@ -77,8 +80,8 @@ class TuningRun:
         self._diagnoses = TrialDiagnoses(trials, thresholds or Thresholds())
         self.options = options
         self.findings = TuningFindings()
-        self._trials = trials
-        self._view = view
+        self._trials, self._view = trials, view
+        self._note = ToldOnce(view.note, self.findings.decisions)
         self._time = Phases(deadline, budget)
         self._objective = options.aim
         self._allowed = frozenset(map(Effect, options.allowed))
@@ -87,110 +90,102 @@ class TuningRun:
         self._most_trials = options.max_trials or MOST_TRIALS + more
         self._rule = PROBE
         self._proofs = ProofLaunches(
-            self.findings, trials, view, self._time, self._objective, self._launch, self._rule_for
-        )
-        self._reference = LiveReference(trials, self._launch, self._decide)
-        self._rungs = RungLaunches(
             self.findings,
+            trials,
+            view,
             self._time,
             self._objective,
-            self._reference,
-            self._proofs.obstacle,
+            self._launch,
             self._rule_for,
-            lambda name: self._knob(name),
+            self._note,
         )
-        self._unfit: Trial | None = None
-        """The first trial of a script that runs out of memory as it is."""
+        self._reference = LiveReference(trials, self._launch, self._note)
 
     def run(self) -> None:
         """Run the whole tuning. `TuningEnded` and KeyboardInterrupt leave `findings` incomplete."""
-        probe = self._probe()
-        state = self._baseline(probe)
-        self.findings.seen = self._diagnoses.of(state.best.record)
-        for finding in serious(self.findings.seen):
-            self._decide(finding_sentence(finding))
-        facts = state.facts
+        state = self._baseline(self._probe())
+        found, facts = self.findings, state.facts
+        found.seen = self._diagnoses.of(state.best.record)
+        for finding in serious(found.seen):
+            self._note(finding_sentence(finding))
         self._settle(state)
+        chosen = found.chosen if found.verdict == "faster" else None
         if self._objective is Objective.THROUGHPUT:
             launch = self._launch if self._time.left > 2 * self._time.usual else None
-            chosen = self.findings.chosen if self.findings.verdict == "faster" else None
             proven = geometric_mean(chosen.rates) if chosen is not None and chosen.rates else None
-            found = self.findings.ceilings = ceilings_of(facts, self._rule, launch, proven)
-            self._decide(ceilings_sentence(found) or f"ceilings: none: {found.reason}")
-        if self.findings.verdict == "faster" and self.findings.chosen is not None:
-            self.findings.left = self._diagnoses.under(self.findings.chosen.settings)
+            found.ceilings = ceilings_of(facts, self._rule, launch, proven)
+            why = f"ceilings: none: {found.ceilings.reason}"
+            self._note(ceilings_sentence(found.ceilings) or why)
+        if chosen is not None:
+            found.left = self._diagnoses.under(chosen.settings)
 
     def _settle(self, state: SearchState) -> None:
-        """Search from the script as it is, and prove what was found."""
+        """Search from the script as it is, prove what was found, and measure its rungs."""
         untouched = state.branch()
         search = self._search(state)
         training = Effect.TRAINING in self._allowed
-        larger = self._larger_batch(state, search) if training else None
+        if training:
+            self._try_batches(state, search)
         self._reference.end()
         self._time.search_ends()
-        selection = self._selection(state.judge)
-        selection.settle(state, larger)
-        self._rungs.measure(untouched, self._rule, selection)
+        selection = FinalSelection(
+            self.findings, state.judge, self._effect_of, self._proofs.prove, self._note
+        )
+        selection.settle(state)
+        if self.findings.verdict == "faster" and self._objective is Objective.THROUGHPUT:
+            self._measure_rungs(untouched)
+            stages = self._stages()
+            lost = losing(self.findings.rungs, stages.names)
+            if lost and selection.without(stages.changes(lost), "it loses in its rung"):
+                self._measure_rungs(untouched)
         if not training:
             self._batch_with_the_rest(untouched, state, search, selection)
 
     def preview(self) -> None:
         """The first trial alone, and what the rest would be; `TuningEnded` in any case."""
         probe = self._probe()
-        assert probe.result is not None
-        assert probe.log is not None
-        facts = gather_facts(self.options, machine(), probe.result, probe.log)
-        base = self.findings.base
-        facts = replace(facts, current=dict(base), objective=self._objective.value)
-        self.findings.facts = facts
-        state = SearchState(dict(base), probe, facts, self._judge([], base))
+        facts = self._facts_of(probe)
         self._time.baseline(probe)
-        in_turn = self._proofs.obstacle(state.settings, facts, [])
-        batches = other_batches(state.facts, self.options)
-        ground = PreviewInputs(self._knobs(), self._allowed, state, batches, in_turn)
+        batches = other_batches(facts, self.options)
+        in_turn = self._proofs.obstacle(self.findings.base)
+        ground = PreviewInputs(self._knobs(), self._allowed, probe, facts, batches, in_turn)
         for line in preview_lines(ground, self._time):
-            self._decide(line)
+            self._note(line)
         raise TuningEnded("dry_run", "nothing was tuned: --dry-run launches the first trial alone")
 
     # -- first trials --------------------------------------------------------------------------
 
     def _probe(self) -> Trial:
-        left = max(LEAST_PROBE_SECONDS, self._time.left)
-        trial = self._first_trial({}, left)
+        trial = self._first_trial({}, self._time.left)
         if trial.record.status == "oom":
             trial = self._fitting_trial(trial)
-        if trial.throughput is None:
-            raise TuningEnded(*unusable(trial))
-        steps = trial.result.steps if trial.result else 0
-        if trial.result is None or trial.result.clock is None or trial.log is None:
-            raise TuningEnded("no_training", "no training step was seen in it")
-        if steps < needed_steps(trial.result):
-            raise TuningEnded(*too_few(trial, steps))
-        for error in trial.result.hook_errors:
-            self._decide(f"a hook failed and was left out: {error}")
-        for note in filter(is_about_gpus, trial.result.notes):
-            self._decide(note)
-        modules = what_to_import(self.options.target, trial.log, ranks=self.options.elastic)
+        result, log = trial.result, trial.log
+        if trial.throughput is None or result is None or result.clock is None or log is None:
+            raise unusable(trial)
+        if result.steps < needed_steps(result):
+            raise unusable(trial)
+        for error in result.hook_errors:
+            self._note(f"a hook failed and was left out: {error}")
+        for note in filter(is_about_gpus, result.notes):
+            self._note(note)
+        modules = what_to_import(self.options.target, log, ranks=self.options.elastic)
         if isinstance(modules, Skip):
-            self._decide(f"trials do not start while another one runs: {modules.reason}")
+            self._note(f"trials do not start while another one runs: {modules.reason}")
         else:
-            self._trials.prestart_modules = modules
+            self._trials.prestarted.modules = modules
         return trial
 
     def _first_trial(self, settings: Mapping[str, Any], seconds: float) -> Trial:
-        request = TrialRequest(
-            TrialPurpose.PROBE, settings, PROBE, hold=True, limit_seconds=seconds
-        )
+        limit = max(LEAST_PROBE_SECONDS, seconds)
+        request = TrialRequest(TrialPurpose.PROBE, settings, PROBE, hold=True, limit_seconds=limit)
         trial = self.findings.probe = self._launch(request)
         return trial
 
-    def _fitting_trial(self, failed: Trial, beyond: Mapping[str, Any] | None = None) -> Trial:
+    def _fitting_trial(self, failed: Trial) -> Trial:
         """A first trial of the script made to fit; the one that failed if nothing does that.
 
-        It may take the budget once more: nothing else can be of use to such a script. `beyond`:
-        settings that fitted once and not again.
+        It may take the budget once more: nothing else can be of use to such a script.
         """
-        self._unfit = failed
         if failed.result is None or failed.log is None:
             return failed
 
@@ -202,60 +197,43 @@ class TuningRun:
             all_knobs(self.options.knob_paths),
             replace(facts, out_of_memory=True),
             self._allowed,
-            lambda settings: self._first_trial(settings, max(LEAST_PROBE_SECONDS, left())),
-            self._decide,
+            lambda settings: self._first_trial(settings, left()),
+            self._note,
             out_of_time=lambda: left() <= 0,
-            beyond=beyond,
         )
         if found is None:
             self.findings.probe = failed
             return failed
-        base, trial = found
-        self.findings.base = base
+        self.findings.base, trial = found
         return trial
+
+    def _facts_of(self, probe: Trial) -> Facts:
+        """The facts of the script, made to fit if it must be."""
+        assert probe.result is not None
+        assert probe.log is not None
+        base = dict(self.findings.base)
+        facts = gather_facts(self.options, machine(), probe.result, probe.log)
+        aim = self._objective.value
+        facts = replace(facts, current=base, out_of_memory=bool(base), objective=aim)
+        self.findings.facts = facts
+        return facts
 
     def _baseline(self, probe: Trial) -> SearchState:
         """Learn the facts, plan the trials, and measure the script as it is once more."""
-        assert probe.result is not None
-        assert probe.log is not None
-        base = self.findings.base
-        facts = gather_facts(self.options, machine(), probe.result, probe.log)
-        facts = replace(
-            facts, current=dict(base), out_of_memory=bool(base), objective=self._objective.value
-        )
-        self.findings.facts = facts
+        facts, base = self._facts_of(probe), self.findings.base
         self._trials.training_loaders = facts.training_loaders
-        plan = TrialPlan(facts, steps_per_epoch(probe.log), self._time.budget, self._objective)
+        epoch = None if probe.log is None else steps_per_epoch(probe.log)
+        plan = TrialPlan(facts, epoch, self._time.budget, self._objective)
         self._rule, self.findings.second_epoch_budget = plan.rule, plan.budget_needed
-        self._decide(plan.described)
+        self._note(plan.described)
         if probe.evidence is not None and probe.evidence.never_finite:
             self._allowed -= {Effect.NUMERICS}
-            self._decide("the script's own loss is never finite: no numerics change is tried")
-        self._import_early(facts)
-        as_it_is = SearchState(dict(base), probe, facts, self._judge([], base))
-        coming = (self._first_set(as_it_is),) * MOST
-        request = TrialRequest(TrialPurpose.SCREEN, base, self._rule, following=coming)
-        trial = self._launch(request)
-        if trial.throughput is None and self._trials.layered and not trial.was_slow:
-            self._decide(
-                "it fails on top of the first trial's files: each starts from the original folder"
-            )
-            self._trials.drop_layer()
-            trial = self._launch(replace(request, following=()))
-        if disturbed(trial, probe) and self._time.left > AMPLE * trial.record.seconds:
-            self._decide("this trial is much slower than the first, and is launched once more")
-            trial = max(trial, self._launch(request), key=lambda one: one.score or 0.0)
-        if trial.record.status == "oom" and base and self._unfit is not None:
-            self._decide("it fitted once and not again: more memory must be saved")
-            again = self._fitting_trial(self._unfit, beyond=base)
-            if again.throughput is not None:
-                return self._baseline(again)
-            if again is not self._unfit:
-                raise TuningEnded(*unusable(again))
+            self._note("the script's own loss is never finite: no numerics change is tried")
+        trial = self._as_it_is(facts)
         if trial.score is None or trial.result is None:
-            raise TuningEnded(*unusable(trial))
-        for line in plan.settle(trial.result):
-            self._decide(line)
+            raise unusable(trial)
+        if told := plan.settle(trial.result):
+            self._note(told)
         self._rule = plan.rule
         shorter = min(trial, probe, key=lambda one: one.record.seconds)
         self._time.baseline(trial if plan.longer else shorter)
@@ -269,19 +247,31 @@ class TuningRun:
             rejections=self.findings.rejections,
         )
 
+    def _as_it_is(self, facts: Facts) -> Trial:
+        """A second trial of the script, without the first one's files where it fails with them."""
+        base, allowed = self.findings.base, self._allowed_knobs()
+        if self._trials.prestarted.modules and has_several_slots():
+            self._trials.prestarted.modules += knob_calls.early_imports(allowed, facts)
+        coming = ({**base, **settings_of(likely_changes(allowed, facts))},) * MOST
+        request = TrialRequest(TrialPurpose.SCREEN, base, self._rule, following=coming)
+        trial = self._launch(request)
+        if trial.throughput is None and self._trials.layered and not trial.was_slow:
+            self._note(
+                "it fails on top of the first trial's files: each starts from the original folder"
+            )
+            self._trials.drop_layer()
+            trial = self._launch(replace(request, following=()))
+        return trial
+
     def _judge(self, shown: list[Evidence], base: Mapping[str, Any]) -> TrainingJudge:
         def room(late: float = 0.0) -> float:
             return (self._time.left + late * self._time.budget) / max(self._time.usual, 1e-9)
 
-        terms = (self._launch, self._decide, base, self._rule)
+        terms = (self._launch, self._note, base, self._rule)
         rounded = partial(launch_rounded, *terms, partial(room, LATE_SHARE))
         return TrainingJudge(shown, rounded, partial(launch_reseeded, *terms, room))
 
-    def _import_early(self, facts: Facts) -> None:
-        """Let prestarted processes import what only some settings need, if several may wait."""
-        if self._trials.prestart_modules and has_several_slots():
-            allowed = [knob for knob in self._knobs() if knob.effect in self._allowed]
-            self._trials.prestart_modules += knob_calls.early_imports(allowed, facts)
+    # -- search --------------------------------------------------------------------------------
 
     def _knobs(self) -> list[Knob]:
         """The knobs that the search may set, in their order."""
@@ -289,20 +279,21 @@ class TuningRun:
         knobs = [k for k in all_knobs(self.options.knob_paths, tuned) if k.name != BATCH]
         return [k for k in knobs if k.saves_memory or self._objective is not Objective.MEMORY]
 
-    def _first_set(self, state: SearchState) -> dict[str, Any]:
-        """The settings that the search most likely launches first: their process starts early."""
-        allowed = [knob for knob in self._knobs() if knob.effect in self._allowed]
-        return {**state.settings, **settings_of(likely_changes(allowed, state.facts))}
+    def _allowed_knobs(self) -> list[Knob]:
+        return [knob for knob in self._knobs() if knob.effect in self._allowed]
 
     def _search(self, state: SearchState) -> StageSearch:
         knobs, seen = self._knobs(), self.findings.seen
         trials = SearchTrials(
-            self._launch_in_search, self._decide, self._rule, self._time, self._most_trials - 2
+            self._launch_in_search, self._note, self._rule, self._time, self._most_trials - 2
         )
         search = StageSearch(trials, self._allowed)
         self._time.search_begins()
         if self._objective is Objective.THROUGHPUT and self._time.room(compiled=False):
-            self._keep_reference(state)
+            why = self._proofs.obstacle(state.settings)
+            if self._reference.start(state.best, self._rule, self._time.left_of_phase, why):
+                record = replace(state.best.record, gain_over_reference=1.0)
+                state.best = replace(state.best, record=record)
 
         def pressing(trial: Trial) -> list[str]:
             left = self._diagnoses.of(trial.record)
@@ -314,24 +305,17 @@ class TuningRun:
             raise TuningEnded("inconclusive", self._time.too_small())
         return search
 
-    def _keep_reference(self, state: SearchState) -> None:
-        why = self._proofs.obstacle(state.settings, state.facts, [state.settings])
-        if self._reference.start(state.best, self._rule, self._time.left_of_phase, why):
-            record = replace(state.best.record, gain_over_reference=1.0)
-            state.best = replace(state.best, record=record)
-
-    def _larger_batch(self, state: SearchState, search: StageSearch) -> SearchState | None:
-        """Tune the batch size on top of the kept settings; None if no other batch is faster."""
+    def _try_batches(self, state: SearchState, search: StageSearch) -> None:
+        """Tune the batch size on top of the kept settings."""
         proposals = other_batches(state.facts, self.options)
         if isinstance(proposals, Skip):
-            self._decide(f"batch size: not tried: {proposals.reason}")
-            return None
-        trial, knob = state.branch(), find(BATCH, self.options.knob_paths)
-        search.try_knob(knob, proposals, trial)
+            self._note(f"batch size: not tried: {proposals.reason}")
+            return
+        knob = find(BATCH, self.options.knob_paths)
+        search.try_knob(knob, proposals, state)
         largest = largest_that_fits(self._trials.trials, state.facts)
         if largest is not None:
-            search.try_knob(knob, [largest], trial)
-        return trial if BATCH in trial.settings else None
+            search.try_knob(knob, [largest], state)
 
     def _batch_with_the_rest(
         self,
@@ -344,23 +328,54 @@ class TuningRun:
 
         On top of what was proven; where nothing was, on top of the script as it is.
         """
-        if self.findings.verdict == "inconclusive":
-            self._decide("batch size: not tried: the budget ended before the proof")
+        found, chosen = self.findings, self.findings.chosen
+        if found.verdict == "inconclusive":
+            self._note("batch size: not tried: the budget ended before the proof")
             return
-        ground, chosen = untouched, self.findings.chosen
-        if self.findings.verdict == "faster" and chosen is not None:
-            ground = state
-            if chosen.settings != state.settings:
-                self._decide("batch size: not tried: the settings that it builds on were not kept")
-                return
-        batch = self._larger_batch(ground, search)
-        if batch is not None:
+        proven = found.verdict == "faster" and chosen is not None
+        if proven and chosen is not None and chosen.settings != state.settings:
+            self._note("batch size: not tried: the settings that it builds on were not kept")
+            return
+        batch = (state if proven else untouched).branch()
+        self._try_batches(batch, search)
+        if BATCH in batch.settings:
             selection.settle_larger(batch)
 
-    def _selection(self, judge: TrainingJudge) -> FinalSelection:
-        return FinalSelection(
-            self.findings, judge, self._allowed, self._effect_of, self._proofs.prove, self._decide
-        )
+    # -- rungs ---------------------------------------------------------------------------------
+
+    def _measure_rungs(self, as_it_is: SearchState) -> None:
+        """Measure the chosen settings stage by stage, as long as there is time."""
+        stages, chosen, least = self._stages(), self.findings.chosen, 2 * self._time.usual
+        if chosen is None or not stages.names:
+            return
+        if len(stages.names) > 1 and self._time.left > least:
+            why = self._proofs.obstacle(chosen.settings)
+            self._reference.start(as_it_is.best, self._rule, self._time.left, why)
+
+        def launch(settings: Mapping[str, Any]) -> Trial:
+            rule = self._rule_for(settings)
+            return self._reference.run(TrialRequest(TrialPurpose.RUNG, settings, rule))
+
+        def deviation(trial: Trial) -> float | None:
+            effect = strongest_effect(map(self._effect_of, trial.record.knobs))
+            return as_it_is.judge.loss_deviation(trial, effect)
+
+        def room(seconds: float) -> bool:
+            return self._time.left > (seconds or least)
+
+        try:
+            for rungs in measure_rungs(stages, chosen, launch, room, deviation, as_it_is.best):
+                self.findings.rungs = rungs
+        finally:
+            self._reference.end()
+
+    def _stages(self) -> Stages:
+        """The chosen settings by stage."""
+        chosen = self.findings.chosen
+        settings = {} if chosen is None else chosen.settings
+        return Stages(self.findings.base, settings, lambda name: stage_of(self._knob(name)))
+
+    # -- launches ------------------------------------------------------------------------------
 
     def trial_folder(self, record: TrialRecord) -> Path:
         """Where a trial's records and output are."""
@@ -391,10 +406,6 @@ class TuningRun:
         """The stop rule of a launch of the proof under these settings."""
         facts = self.findings.facts
         return with_read_ahead(self._rule, settings, facts.loaders if facts else ())
-
-    def _decide(self, line: str) -> None:
-        self.findings.decisions.append(line)
-        self._view.note(line)
 
     def _effect_of(self, name: str) -> Effect:
         return self._knob(name).effect

@@ -28,7 +28,6 @@ class Trial:
     result: RunResult | None
     log: ProcessLog | None
     evidence: Evidence | None
-    exit_code: int | None
     objective: Objective = Objective.THROUGHPUT
     failure: Failure | None = None
     """Reason why it is of no use; None where it was measured."""
@@ -87,13 +86,6 @@ class Trial:
         return [] if clock is None else [samples for samples in clock.samples if samples > 0]
 
     @property
-    def seconds_to_data(self) -> float | None:
-        """From the first line of its process to the first loader's opening; None if none was."""
-        if self.log is None or not self.log.epochs:
-            return None
-        return (self.log.epochs[0].clock_ns - self.log.process.clock_ns) / 1e9
-
-    @property
     def throughput(self) -> float | None:
         """Samples (or steps, where samples cannot be counted) a second; None if it failed."""
         if self.record.status not in ENDED_WELL or self.result is None:
@@ -108,19 +100,6 @@ class Trial:
         """True if its time was over while it trained: no file that it found is the cause."""
         late = self.record.failure is FailureKind.OUT_OF_TIME
         return late and self.result is not None and self.result.steps > 0
-
-
-MUCH_SLOWER = 1.7
-"""A second launch of the same settings whose usual step takes so many times as long as the first
-one's was disturbed: nothing makes a launch much faster than it is, and much makes it slower."""
-
-
-def disturbed(trial: Trial, earlier: Trial) -> bool:
-    """True if the median step of a trial is so much longer than in an earlier one of the same."""
-    if trial.result is None or earlier.result is None:
-        return False
-    now, before = trial.result.step_time_ms, earlier.result.step_time_ms
-    return now is not None and before is not None and now.p50 > MUCH_SLOWER * before.p50
 
 
 @dataclass(frozen=True)

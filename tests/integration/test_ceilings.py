@@ -10,6 +10,7 @@ import pytest
 
 from gpurun.arguments.options import Objective, Target, TargetKind
 from gpurun.isolation.available_modes import require
+from gpurun.measure.training_clock import samples_per_second
 from gpurun.records.events import CeilingsEvent
 from gpurun.records.spec import StopRule, TrialSpec
 from gpurun.records.tuning import TrialPurpose
@@ -18,7 +19,6 @@ from gpurun.runtime.trial.ceilings import LEAST_STEPS
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.trial_launcher import TrialLauncher
-from gpurun.tuner.ceiling_trial import samples_per_second
 from gpurun.tuner.trial_series import trial_of
 from gpurun.tuner.tuning_trial import TrialRequest
 

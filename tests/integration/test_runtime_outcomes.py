@@ -10,7 +10,7 @@ import pytest
 from gpurun.measure.run_summary import summarise_run
 from gpurun.records.result import KnobOutcome
 from gpurun.records.spec import RunSpec, Setting
-from gpurun.tuner.search.objections import not_applied
+from gpurun.tuner.search.search_trials import not_applied
 from tests.forked import run_recorded
 from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial

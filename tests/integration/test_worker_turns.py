@@ -11,12 +11,12 @@ from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.available_modes import require
 from gpurun.knobs.loading.worker_rates import worker_rates
 from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.training_clock import samples_per_second
 from gpurun.records.facts import WorkerRate
 from gpurun.records.spec import Setting, StopRule, TrialSpec, WorkerTurnPlan
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.trial_launcher import TrialLauncher
-from gpurun.tuner.ceiling_trial import samples_per_second
 
 SLEEPS = 0.01
 """Seconds of a sample."""

@@ -28,7 +28,7 @@ from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner import tuning_document as document_of
 from gpurun.tuner.guard.guard_verdict import judge_training
 from gpurun.tuner.proof.final_selection import FinalSelection
-from gpurun.tuner.proof.finalist import Finalist, PairResult
+from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.proof.proof_launches import gain_of
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.tuning_findings import TuningFindings
@@ -38,8 +38,6 @@ from tests.unit.knob_facts import facts
 from tests.unit.recorded_tunings import concluded, report_of
 from tests.unit.report_records import ladder_lines
 from tests.unit.tuner_trials import judge_of
-
-ALLOWED = frozenset({Effect.PIPELINE, Effect.NUMERICS})
 
 
 @pytest.fixture(scope="module")
@@ -71,30 +69,22 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
         assert trial.evidence.seed == number, "both of a pair share a seed"
         return trial
 
-    def take(settings: Mapping[str, Any], number: int) -> PairResult:
-        sides = zip(PAIR_SIDES, ({}, settings), strict=True)
-        ours, theirs = (launch(purpose, side, number) for purpose, side in sides)
-        gain = gain_of(Pair(ours, theirs))
-        return PairResult(ours, theirs, gain, 1.0)
-
-    def proven(finalists: list[Finalist]) -> Finalist:
+    def proven(finalist: Finalist) -> Finalist:
         baseline = findings.baseline = Finalist("baseline", {})
-        (finalist,) = finalists
         for number in range(len(waiting) // 2):
-            pair = take(finalist.settings, number)
-            assert baseline.launched(pair.baseline)
-            assert finalist.launched(pair.finalist)
-            finalist.paired(pair, baseline.rates[-1])
+            sides = zip(PAIR_SIDES, ({}, finalist.settings), strict=True)
+            ours, theirs = (launch(purpose, side, number) for purpose, side in sides)
+            assert baseline.launched(ours)
+            assert finalist.launched(theirs)
+            finalist.paired(baseline.rates[-1], gain_of(Pair(ours, theirs)), None)
         return baseline
 
     assert told.chosen is not None
     judge = judge_of(*(t.evidence for t in screened[:2]))
     state = SearchState(dict(told.chosen.knobs), screened[3], facts(), judge)
     effect_of = {knob: Effect(row.effect) for row in told.ladder for knob in row.changes}
-    selection = FinalSelection(
-        findings, judge, ALLOWED, effect_of.__getitem__, proven, lambda _: None
-    )
-    selection.settle(state, None)
+    selection = FinalSelection(findings, judge, effect_of.__getitem__, proven, lambda _: None)
+    selection.settle(state)
     assert not waiting, "every recorded launch was asked for"
     return findings
 
@@ -140,16 +130,17 @@ def test_the_loss_guard_judges_the_recorded_training_as_it_did(
 ) -> None:
     findings = settled(told, trials)
     assert findings.rejections == []
-    assert findings.guard is not None
-    assert set(findings.guard.compared) == {"samples", "gradients", "losses"}
-    curves = findings.guard.curves
+    assert findings.chosen is not None
+    guard = findings.chosen.guard
+    assert guard is not None
+    assert set(guard.compared) == {"samples", "gradients", "losses"}
+    curves = guard.curves
     assert curves is not None
     both = zip(curves.lowest, curves.baseline, curves.highest, strict=False)
     assert all(low <= own <= high for low, own, high in both if low and own and high)
-    before = replace(findings.guard, compared=(), curves=None)  # as it was when recorded
+    before = replace(guard, compared=(), curves=None)  # as it was when recorded
     assert_close(to_json(before), to_json(told.guard))
-    assert findings.guard is not None
-    assert findings.guard.accepted
+    assert guard.accepted
 
 
 def test_the_recorded_candidate_trained_under_another_seed_would_be_rejected(

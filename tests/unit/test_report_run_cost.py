@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpurun.arguments.gpurun_toml import ReportConfig
+from gpurun.measure.training_clock import PlannedWork
 from gpurun.report.page.cost_section import (
     Pace,
     basis_sentence,
@@ -13,7 +14,6 @@ from gpurun.report.page.cost_section import (
     cost_sentence,
     energy_text,
 )
-from gpurun.tuner.planned_work import PlannedWork
 
 PRICED = ReportConfig(price_per_hour=2.80, grams_co2_per_kwh=380.0)
 WORK = PlannedWork(epochs=10, samples_per_epoch=72_000, source="--epochs", batches_per_epoch=720)

@@ -10,12 +10,13 @@ import pytest
 
 from gpurun.formatting.ceilings_text import ceilings_sentence
 from gpurun.measure.run_events import read_run
+from gpurun.measure.training_clock import samples_per_second
 from gpurun.records.events import CeilingsEvent
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import Ceilings, TrialPurpose
 from gpurun.report.trial_text import outcome_text
 from gpurun.report.tuning_verdict import remarks
-from gpurun.tuner.ceiling_trial import ceilings_of, samples_per_second
+from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts
@@ -49,7 +50,7 @@ class Launcher:
 
     def __call__(self, request: TrialRequest) -> Trial:
         self.requests.append(request)
-        return Trial(trial(3, {}, 1400.0), run_result(), self.log, None, 0)
+        return Trial(trial(3, {}, 1400.0), run_result(), self.log, None)
 
 
 def test_the_trial_bounds_what_faster_loading_can_gain(tmp_path: Path) -> None:

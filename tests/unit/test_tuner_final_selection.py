@@ -12,9 +12,8 @@ from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import training_judge
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.proof.proof_launches import ProofLaunches
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
-from tests.unit.tuner_runs import BATCH_64, TRAINING, Rates, StandIn, steady, tuning_of
+from tests.unit.tuner_runs import BATCH_64, Rates, StandIn, steady, tuning_of
 
 SOUND = GuardVerdict(accepted=True, loss_deviation=0.0, noise=0.0, reasons=())
 BROKEN = GuardVerdict(accepted=False, loss_deviation=0.3, noise=0.0, reasons=("the loss is off",))
@@ -40,7 +39,6 @@ def proven(
     settings: dict[str, Any],
     batch: dict[str, Any] | None = None,
     *,
-    allow: tuple[str, ...] = ("pipeline", "numerics"),
     rejected: str = "",
     seconds: float = 1e6,
 ) -> Proven:
@@ -50,35 +48,52 @@ def proven(
         return BROKEN if rejected and any(rejected in one for one in candidates) else SOUND
 
     monkeypatch.setattr(training_judge, "judge_training", judge)
-    tuning, state = tuning_of(StandIn(rates, shows=True), allow=allow, seconds=seconds)
+    tuning, state = tuning_of(StandIn(rates, shows=True), seconds=seconds)
     state.settings = settings
-    side = None
+    selection = FinalSelection(
+        tuning.findings, state.judge, tuning._effect_of, tuning._proofs.prove, tuning._note
+    )
+    selection.settle(state)
     if batch is not None:
         side = state.branch()
         side.settings["batch_size"] = batch
-    selection = tuning._selection(state.judge)
-    selection.settle(state, side)
+        selection.settle_larger(side)
     return Proven(tuning.findings, selection)
 
 
-def test_rejected_numerics_do_not_come_back_inside_the_larger_batch(
+def test_rejected_numerics_leave_and_the_pipeline_changes_are_proven_by_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done = proven(
         monkeypatch,
-        steady(loader_workers=2.0, autocast=1.5, batch_size=1.5),
+        steady(loader_workers=2.0, autocast=1.5),
         {**WORKERS, "autocast": "bf16"},
-        BATCH_64,
-        allow=TRAINING,
         rejected="autocast",
     )
     assert done.found.verdict == "faster"
-    assert done.chosen == WORKERS, "the pipeline changes were proven by themselves"
-    assert done.found.larger is None
+    assert done.chosen == WORKERS
     assert done.found.left_out == {"autocast": "bf16"}
     assert "the loss is off" in done.found.objections["autocast"]
-    assert done.found.objections["batch_size"].startswith("tried with autocast, which is rejected")
     assert done.found.rejections[0].knobs == {**WORKERS, "autocast": "bf16"}
+
+
+def test_by_consent_the_batch_size_is_chosen_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates, both = steady(loader_workers=2.0, batch_size=1.5), {**WORKERS, "batch_size": BATCH_64}
+    done = proven(monkeypatch, rates, both)
+    assert done.found.verdict == "faster"
+    assert done.chosen == both
+    assert done.found.larger is done.found.chosen
+
+
+def test_what_changes_the_training_is_the_first_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By consent: what was rejected with it is proven without it before the rest goes, too."""
+    same = {**WORKERS, "autocast": "bf16"}
+    rates = steady(loader_workers=2.0, autocast=1.5, batch_size=1.5)
+    both = {**same, "batch_size": BATCH_64}
+    done = proven(monkeypatch, rates, both, rejected="batch_size")
+    assert done.chosen == same
+    assert done.found.objections == {"batch_size": "rejected by the loss guard: the loss is off"}
+    assert done.found.larger is None
 
 
 def test_a_rejected_finalist_with_nothing_to_save_leaves_the_script_as_it_is(
@@ -88,23 +103,6 @@ def test_a_rejected_finalist_with_nothing_to_save_leaves_the_script_as_it_is(
     assert done.found.verdict == "no_gain"
     assert done.found.left_out == {"autocast": "bf16"}
     assert "loss guard" in done.found.objections["autocast"]
-
-
-def test_a_settled_proof_survives_a_baseline_that_fails_later(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    steady_rates = steady(loader_workers=3.0)
-
-    def rates(settings: Mapping[str, Any], number: int) -> float | None:
-        if not settings and number > 12:
-            return None
-        rate = steady_rates(settings, number)
-        assert rate is not None
-        if "batch_size" in settings:  # undecided, so that the rounds go on
-            return rate * (0.7 if number % 2 else 1.6)
-        return rate
-
-    assert proven(monkeypatch, rates, WORKERS, BATCH_64).found.verdict == "faster"
 
 
 def test_a_baseline_that_fails_before_anything_is_proven_ends_the_tuning(
@@ -119,55 +117,26 @@ def test_a_baseline_that_fails_before_anything_is_proven_ends_the_tuning(
 
 
 @pytest.mark.parametrize(
-    ("gain", "rejected", "allow", "reason"),
+    ("gain", "rejected", "note", "objections"),
     [
-        (0.8, "", TRAINING, "no faster in the proof"),
-        (1.5, "batch_size", TRAINING[:2], "rejected by the loss guard: the loss is off"),
+        (0.8, "", "batch_size 64: no faster in the proof", {}),
+        (1.5, "batch_size", "", {"batch_size": "rejected by the loss guard: the loss is off"}),
     ],
 )
 def test_a_batch_that_is_no_find_says_why(
-    monkeypatch: pytest.MonkeyPatch, gain: float, rejected: str, allow: Any, reason: str
+    monkeypatch: pytest.MonkeyPatch,
+    gain: float,
+    rejected: str,
+    note: str,
+    objections: dict[str, str],
 ) -> None:
     rates = steady(loader_workers=2.0, batch_size=gain)
-    done = proven(monkeypatch, rates, WORKERS, BATCH_64, allow=allow, rejected=rejected)
+    done = proven(monkeypatch, rates, WORKERS, BATCH_64, rejected=rejected)
     assert done.chosen == WORKERS
-    assert done.found.objections == {"batch_size": reason}
-    assert (done.found.larger_guard == BROKEN) is bool(rejected)
-
-
-def test_a_batch_that_may_be_applied_and_is_not_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was allowed is not advised."""
-    seen: list[float] = []
-    steady_rates = steady(loader_workers=2.0, batch_size=1.2)
-
-    def rates(settings: Mapping[str, Any], number: int) -> float | None:
-        rate = steady_rates(settings, number)
-        assert rate is not None
-        if "batch_size" in settings:
-            seen.append(rate)
-            return rate * (0.4 if len(seen) % 2 else 2.8)
-        return rate
-
-    done = proven(monkeypatch, rates, WORKERS, BATCH_64, allow=TRAINING)
-    assert done.found.objections == {"batch_size": "the proof does not confirm it"}
-
-
-@pytest.mark.parametrize(("allow", "first"), [(("pipeline",), "a"), (TRAINING, "b")])
-def test_what_was_consented_to_is_proven_first(
-    monkeypatch: pytest.MonkeyPatch, allow: tuple[str, ...], first: str
-) -> None:
-    asked: list[list[str]] = []
-    real = ProofLaunches.prove
-
-    def prove_of(self: ProofLaunches, finalists: list[Finalist]) -> Finalist:
-        asked.append(["b" if "batch_size" in finalist.settings else "a" for finalist in finalists])
-        return real(self, finalists)
-
-    monkeypatch.setattr(ProofLaunches, "prove", prove_of)
-    rates = steady(loader_workers=2.0, batch_size=1.5)
-    proven(monkeypatch, rates, WORKERS, BATCH_64, allow=allow)
-    assert asked[0][0] == first
-    assert sorted(asked[0]) == ["a", "b"]
+    assert done.found.objections == objections
+    assert (note in done.found.decisions) is bool(note)
+    larger = done.found.larger
+    assert (larger is not None and larger.guard == BROKEN) is bool(rejected)
 
 
 # -- a stage that loses in its rung ----------------------------------------------------------------
@@ -198,7 +167,7 @@ def test_all_stay_if_the_rest_is_slower_or_there_is_no_time_to_prove_it(
     assert not done.selection.without(FUSED, "it loses in its rung")
     assert done.chosen == BOTH
     late = proven(monkeypatch, steady(loader_workers=2.0, fused_optimizer=0.8), BOTH)
-    late.selection.prove = lambda finalists: Finalist("baseline", {})
+    late.selection.prove = lambda finalist: Finalist("baseline", {})
     assert not late.selection.without(FUSED, "it loses in its rung")
     assert (late.chosen, late.found.left_out) == (BOTH, {})
     assert late.found.decisions[-1] == "there was no time: all stay"

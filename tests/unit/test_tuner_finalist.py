@@ -9,8 +9,14 @@ import pytest
 
 from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, Reading
 from gpurun.pairs.gain import look
-from gpurun.tuner.proof.finalist import Finalist, PairResult, proof_of, told
+from gpurun.records.tuning import GuardVerdict
+from gpurun.tuner.proof.finalist import Finalist, proof_of, told
 from tests.unit.tuner_trials import trial
+
+SOUND = GuardVerdict(accepted=True, loss_deviation=0.0, noise=0.0, reasons=())
+BROKEN = GuardVerdict(
+    accepted=False, loss_deviation=0.3, noise=0.0, reasons=("the loss deviates by 30 %",)
+)
 
 
 def paired(*gains: float, error: float | None = 0.005) -> Finalist:
@@ -22,8 +28,7 @@ def paired(*gains: float, error: float | None = 0.005) -> Finalist:
 
 
 def take(finalist: Finalist, gain: float | None, error: float | None) -> None:
-    sides = trial(100.0), trial(10.0)
-    finalist.paired(PairResult(*sides, gain, 1.0, error), 100.0)
+    finalist.paired(100.0, gain, error)
 
 
 def test_live_pairs_are_judged_by_their_prior_and_their_own_errors() -> None:
@@ -88,3 +93,31 @@ def test_a_launch_that_fails_puts_it_out_with_the_reason() -> None:
     assert one.launched(trial(120.0))
     assert not one.launched(trial(None, reason="out of memory"))
     assert (one.failure, one.done, one.rates) == ("out of memory", True, [120.0])
+
+
+# -- what may be claimed ---------------------------------------------------------------------------
+
+
+def test_a_proven_and_accepted_finalist_wins() -> None:
+    one = paired(2.0, 2.01)
+    assert one.verdict == "no_gain", "it was not judged"
+    one.guard = SOUND
+    assert one.verdict == "faster"
+
+
+@pytest.mark.parametrize(
+    ("gains", "guard", "failure", "verdict", "reason"),
+    [
+        ((2.0, 2.01), BROKEN, None, "no_gain",
+         "rejected by the loss guard: the loss deviates by 30 %"),
+        ((2.0, 2.01), SOUND, "out of memory", "no_gain", "out of memory"),
+        ((1.2, 1.5), SOUND, None, "inconclusive", "not proven: the budget ended first"),
+        ((1.0, 1.0, 1.0), SOUND, None, "no_gain", "the proof does not confirm it"),
+    ],
+)  # fmt: skip
+def test_what_does_not_win_has_its_own_reason(
+    gains: Sequence[float], guard: GuardVerdict, failure: str | None, verdict: str, reason: str
+) -> None:
+    one = paired(*gains, error=None)
+    one.guard, one.failure = guard, failure
+    assert (one.verdict, one.objection) == (verdict, reason)

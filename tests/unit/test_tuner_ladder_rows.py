@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,14 +13,14 @@ from gpurun.knobs.api import Effect
 from gpurun.pairs.gain import NOTHING, Look
 from gpurun.records.tuning import Candidate, LadderRow
 from gpurun.tuner.ladder.ladder_rows import (
+    APPLY_TRAINING,
     batch_row,
     first_rows,
     kept_rows,
-    merged,
     rows_not_kept,
+    told_apart,
 )
 from gpurun.tuner.ladder.rungs import Rung, Stages
-from gpurun.tuner.proof.decision import APPLY_TRAINING
 from gpurun.tuner.proof.finalist import Finalist
 from tests.unit.tuner_trials import trial
 
@@ -97,7 +98,7 @@ def test_the_top_is_always_a_row_and_takes_in_what_it_cannot_be_told_from() -> N
     assert row.changes == dict.fromkeys(ORDER, 1)
     (one,) = rows_of(rung("compile", 1.001), names=["compile"])
     assert one.stage == "compile"
-    assert merged([], []) == []
+    assert told_apart([]) == []
 
 
 def test_what_was_not_measured_is_null() -> None:
@@ -105,9 +106,10 @@ def test_what_was_not_measured_is_null() -> None:
     assert [row.step_speedup_confidence_interval for row in unknown] == [None]
     first, _ = rows_of(rung("data", 2.0), rung("compile", 6.0))
     assert (first.peak_memory_bytes, first.joules_per_sample, first.loss_deviation) == (None,) * 3
-    record = trial(200.0, {"data": 1}).record
-    known, _ = rows_of(rung("data", 2.0, record=record, loss_deviation=0.01), rung("compile", 6.0))
-    assert (known.peak_memory_bytes, known.loss_deviation) == (record.peak_memory_bytes, 0.01)
+    done = trial(200.0, {"data": 1})
+    done = replace(done, record=replace(done.record, peak_memory_bytes=3000))
+    known, _ = rows_of(rung("data", 2.0, trial=done, loss_deviation=0.01), rung("compile", 6.0))
+    assert (known.peak_memory_bytes, known.loss_deviation) == (3000, 0.01)
     (rateless,) = kept_rows(stages("data"), [rung("data", 2.0)], TOP, NOTHING, None, effect_of)
     assert rateless.speedup_confidence_interval is None
 

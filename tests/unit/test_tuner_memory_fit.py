@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
-from gpurun.measure.run_events import ProcessLog
-from gpurun.measure.step_table import StepTable
-from gpurun.records.events import ProcessEvent, StepRow
 from gpurun.records.facts import Facts
+from gpurun.records.failure import FailureKind
 from gpurun.tuner.search.memory_fit import make_it_fit
 from gpurun.tuner.tuning_trial import Trial
 from tests.unit.knob_facts import facts
@@ -48,7 +45,6 @@ def fitted(
     knobs: Sequence[Knob],
     need: dict[str, Any],
     allowed: frozenset[Effect] = frozenset(Effect),
-    beyond: dict[str, Any] | None = None,
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]], list[str]]:
     """The settings found, those tried, and the notes; it fits once everything in `need` is set."""
     tried: list[dict[str, Any]] = []
@@ -68,7 +64,6 @@ def fitted(
         allowed,
         probe,
         notes.append,
-        beyond=beyond,
     )
     return None if found is None else found[0], tried, notes
 
@@ -83,7 +78,7 @@ def test_where_one_is_not_enough_the_next_comes_on_top_of_its_strongest_value() 
     settings, tried, notes = fitted([Parts(), Offload()], {"parts": 4, "offload": True})
     assert settings == {"parts": 4, "offload": True}
     assert tried[-1] == settings
-    assert notes[-1] == "it runs out of memory as it is: trying parts 4, offload True"
+    assert notes[-1] == "it runs out of memory as it is: trying parts 4, offload"
 
 
 def test_a_knob_that_fails_otherwise_is_left_out_with_its_reason() -> None:
@@ -97,7 +92,7 @@ def test_a_knob_that_fails_otherwise_is_left_out_with_its_reason() -> None:
 
 def test_nothing_is_found_where_nothing_fits_or_may_be_changed() -> None:
     settings, _, notes = fitted([Parts(), Offload()], {"parts": 99})
-    assert (settings, notes[-1]) == (None, "nothing makes it fit, not even parts 4, offload True")
+    assert (settings, notes[-1]) == (None, "nothing makes it fit, not even parts 4, offload")
     assert fitted([Parts()], {"parts": 2}, frozenset({Effect.PIPELINE}))[:2] == (None, [])
     refusing = Parts()
     refusing.values = Skip("the model is compiled")
@@ -121,32 +116,14 @@ def test_nothing_more_is_tried_once_the_budget_is_used_up() -> None:
 def test_what_still_trains_when_its_time_is_up_fits() -> None:
     """A GPT at batch 160 took 5 s a step once it fitted, and the trial's limit came first."""
 
-    def slow(steps: int, last_after: float) -> Trial:
-        """Ended by its limit of 107 s, its last step done after `last_after` seconds."""
-        table = StepTable()
-        for number in range(steps):
-            row: list[Any] = [0] * StepRow.WIDTH
-            row[StepRow.END_NS] = int((last_after - 5 * (steps - 1 - number)) * 1e9)
-            row[StepRow.SAMPLES], row[StepRow.LOSS] = None, 1.0
-            table.append(row)
-        process = ProcessEvent(1, None, None, None, ("train.py",), "3.12", 0, clock_ns=0)
+    def slow(steps: int, failure: FailureKind) -> Trial:
         found = trial(None, {"parts": 2}, status="timeout", reason="not done", seconds=107.0)
-        return replace(found, log=ProcessLog(Path("e"), process, steps={"optimizer": table}))
+        assert found.result is not None
+        record = replace(found.record, failure=failure)
+        return replace(found, record=record, result=replace(found.result, steps=steps))
 
-    for steps, last_after, held in ((12, 104.0, True), (12, 60.0, False), (2, 104.0, False)):
-        shown, ground = slow(steps, last_after), facts(out_of_memory=True)
+    late, hung = FailureKind.OUT_OF_TIME, FailureKind.HUNG
+    for steps, failure, held in ((12, late, True), (12, hung, False), (2, late, False)):
+        shown, ground = slow(steps, failure), facts(out_of_memory=True)
         found = make_it_fit([Parts()], ground, frozenset(Effect), lambda _, it=shown: it, print)
-        assert (found is not None) == held, (steps, last_after)
-
-
-def test_what_fitted_once_and_not_again_is_gone_beyond() -> None:
-    assert fitted([Parts(), Offload()], {}, beyond={"parts": 2})[:2] == (
-        {"parts": 4},
-        [{"parts": 4}],
-    )
-    assert fitted([Parts(), Offload()], {}, beyond={"parts": 4})[1] == [
-        {"parts": 4, "offload": True}
-    ]
-    settings, tried, notes = fitted([Parts(), Offload()], {}, beyond={"offload": True})
-    assert (settings, tried) == (None, []), "the other knob failed when it was tried"
-    assert notes[-1].startswith("nothing makes it fit")
+        assert (found is not None) == held, (steps, failure)

@@ -41,9 +41,9 @@ def on_gpu(gib: float, step_ms: float = 10.0) -> Facts:
 
 
 def obstacle(
-    series: StandIn, known: Facts, *finalists: Any, objective: Objective = Objective.THROUGHPUT
+    series: StandIn, known: Facts, settings: Any = A, objective: Objective = Objective.THROUGHPUT
 ) -> str:
-    return launches(series, objective).obstacle({}, known, finalists)
+    return launches(series, objective, known=known).obstacle(settings)
 
 
 # -- which sides may be live -----------------------------------------------------------------------

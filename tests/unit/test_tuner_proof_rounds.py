@@ -24,7 +24,6 @@ from tests.unit.tuner_proofs import (
     A,
     StandIn,
     chosen,
-    larger,
     launches,
     timed_out,
 )
@@ -33,9 +32,9 @@ UNSURE = (1.0, 1.25, 0.9)
 """Pairs so far apart are proven early, and precise late."""
 
 
-def proven(proofs: ProofLaunches, *finalists: Finalist) -> tuple[Finalist, list[str], list[str]]:
-    """The baseline's side of a proof of these finalists, what was decided, and what was told."""
-    baseline = proofs.prove(list(finalists))
+def proven(proofs: ProofLaunches, finalist: Finalist) -> tuple[Finalist, list[str], list[str]]:
+    """The baseline's side of a proof of this finalist, what was decided, and what was told."""
+    baseline = proofs.prove(finalist)
     view: Any = proofs.view
     return baseline, proofs.findings.decisions, view.lines
 
@@ -72,7 +71,7 @@ def test_pairs_that_agree_with_nothing_end_with_the_last_look() -> None:
     series, one = StandIn(gain=1.05, scatter=(1.5, 0.7)), chosen()
     proven(launches(series), one)
     assert len(one.pairs) == MOST_PAIRS
-    assert one.settled
+    assert one.done
     assert not one.look().significant
 
 
@@ -114,12 +113,6 @@ def test_a_first_pair_is_begun_anyway_and_a_later_one_if_it_ends_within_a_quarte
     assert not one.done
 
 
-def test_where_time_is_short_it_is_for_the_first_finalist(monkeypatch: pytest.MonkeyPatch) -> None:
-    series, one, other = StandIn(gain=1.1, scatter=(1.2, 0.85)), chosen(), larger()
-    proven(Clock(monkeypatch, series).proofs(75.0), one, other)
-    assert (len(one.pairs), len(other.pairs)) == (5, 3)
-
-
 def test_a_pair_that_has_begun_may_take_a_quarter_of_the_budget_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -157,7 +150,7 @@ def test_sides_that_cannot_be_live_are_launched_in_turn_and_the_reason_is_told()
     baseline, candidate = PAIR_SIDES
     assert order == [(candidate, 0), (baseline, 0), (baseline, 1), (candidate, 1)]
     assert not one.live
-    assert one.settled
+    assert one.done
 
 
 def test_each_launch_is_told_what_comes_after_it() -> None:
@@ -208,12 +201,11 @@ def test_where_later_live_pairs_fail_launches_in_turn_count_beside_the_earlier_o
 # -- what goes wrong -------------------------------------------------------------------------------
 
 
-def test_a_finalist_that_fails_is_out_and_the_other_goes_on() -> None:
-    series, one, other = StandIn(in_turn_only=IN_TURN), chosen(), larger()
+def test_a_finalist_that_fails_is_out_with_the_reason() -> None:
+    series, one = StandIn(in_turn_only=IN_TURN), chosen()
     series.broken = one.settings
-    proven(launches(series), one, other)
+    proven(launches(series), one)
     assert (one.failure, one.pairs) == (FAILED, [])
-    assert other.look().significant
     assert sum(request.settings == A for request in series.launched) == 1
 
 
@@ -240,12 +232,5 @@ def test_a_baseline_that_fails_after_the_gain_is_proven_ends_the_proof_alone() -
     series.alone = lambda number: (100.0, 106.0, None, None)[number]
     _, decided, _ = proven(launches(series), one)
     assert decided[-1] == f"the proof ended early, the script as it is failed: {FAILED}"
-    assert (len(one.pairs), one.settled) == (2, False)
+    assert (len(one.pairs), one.done) == (2, False)
     assert one.look().significant
-
-
-def test_without_a_finalist_nothing_is_launched() -> None:
-    series = StandIn()
-    proofs = launches(series)
-    assert proofs.prove([]).settings == {}
-    assert (series.pairs, series.launched) == ([], [])

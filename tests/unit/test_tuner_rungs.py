@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner.ladder.rungs import Rung, Stages, losing, measure_rungs
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.trial_length import PROBE
-from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from gpurun.tuner.tuning_trial import Trial
 from tests.unit.tuner_trials import trial
 
 ORDER = ["data", "transfer", "precision", "kernels", "compile"]
@@ -41,11 +39,10 @@ class Launches:
         self.asked: list[list[str]] = []
         self._budget, self._live = budget, live
 
-    def __call__(self, request: TrialRequest) -> Trial:
-        assert request.purpose is TrialPurpose.RUNG
-        self.asked.append(sorted(request.settings, key=["memory_x", *ORDER].index))
-        gain = math.prod(GAINS.get(name, 1.0) for name in request.settings)
-        found = trial(100.0 * gain, request.settings, seconds=10.0)
+    def __call__(self, settings: Mapping[str, Any]) -> Trial:
+        self.asked.append(sorted(settings, key=["memory_x", *ORDER].index))
+        gain = math.prod(GAINS.get(name, 1.0) for name in settings)
+        found = trial(100.0 * gain, settings, seconds=10.0)
         turns = gain if self._live else None
         record = replace(found.record, gain_over_reference=turns, gain_error=0.01)
         return replace(found, record=record)
@@ -60,9 +57,8 @@ def measured(by_stage: Stages, launches: Launches, top: Finalist | None = None) 
         by_stage,
         top or finalist(5.1, 5.2, 5.15),
         launches,
-        lambda purpose, settings: TrialRequest(purpose, settings, PROBE),
         launches.room,
-        lambda trial, settings: 0.001,
+        lambda trial: 0.001,
         trial(100.0),
     )
     return {rung.stage: math.exp(rung.log) for rung in rungs}
@@ -122,9 +118,9 @@ def test_a_single_stage_needs_no_launch() -> None:
 
 def test_a_rung_that_fails_is_left_out() -> None:
     class Failing(Launches):
-        def __call__(self, request: TrialRequest) -> Trial:
-            super().__call__(request)
-            return trial(None, request.settings)
+        def __call__(self, settings: Mapping[str, Any]) -> Trial:
+            super().__call__(settings)
+            return trial(None, settings)
 
     assert list(measured(stages(*ORDER), Failing())) == ["compile"]
 
@@ -141,9 +137,8 @@ def test_a_rung_is_as_sure_as_launches_are_alike_in_the_proof() -> None:
             stages("data", "compile"),
             finalist(*gains),
             launches,
-            lambda purpose, settings: TrialRequest(purpose, settings, PROBE),
             launches.room,
-            lambda trial, settings: None,
+            lambda trial: None,
             trial(100.0),
         )
         return first.half

@@ -11,9 +11,11 @@ from gpurun.measure import summarise_run
 from gpurun.measure.run_events import read_run
 from gpurun.records.events import ArgumentsEvent, OptimizerEvent, TraitEvent
 from gpurun.records.facts import BatchFlag, Facts
-from gpurun.tuner.script_facts import facts_under, gather_facts, steps_per_epoch
+from gpurun.tuner.script_facts import gather_facts, steps_per_epoch
+from gpurun.tuner.search.search_state import SearchState
 from tests.unit.knob_facts import MACHINE, result
 from tests.unit.recorded_runs import end, loader, root, row, steady, steps, write_events
+from tests.unit.tuner_trials import judge_of, trial
 
 SCRIPT = "loader = DataLoader(data, args.batch_size)\n"
 
@@ -111,13 +113,13 @@ def test_a_script_without_a_loader_has_neither_loaders_nor_batches_in_an_epoch(
     assert steps_per_epoch(log) is None
 
 
-def test_settings_that_were_chosen_are_what_later_knobs_build_on(tmp_path: Path) -> None:
-    chosen = {"loader_workers": 4}
-    facts = facts_under(learnt(tmp_path, loader()), chosen, result(step_ms=10.0))
+def test_settings_that_were_kept_are_what_later_knobs_build_on(tmp_path: Path) -> None:
+    chosen, faster = {"loader_workers": 4}, trial(200.0)
+    state = SearchState({}, trial(100.0), learnt(tmp_path, loader()), judge_of())
+    state.move(chosen, faster)
     chosen["tf32"] = 1
-    assert facts.current == {"loader_workers": 4}
-    assert facts.result.step_time_ms is not None
-    assert facts.result.step_time_ms.mean == 10.0
+    assert state.facts.current == {"loader_workers": 4}
+    assert state.facts.result is faster.result
 
 
 def test_torch_tells_of_the_gpu_that_the_model_is_on_whatever_nvml_says(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from gpurun.knobs.api import Effect, Skip
 from gpurun.tuner.phases import Phases
-from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
 from tests.unit.knob_facts import facts
 from tests.unit.tuner_searches import compiled, data, doubtful
-from tests.unit.tuner_trials import judge_of, trial
+from tests.unit.tuner_trials import trial
 
 MIB = 1 << 20
 KNOBS = [
@@ -30,9 +29,8 @@ def told(in_turn: str = "", *more: Effect) -> list[str]:
     probe = replace(probe, record=replace(probe.record, peak_memory_bytes=300 * MIB))
     times = Phases(time.monotonic() + 600.0)
     times.baseline(probe)
-    state = SearchState({}, probe, facts(), judge_of())
     allowed = frozenset({Effect.PIPELINE, Effect.NUMERICS, *more})
-    return preview_lines(PreviewInputs(KNOBS, allowed, state, BATCHES, in_turn), times)
+    return preview_lines(PreviewInputs(KNOBS, allowed, probe, facts(), BATCHES, in_turn), times)
 
 
 def test_it_says_what_would_be_tried_by_stage_and_why_the_rest_would_not() -> None:

@@ -16,8 +16,8 @@ from gpurun.records.facts import BatchFlag
 from gpurun.records.tuning import GuardVerdict, TrialPurpose
 from gpurun.tuner import training_judge
 from gpurun.tuner import tuning_run as tuning_module
-from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.search import stage_search
+from gpurun.tuner.search.batch_sizes import BATCH
 from gpurun.tuner.search.search_trials import SearchTrials
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_findings import TuningEnded
@@ -115,7 +115,8 @@ def test_a_batch_size_that_may_not_be_applied_is_tried_after_the_proof(
     rates = steady(data=2.0, batch_size=1.5)
     tuning, stand_in = settled(monkeypatch, rates, data(), allow=allow)
     order = [(purpose, "batch_size" in names) for purpose, names in purposes(stand_in)]
-    first_batch, first_pair = order.index(("screen", True)), order.index(("pair", False))
+    first_batch = order.index(("screen", True))
+    first_pair = [purpose for purpose, _ in order].index("pair")
     assert (first_pair < first_batch) is proof_first
     found = tuning.findings
     assert found.verdict == "faster"
@@ -131,7 +132,8 @@ def test_batch_sizes_that_the_user_lists_are_the_only_ones_tried() -> None:
     stand_in = StandIn(steady())
     tuning, state = tuning_of(stand_in, options=replace(parse(words, {}), allow=TRAINING))
     state.facts = facts(batch_flag=BatchFlag("--batch-size", 32))
-    assert tuning._larger_batch(state, tuning._search(state)) is None
+    tuning._try_batches(state, tuning._search(state))
+    assert BATCH not in state.settings
     assert "batch size: not tried: --batch-size is tuned" in tuning.findings.decisions
     tried = [trial.knobs.get("--batch-size") for trial in stand_in.trials]
     assert "64" in tried

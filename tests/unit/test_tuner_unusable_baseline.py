@@ -6,9 +6,14 @@ from dataclasses import replace
 
 from gpurun.arguments.options import Objective
 from gpurun.records.failure import Failure, FailureKind
+from gpurun.tuner import tuning_findings
 from gpurun.tuner.tuning_trial import Trial
-from gpurun.tuner.unusable_baseline import unusable
 from tests.unit.tuner_trials import trial
+
+
+def unusable(trial: Trial) -> tuple[str, str]:
+    ended = tuning_findings.unusable(trial)
+    return ended.verdict, ended.why
 
 
 def with_steps(steps: int, status: str) -> Trial:

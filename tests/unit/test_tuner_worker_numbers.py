@@ -15,7 +15,7 @@ from gpurun.records.events import WorkerTurnEvent
 from gpurun.records.facts import Facts, WorkerRate
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.tuning import TrialPurpose
-from gpurun.tuner.search.worker_numbers import worker_rates_of, worker_rates_sentence
+from gpurun.tuner.loader_trials import worker_rates_of, worker_rates_sentence
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts, result

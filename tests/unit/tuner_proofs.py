@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.pairs.engine import PairOutcome
+from gpurun.pairs.engine import PairOutcome, ToldOnce
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.facts import Facts
 from gpurun.records.failure import Failure, FailureKind
@@ -93,17 +93,14 @@ def launches(
     findings = TuningFindings(facts=known or facts())
     stand_in: Any = series
     phases = Phases(time.monotonic() + seconds)
+    note = ToldOnce(lambda line: None, findings.decisions)
     return ProofLaunches(
-        findings, stand_in, Told(), phases, objective, series.launch, lambda _: PROBE
+        findings, stand_in, Told(), phases, objective, series.launch, lambda _: PROBE, note
     )
 
 
 def chosen() -> Finalist:
     return Finalist("chosen", A)
-
-
-def larger() -> Finalist:
-    return Finalist("larger batch", {"b": 2})
 
 
 def timed_out(found: Trial) -> Trial:

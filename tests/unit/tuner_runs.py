@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from gpurun.arguments.options import Options, Target, TargetKind
@@ -38,7 +39,7 @@ class StandIn:
         self.folder = Path()
         self.layered = False
         self.training_loaders: tuple[str, ...] = ()
-        self.prestart_modules: tuple[str, ...] = ()
+        self.prestarted = SimpleNamespace(modules=())
 
     def folder_of(self, record: TrialRecord) -> Path:
         return Path("no such run")
@@ -65,7 +66,7 @@ class StandIn:
         self.trials.append(record)
         result = None if rate is None else run_result(samples_per_second=rate)
         shown: Any = request.settings if self.shows else None
-        return Trial(record, result, None, shown, 0)
+        return Trial(record, result, None, shown)
 
 
 def steady(**gains: float) -> Rates:

@@ -41,7 +41,7 @@ def trial(
     losses = tuple(1.0 - 0.01 * n for n in range(20))
     shown = Evidence(seed=0, losses=losses, microbatches=(1,) * 20)
     failure = None if rate is not None else Failure(FailureKind.EXIT_CODE, reason)
-    return Trial(record, measured, None, shown, 0 if rate is not None else 1, failure=failure)
+    return Trial(record, measured, None, shown, failure=failure)
 
 
 def no_launch(request: TrialRequest) -> Trial:

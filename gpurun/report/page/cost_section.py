@@ -8,10 +8,10 @@ from functools import partial
 
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.formatting.number_text import count, duration, joules, number
+from gpurun.measure.training_clock import PlannedWork
 from gpurun.report.page.page_blocks import Block, Paragraph, Section, Table
 from gpurun.report.page.run_contents import Recording, RunContents
 from gpurun.report.terminal_table import Column, Grid
-from gpurun.tuner.planned_work import PlannedWork
 
 
 def cost_section(contents: RunContents, config: ReportConfig) -> Section | None:

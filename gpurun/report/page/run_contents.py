@@ -12,7 +12,7 @@ from gpurun.measure.measured_window import measured_window
 from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records
-from gpurun.measure.training_clock import StepClock, step_clock
+from gpurun.measure.training_clock import PlannedWork, StepClock, planned_work, step_clock
 from gpurun.records.bench.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.codec import RecordError
@@ -31,7 +31,6 @@ from gpurun.records.tuning import (
 from gpurun.report.page.recorded_series import Gauge, LossCurve, gauges_of, loss_curve
 from gpurun.rundir import read_json
 from gpurun.timeline.limits import limited
-from gpurun.tuner.planned_work import PlannedWork, planned_work
 
 T = TypeVar("T")
 

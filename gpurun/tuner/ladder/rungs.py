@@ -14,10 +14,9 @@ from typing import Any
 from gpurun.knobs.stages import in_order
 from gpurun.pairs.estimate import assumed_sd
 from gpurun.records.bench.metrics import Metric
-from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.stats.student_t import t_quantile
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from gpurun.tuner.tuning_trial import Trial
 
 Settings = Mapping[str, Any]
 LEVEL = 0.95
@@ -28,15 +27,18 @@ LEVEL = 0.95
 class Rung:
     """`log`: of its speed over the script as it is; `half`: half the width of its interval.
 
-    `record`: of its launch; None of the last rung, which the proof measured.
+    `trial`: its launch; None of the last rung, which the proof measured.
     """
 
     stage: str
     log: float
     half: float
-    record: TrialRecord | None = None
-    gpu_utilization_percent: float | None = None
+    trial: Trial | None = None
     loss_deviation: float | None = None
+
+
+AS_IT_IS_RUNG = Rung("", 0.0, 0.0)
+"""Below the first one: the script as it is."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +71,15 @@ class Stages:
 def measure_rungs(
     stages: Stages,
     finalist: Finalist,
-    launch: Callable[[TrialRequest], Trial],
-    request: Callable[[TrialPurpose, Settings], TrialRequest],
+    launch: Callable[[Settings], Trial],
     room: Callable[[float], bool],
-    deviation: Callable[[Trial, Settings], float | None],
+    deviation: Callable[[Trial], float | None],
     as_it_is: Trial,
 ) -> Iterator[list[Rung]]:
     """The rungs so far, in the order of the ladder: the last one first, then one more each.
 
     `finalist`: with the pairs of the proof. `room(seconds)`: whether there is time for so much.
-    `deviation`: of the loss under these settings. `as_it_is`: a launch alone.
+    `deviation`: of the loss in a launch. `as_it_is`: a launch alone.
     """
     found = {stages.names[-1]: top_rung(stages.names[-1], finalist)}
     yield list(found.values())
@@ -86,16 +87,11 @@ def measure_rungs(
     for stage in _halving(stages.names[:-1]):
         if not room(took):
             break
-        settings = stages.up_to(stage)
-        trial = launch(request(TrialPurpose.RUNG, settings))
+        trial = launch(stages.up_to(stage))
         took = trial.record.seconds
-        gain = _gain(trial, finalist, as_it_is)
-        if gain is None:
-            continue
-        log, half = gain
-        busy = None if trial.result is None else trial.result.gpu_utilization_percent
-        found[stage] = Rung(stage, log, half, trial.record, busy, deviation(trial, settings))
-        yield [found[name] for name in stages.names if name in found]
+        if (gain := _gain(trial, finalist, as_it_is)) is not None:
+            found[stage] = Rung(stage, *gain, trial, deviation(trial))
+            yield [found[name] for name in stages.names if name in found]
 
 
 def _halving(stages: Sequence[str]) -> Iterator[str]:
@@ -132,7 +128,7 @@ def _gain(trial: Trial, finalist: Finalist, as_it_is: Trial) -> tuple[float, flo
 def losing(rungs: Sequence[Rung], stages: Sequence[str]) -> list[str]:
     """The stages whose step was measured alone and lies wholly below ×1."""
     known = {rung.stage: rung for rung in rungs}
-    before: Rung | None = Rung("", 0.0, 0.0)
+    before: Rung | None = AS_IT_IS_RUNG
     found = []
     for stage in stages:
         rung = known.get(stage)

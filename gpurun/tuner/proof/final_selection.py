@@ -1,4 +1,4 @@
-"""The end of a tuning: proves and judges the finalists, else falls back to pipeline changes."""
+"""The end of a tuning: proves and judges what the search found, falls back to less, and decides."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import Any
 from gpurun.knobs.api import Effect
 from gpurun.pairs.gain import LEAST_GAIN
 from gpurun.records.tuning import Rejection
-from gpurun.tuner.proof.decision import BATCH, JudgedFinalist, decide, reasons_left_out
 from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.search.batch_sizes import BATCH
 from gpurun.tuner.search.changes import strongest_effect
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.tuning_findings import TuningFindings
 
-Prove = Callable[[list[Finalist]], Finalist]
-"""Finalists → the baseline's side of their pairs."""
+Prove = Callable[[Finalist], Finalist]
+"""A finalist → the baseline's side of its pairs."""
+FALLBACKS = ((Effect.PIPELINE, Effect.NUMERICS), (Effect.PIPELINE,))
+"""Where the settings fail or train otherwise: the effects of what is proven in their place."""
 
 
 @dataclass
@@ -26,52 +28,59 @@ class FinalSelection:
 
     findings: TuningFindings
     judge: TrainingJudge
-    allowed: frozenset[Effect]
     effect_of: Callable[[str], Effect]
     prove: Prove
     note: Callable[[str], None]
 
-    def settle(self, state: SearchState, batch: SearchState | None) -> None:
-        """Prove the finalists, judge them, and decide."""
-        found = self.findings
-        chosen = Finalist("chosen", state.settings) if state.settings != found.base else None
-        larger = Finalist("larger batch", batch.settings) if batch is not None else None
-        found.chosen, found.larger = chosen, larger
-        finalists = [finalist for finalist in (chosen, larger) if finalist is not None]
-        if Effect.TRAINING in self.allowed:
-            finalists.reverse()  # where time is short the first has it: what was consented to
-        baseline = self.prove(finalists)
+    def settle(self, state: SearchState) -> None:
+        """Prove what the search kept, judge it, and decide."""
+        found, settings, base = self.findings, state.settings, self.findings.base
+        if settings == base:
+            found.verdict = "no_gain"
+            return
         objections: dict[str, str] = {}
-        judged = None if chosen is None else self._judged(baseline, chosen)
-        if judged is not None and not judged.accepted:
-            judged = self._fallback(judged, objections)
-        second = self._judged_batch(baseline, objections)
-        decision = decide(judged, second, Effect.TRAINING in self.allowed)
-        if second is not None and Effect.TRAINING in self.allowed and decision.winner != second:
-            why = "no faster in the proof" if second.proven else second.objection
-            objections.setdefault(BATCH, why)
-        found.verdict = decision.verdict
-        found.chosen = decision.shown.finalist if decision.shown is not None else None
-        found.guard = decision.shown.guard if decision.shown is not None else None
-        own = {k: v for k, v in state.settings.items() if k not in found.base}
-        reasons = reasons_left_out(own, decision, objections)
-        found.left_out = {knob: own[knob] for knob in reasons}
-        found.objections = objections | reasons
+        found.chosen = chosen = Finalist("chosen", settings)
+        self._proven(chosen)
+        for effects in FALLBACKS:
+            own = {k: v for k, v in settings.items() if self.effect_of(k) in effects}
+            safe = {**base, **own}
+            if chosen.accepted or safe == base or len(safe) == len(chosen.settings):
+                continue
+            dropped = set(chosen.settings) - set(safe)
+            objections |= dict.fromkeys(dropped, chosen.objection)
+            self.note(f"the finalist is out: {chosen.objection}")
+            self.note(f"proving the {' and '.join(e.value for e in effects)} changes alone")
+            found.chosen = chosen = Finalist(f"without {', '.join(sorted(dropped))}", safe)
+            self._proven(chosen)
+        found.verdict = chosen.verdict
+        won = chosen.settings if chosen.verdict == "faster" else base
+        lost = {k: v for k, v in settings.items() if k not in base and won.get(k) != v}
+        found.left_out = lost
+        found.objections = {knob: objections.get(knob, chosen.objection) for knob in lost}
+        if BATCH in won:
+            found.larger = chosen
 
     def settle_larger(self, batch: SearchState) -> None:
         """Prove a batch size that may not be applied, after all else was decided."""
-        found = self.findings
-        found.larger = larger = Finalist("larger batch", batch.settings)
-        shown = found.baseline
+        found, shown = self.findings, self.findings.baseline
+        larger = Finalist("larger batch", batch.settings)
         try:
-            self._judged_batch(self.prove([larger]), found.objections)
-        except BaseException:
-            found.larger = None
-            found.objections[BATCH] = "its proof was not complete"
-            raise
+            self._proven(larger)
         finally:
             if shown is not None and shown.results:
                 found.baseline = shown
+        seen = larger.look().speedup
+        same = found.chosen.look().speedup if found.chosen is not None else None
+        if larger.failure is not None or not larger.pairs:
+            why = larger.failure or "the budget ended before its proof"
+        elif seen is not None and seen <= max(1.0, same or 1.0):
+            why = "no faster in the proof"
+        else:
+            found.larger = larger
+            if not larger.accepted:
+                found.objections[BATCH] = larger.objection
+            return
+        self.note(f"{BATCH} {larger.settings[BATCH]['batch_size']}: {why}")
 
     def without(self, settings: Mapping[str, Any], why: str) -> bool:
         """Prove the chosen settings without some of them, which lose; true if it is no slower."""
@@ -82,9 +91,9 @@ class FinalSelection:
         rest = {k: v for k, v in old.settings.items() if k not in settings}
         finalist, proven = Finalist("chosen", {**found.base, **rest}), False
         try:
-            judged = self._judged(self.prove([finalist]), finalist)
+            self._proven(finalist)
             better = (finalist.look().speedup or 0.0) >= (old.look().speedup or 0.0) / LEAST_GAIN
-            proven = judged.proven and better
+            proven = finalist.verdict == "faster" and better
         finally:
             if not proven:
                 found.baseline = baseline
@@ -92,65 +101,16 @@ class FinalSelection:
             self.note("it was not: all stay" if finalist.pairs else "there was no time: all stay")
             return False
         if found.larger is old:
-            found.larger, found.larger_guard = finalist, judged.guard
-        found.chosen, found.guard, found.rungs = finalist, judged.guard, []
+            found.larger = finalist
+        found.chosen, found.rungs = finalist, []
         found.left_out |= settings
         found.objections |= dict.fromkeys(settings, why)
         return True
 
-    def _judged_batch(
-        self, baseline: Finalist, objections: dict[str, str]
-    ) -> JudgedFinalist | None:
-        """The proven larger batch, None where it is dropped; with what speaks against it."""
-        self._sift_batch(objections)
-        found = self.findings
-        if found.larger is None:
-            return None
-        judged = self._judged(baseline, found.larger)
-        found.larger_guard = judged.guard
-        if not judged.accepted:
-            objections[BATCH] = judged.objection
-        return judged
-
-    def _judged(self, baseline: Finalist, finalist: Finalist) -> JudgedFinalist:
+    def _proven(self, finalist: Finalist) -> None:
+        """Take the pairs of a finalist, and have it judged."""
+        baseline = self.prove(finalist)
         effect = strongest_effect(map(self.effect_of, finalist.settings))
-        guard = self.judge.judge(finalist.shown, effect, baseline.shown)
-        if not guard.accepted:
-            self.findings.rejections.append(Rejection(dict(finalist.settings), guard))
-        return JudgedFinalist(finalist, guard)
-
-    def _fallback(self, judged: JudgedFinalist, objections: dict[str, str]) -> JudgedFinalist:
-        """Where the finalist failed: what can be saved of it is its pipeline changes."""
-        settings: Mapping[str, Any] = judged.finalist.settings
-        self.note(f"the finalist is out: {judged.objection}")
-        base = self.findings.base
-        pipeline = {k: v for k, v in settings.items() if self.effect_of(k) is Effect.PIPELINE}
-        safe = {**base, **pipeline}
-        suspects = set(settings) - set(safe) or set(settings) - set(base)
-        objections.update(dict.fromkeys(suspects, judged.objection))
-        if safe == base or len(safe) == len(settings):
-            return judged
-        self.note("proving the pipeline changes alone")
-        finalist = Finalist("pipeline only", safe)
-        return self._judged(self.prove([finalist]), finalist)
-
-    def _sift_batch(self, objections: dict[str, str]) -> None:
-        """Drop a larger batch that failed, gains nothing, or rests on rejected changes."""
-        larger = self.findings.larger
-        if larger is None:
-            return
-        look = larger.look()
-        resting = sorted(set(larger.settings) & set(objections))
-        same = self.findings.chosen.look().speedup if self.findings.chosen is not None else None
-        without = max(1.0, same or 1.0)
-        if larger.failure is not None:
-            why = larger.failure
-        elif resting:
-            why = f"tried with {resting[0]}, which is {objections[resting[0]]}"
-        elif not larger.pairs or (look.speedup is not None and look.speedup <= without):
-            why = "no faster in the proof" if larger.pairs else "the budget ended before its proof"
-        else:
-            return
-        objections[BATCH] = why
-        self.note(f"{BATCH} {larger.settings[BATCH]['batch_size']}: {why}")
-        self.findings.larger = None
+        finalist.guard = self.judge.judge(finalist.shown, effect, baseline.shown)
+        if not finalist.guard.accepted:
+            self.findings.rejections.append(Rejection(dict(finalist.settings), finalist.guard))

@@ -1,4 +1,4 @@
-"""One side of the proof: settings, their launches, and what their pairs say."""
+"""One side of the proof: settings, their launches, and what pairs and guard say of them."""
 
 from __future__ import annotations
 
@@ -12,32 +12,19 @@ from gpurun.pairs.estimate import Estimate, Reading, estimate, reading
 from gpurun.pairs.gain import Look, look
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.result import RunResult
-from gpurun.records.tuning import Proof
+from gpurun.records.tuning import GuardVerdict, Proof
 from gpurun.stats.intervals import says_nothing
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.tuning_trial import Trial
-
-
-@dataclass(frozen=True)
-class PairResult:
-    """One pair. `gain`: how many times better the finalist's score is, None where a side has none;
-    `error`: the standard error of its logarithm by the turns, None where they do not say it.
-    `seconds`: what the pair took.
-    """
-
-    baseline: Trial
-    finalist: Trial
-    gain: float | None
-    seconds: float
-    error: float | None = None
 
 
 @dataclass
 class Finalist:
     """One side of the proof: settings that the search found, or the script as it is.
 
-    `failure` says why it is out. `errors`: the standard error of ln of the gain within each pair,
-    None where it was not live. `metric`: that of the tuning's objective.
+    `pairs`: scores of the script as it is and of these settings. `errors`: the standard error of ln
+    of the gain within each pair, None where it was not live. `failure` says why it is out. `guard`:
+    None until it is judged. `metric`: that of the tuning's objective.
     """
 
     name: str
@@ -49,6 +36,7 @@ class Finalist:
     failure: str | None = None
     errors: list[float | None] = field(default_factory=list)
     metric: Metric = Metric.THROUGHPUT
+    guard: GuardVerdict | None = None
 
     @property
     def live(self) -> bool:
@@ -71,13 +59,31 @@ class Finalist:
 
     @property
     def done(self) -> bool:
-        """Nothing more to learn from this finalist."""
-        return self.failure is not None or self.settled
+        """Nothing more to learn from this finalist: it is out, or the test needs no more pairs."""
+        return self.failure is not None or self.look().settled
 
     @property
-    def settled(self) -> bool:
-        """The test needs no further pair."""
-        return self.look().settled
+    def accepted(self) -> bool:
+        """It ran, and it trains the same."""
+        return self.failure is None and self.guard is not None and self.guard.accepted
+
+    @property
+    def verdict(self) -> str:
+        """As in `TuningReport`, if this is what is chosen."""
+        if self.accepted and self.look().proven:
+            return "faster"
+        return "inconclusive" if self.accepted and not self.done else "no_gain"
+
+    @property
+    def objection(self) -> str:
+        """Reason why it is not chosen, in a clause."""
+        if self.failure is not None:
+            return self.failure
+        if self.guard is not None and not self.guard.accepted:
+            return "rejected by the loss guard: " + "; ".join(self.guard.reasons)
+        return (
+            "the proof does not confirm it" if self.done else "not proven: the budget ended first"
+        )
 
     def launched(self, trial: Trial) -> bool:
         """Take in one launch; False where it has no score, and the finalist is out."""
@@ -90,11 +96,12 @@ class Finalist:
             self.shown.append(trial.evidence)
         return True
 
-    def paired(self, pair: PairResult, baseline: float) -> None:
-        """Take in a pair; `baseline`: the score of the script as it is."""
-        if pair.gain is not None:
-            self.pairs.append((baseline, pair.gain * baseline))
-            self.errors.append(pair.error)
+    def paired(self, baseline: float, gain: float | None, error: float | None) -> None:
+        """Take in a pair. `baseline`: the score of the script as it is. `gain`: how many times
+        better this side's is, None where a side has none; `error`: as in `errors`."""
+        if gain is not None:
+            self.pairs.append((baseline, gain * baseline))
+            self.errors.append(error)
 
 
 def told(finalist: Finalist) -> str:

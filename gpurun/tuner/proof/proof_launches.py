@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.pairs.engine import NotLive, Pair, PairEngine, PairOutcome, ToldOnce
+from gpurun.pairs.engine import NotLive, Pair, PairEngine, PairOutcome
 from gpurun.pairs.gain import MOST_PAIRS
 from gpurun.pairs.obstacle import MemoryPeaks, live_pair_obstacle
 from gpurun.records.bench.metrics import Metric
-from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import PAIR_SIDES, TrialPurpose
 from gpurun.tuner.phases import Phases
-from gpurun.tuner.proof.finalist import Finalist, PairResult, told
+from gpurun.tuner.proof.finalist import Finalist, told
 from gpurun.tuner.trial_length import patience
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
@@ -41,7 +40,7 @@ Settings = Mapping[str, Any]
 class ProofLaunches:
     """Launches what `FinalSelection` asks for. `rule(settings)`: how long a launch is.
 
-    `launch` runs a single one.
+    `launch` runs a single one. `note` tells each decision once.
     """
 
     findings: TuningFindings
@@ -51,87 +50,78 @@ class ProofLaunches:
     objective: Objective
     launch: Callable[[TrialRequest], Trial]
     rule: Callable[[Settings], StopRule]
-    _pair_seconds: dict[str, float] = field(init=False, default_factory=dict)
-    """What the last pair of each finalist took."""
+    note: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        self._told = ToldOnce(self._decide)
         self._engine = PairEngine(
             self._beside,
             lambda request: self.launch(request),
-            self._told,
+            self.note,
             late=lambda: self.phases.left < self._engine.seconds,
-            obstacle=lambda first, second: self._obstacle_of(first.settings, second.settings),
+            obstacle=lambda _, second: self.obstacle(second.settings),
         )
 
-    def prove(self, finalists: list[Finalist]) -> Finalist:
-        """Run pairs until every finalist is settled or the time is up; the baseline's side of them.
+    def prove(self, finalist: Finalist) -> Finalist:
+        """Run pairs until the finalist is settled or the time is up; the baseline's side of them.
 
-        A pair begins if there is time for what the finalist's last one took, the first one before
-        the end. Where the time is short the first finalist has it.
+        A first pair is begun before the end, a later one if there is time for what the last took.
         """
         baseline = self.findings.baseline = Finalist("baseline", self.findings.base)
-        for finalist in finalists:
-            finalist.metric = METRICS[self.objective]
+        finalist.metric = METRICS[self.objective]
         for number in range(MOST_PAIRS):
-            ahead = [one for one in finalists if not one.done]
-            if not ahead or baseline.failure is not None:
+            if finalist.done or baseline.failure is not None:
                 break
-            if len(ahead) > 1 and not self._room(ahead):
-                self._told(f"time is short: it is for {ahead[0].name}")
-                ahead = ahead[:1]
-            if not self._room(ahead):
+            if not self._room(finalist, self._engine.seconds if number else 0.0):
                 self.view.proof_update("the budget ended before the proof was complete")
                 break
-            if not all(self._round(baseline, finalist, number) for finalist in ahead):
+            if not self._round(baseline, finalist, number):
                 break
-        self._check(baseline, finalists)
+        self._check(baseline, finalist)
         return baseline
 
-    def _room(self, finalists: Sequence[Finalist]) -> bool:
-        """True if a pair of each fits, by what the last ones took; a first one is begun anyway.
+    def _room(self, finalist: Finalist, seconds: float) -> bool:
+        """True if there is time for a pair that takes so long.
 
         What is not proven yet may take the part of the budget that a pair may take more.
         """
-        if self.phases.left <= 0:
-            return False
-        needed = sum(self._pair_seconds.get(finalist.name, 0.0) for finalist in finalists)
-        more = len(finalists) == 1 and not finalists[0].look().proven
-        late = LATE_SHARE * self.phases.budget if more else 0.0
-        return self.phases.left + late > needed
+        late = 0.0 if finalist.look().proven else LATE_SHARE * self.phases.budget
+        return self.phases.left > 0 and self.phases.left + late > seconds
 
     def _round(self, baseline: Finalist, finalist: Finalist, number: int) -> bool:
-        """Take a pair of one finalist; False if the time is up."""
+        """Take a pair of the finalist; False if the time is up."""
         try:
             pair = self._pair((baseline.settings, finalist.settings), number)
         except NotLive as obstacle:
-            self._decide(f"{finalist.name}: no more pairs, the time is up: {obstacle}")
+            self.note(f"{finalist.name}: no more pairs, the time is up: {obstacle}")
             return False
-        self._pair_seconds[finalist.name] = pair.seconds
-        ended = any(t.record.status == "timeout" for t in (pair.baseline, pair.finalist))
+        ended = any(trial.record.status == "timeout" for trial in (pair.first, pair.second))
         if ended and self.phases.left <= 0:
             self.view.proof_update("the budget ended in the middle of a pair")
             return False
-        ours, theirs = baseline.launched(pair.baseline), finalist.launched(pair.finalist)
+        ours, theirs = baseline.launched(pair.first), finalist.launched(pair.second)
         if ours and theirs:
-            finalist.paired(pair, baseline.rates[-1])
+            error = None if pair.ratio is None else pair.ratio.error
+            finalist.paired(baseline.rates[-1], gain_of(pair), error)
             self.view.proof_update(told(finalist))
         if finalist.look().proven:
             self.findings.proof_seconds = self.findings.proof_seconds or self.phases.spent
         return True
 
-    def _check(self, baseline: Finalist, finalists: Sequence[Finalist]) -> None:
+    def _check(self, baseline: Finalist, finalist: Finalist) -> None:
         """Say so where the script as it is failed; the tuning ends unless something is known."""
         if baseline.failure is None:
             return
-        if not any(one.settled or one.look().proven for one in finalists):
+        if not (finalist.look().settled or finalist.look().proven):
             raise TuningEnded("script_failed", f"the script as it is failed: {baseline.failure}")
         why = f"the proof ended early, the script as it is failed: {baseline.failure}"
         self.findings.reason = why
-        self._decide(why)
+        self.note(why)
 
-    def obstacle(self, base: Settings, facts: Facts, finalists: Sequence[Settings]) -> str:
-        """Reason why these finalists cannot be measured live beside the baseline, or ""."""
+    def obstacle(self, settings: Settings) -> str:
+        """Reason why these settings cannot be measured live beside the script as it is, or ""."""
+        facts = self.findings.facts
+        if facts is None:
+            return "nothing is known of the script"
         if self.trials.in_turn_only:
             return self.trials.in_turn_only
         if self.objective is not Objective.THROUGHPUT:
@@ -139,19 +129,9 @@ class ProofLaunches:
         alone = [trial for trial in self.trials.trials if not trial.in_turns]
         if any(trial.status == "completed" for trial in alone):
             return "the script is over before a live pair could be measured"
-        peaks = [self._peaks(settings) for settings in finalists]
-        largest = MemoryPeaks(
-            max((one.host for one in peaks), default=0),
-            max((one.reserved for one in peaks), default=0),
-        )
+        peaks = (self._peaks(self.findings.base), self._peaks(settings))
         gpu = None if facts.device == "cpu" else facts.machine.gpu_memory_bytes
-        return live_pair_obstacle([facts.result], (self._peaks(base), largest), gpu)
-
-    def _obstacle_of(self, base: Settings, settings: Settings) -> str:
-        facts = self.findings.facts
-        if facts is None:
-            return "nothing is known of the script"
-        return self.obstacle(base, facts, [settings])
+        return live_pair_obstacle([facts.result], peaks, gpu)
 
     def _peaks(self, settings: Settings) -> MemoryPeaks:
         """The largest peaks that trials with these settings had, if none had with more; or 0."""
@@ -164,7 +144,7 @@ class ProofLaunches:
 
     # -- one pair ------------------------------------------------------------------------------
 
-    def _pair(self, both: tuple[Settings, Settings], number: int) -> PairResult:
+    def _pair(self, both: tuple[Settings, Settings], number: int) -> Pair[Trial]:
         """A pair; what was searched last is launched first in the first one, for a process may be
         waiting with it."""
         turned = number % 2 == 0
@@ -178,9 +158,8 @@ class ProofLaunches:
         )
         pair = self._engine.take(first, second, number + 1, turned=turned)
         if pair.in_turn:
-            self._told(f"launches one after the other, not live pairs: {pair.in_turn}")
-        error = None if pair.ratio is None else pair.ratio.error
-        return PairResult(pair.first, pair.second, gain_of(pair), self._engine.seconds, error)
+            self.note(f"launches one after the other, not live pairs: {pair.in_turn}")
+        return pair
 
     def _request(
         self, purpose: TrialPurpose, settings: Settings, number: int, coming: Sequence[Settings]
@@ -203,10 +182,6 @@ class ProofLaunches:
             if trial is not None:
                 self.view.trial_finished(trial.record)
         return both
-
-    def _decide(self, line: str) -> None:
-        self.findings.decisions.append(line)
-        self.view.note(line)
 
 
 def gain_of(pair: Pair[Trial]) -> float | None:

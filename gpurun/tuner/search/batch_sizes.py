@@ -8,13 +8,13 @@ from typing import Any
 from gpurun.arguments.options import Objective, Options
 from gpurun.knobs import find
 from gpurun.knobs.api import Skip
-from gpurun.knobs.batching.batch_size import MEMORY_SHARE, most_for_data
+from gpurun.knobs.batching.batch_size import MEMORY_SHARE, BatchSize, most_for_data
 from gpurun.records.effects import Effect
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import BatchTrial, TrialPurpose, TrialRecord
-from gpurun.tuner import knob_calls
-from gpurun.tuner.proof.decision import BATCH
+from gpurun.trials import knob_calls
 
+BATCH = BatchSize.name
 AS_IT_IS, FASTEST, LARGEST = "as it is", "fastest", "largest that fits"
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.knobs.stages import stage_of
+from gpurun.measure.optional_figures import known
 from gpurun.records.facts import Facts
-from gpurun.tuner import knob_calls
-from gpurun.tuner.knob_calls import KnobRaised
-from gpurun.tuner.script_facts import facts_under
+from gpurun.trials import knob_calls
+from gpurun.trials.knob_calls import KnobRaised
 
 LEAST_POTENTIAL = 1.03
 """A knob that acts on a part of the step too small to gain this much is not tried."""
@@ -63,7 +63,7 @@ def likely_changes(knobs: Sequence[Knob], facts: Facts) -> list[Change]:
             found.append(change_of(knob, values[0], facts))
         except KnobRaised:
             continue  # it says so when it is tried by itself
-        facts = facts_under(facts, {**facts.current, **found[-1].settings}, facts.result)
+        facts = replace(facts, current={**facts.current, **found[-1].settings})
     return found
 
 
@@ -92,9 +92,11 @@ def _too_small_part(knob: Knob, facts: Facts) -> str | None:
         return None
     if facts.device != "cpu" and knob.acts_on != "data":
         return None  # the parts are the host's times, which say little of the device's work
+    passes = known((split.forward_ms, split.backward_ms))
+    model = math.fsum(passes) if passes else None
     parts = {
         "data": split.data_wait_ms,
-        "model": _sum(split.forward_ms, split.backward_ms),
+        "model": model,
         "optimizer": split.optimizer_ms,
     }
     part = parts.get(knob.acts_on)
@@ -104,8 +106,3 @@ def _too_small_part(knob: Knob, facts: Facts) -> str | None:
     if most >= LEAST_POTENTIAL:
         return None
     return f"{knob.acts_on} is {part / step.mean:.1%} of the step: at most ×{most:.2f}"
-
-
-def _sum(*parts: float | None) -> float | None:
-    known = [p for p in parts if p is not None]
-    return math.fsum(known) if known else None

@@ -20,17 +20,9 @@ MOST_STEP_SECONDS = 0.5
 BESIDE = (TrialPurpose.SCREEN, TrialPurpose.RUNG)
 """The purposes of trials that take turns with it."""
 NOT_BESIDE = frozenset(
-    {
-        FailureKind.OUT_OF_MEMORY,
-        FailureKind.EXCEPTION,
-        FailureKind.EXIT_CODE,
-        FailureKind.KILLED,
-        FailureKind.SIGNAL,
-        FailureKind.HUNG,
-    }
+    FailureKind[name] for name in ("EXCEPTION", "EXIT_CODE", "KILLED", "SIGNAL", "HUNG")
 )
-"""Failures that the reference beside may have caused: memory, a port, a lock."""
-
+"""Failures that the reference beside may have caused: a port, a lock."""
 ENDED = "this trial took no turns with the script as it is, and is compared by its throughput"
 
 
@@ -47,8 +39,7 @@ class LiveReference:
     _request: TrialRequest | None = field(init=False, default=None)
     _samples_a_step: float = field(init=False, default=1.0)
     _worked: bool = field(init=False, default=False)
-    _blameless: bool = field(init=False, default=False)
-    """A trial failed alone as it had failed beside it."""
+    """A trial took turns with it, or failed alone as it had failed beside it."""
 
     def start(self, as_it_is: Trial, rule: StopRule, limit_seconds: float, obstacle: str) -> bool:
         """Launch it with the settings of a trial, unless there is an obstacle; false where there is
@@ -56,16 +47,13 @@ class LiveReference:
         step = None if as_it_is.result is None else as_it_is.result.step_time_ms
         if not obstacle and (step is None or step.mean > 1000 * MOST_STEP_SECONDS):
             obstacle = "its steps are slow"
-        if obstacle:
-            self.note(f"one trial is launched after the other: {obstacle}")
-            return False
-        settings = as_it_is.record.knobs
-        self._request = TrialRequest(
-            TrialPurpose.REFERENCE, settings, rule, limit_seconds=limit_seconds
-        )
+        settings, self._worked = as_it_is.record.knobs, False
         self._samples_a_step = as_it_is.samples_a_step()
-        self._worked = self._blameless = False
-        return self._started()
+        if not obstacle:
+            self._request = TrialRequest(
+                TrialPurpose.REFERENCE, settings, rule, limit_seconds=limit_seconds
+            )
+        return self._started(obstacle)
 
     def run(self, request: TrialRequest) -> Trial:
         """One trial, with its gain where it took turns with the reference.
@@ -83,7 +71,7 @@ class LiveReference:
             self.end()
             alone = self.launch(request)
             if alone.failure is not None and alone.failure.kind is trial.failure.kind:
-                self._request, self._worked, self._blameless = again, True, True
+                self._request, self._worked = again, True
             return alone
         if trial.gain is None and not self.series.has_reference:
             self.note(ENDED)
@@ -96,17 +84,17 @@ class LiveReference:
         self.series.end_reference()
 
     def _again(self) -> bool:
-        worked, self._worked = self._worked, False
+        """Launch it once more if it came to its end and was of use; true if it was."""
+        worked, self._worked = self._worked and self._request is not None, False
         return worked and self._started()
 
-    def _started(self) -> bool:
-        if self._request is None:
-            return False
-        why = self.series.start_reference(self._request, self._samples_a_step)
-        if why:
-            self.note(f"one trial is launched after the other: {why}")
-        return not why
+    def _started(self, obstacle: str = "") -> bool:
+        if self._request is not None and not obstacle:
+            obstacle = self.series.start_reference(self._request, self._samples_a_step)
+        if obstacle:
+            self.note(f"one trial is launched after the other: {obstacle}")
+        return not obstacle
 
     def _doubtful(self, kind: FailureKind) -> bool:
-        believed = self._worked or self._blameless
-        return kind is FailureKind.OUT_OF_MEMORY or (kind in NOT_BESIDE and not believed)
+        """True if the reference may be why a trial failed beside it."""
+        return kind is FailureKind.OUT_OF_MEMORY or (kind in NOT_BESIDE and not self._worked)

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpurun.knobs.api import Effect
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
-from gpurun.tuner.script_facts import facts_under
 from gpurun.tuner.search.changes import Change
-from gpurun.tuner.search.objections import repaid_too_late, trained_with_less
 from gpurun.tuner.search.trial_gain import gain_over, startup_difference
 from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.tuning_trial import Trial
@@ -36,23 +33,32 @@ class SearchState:
         self.settings = settings
         self.best = trial
         if trial.result is not None:
-            self.facts = facts_under(self.facts, settings, trial.result)
+            self.facts = replace(self.facts, current=dict(settings), result=trial.result)
         self.dropped[:] = [
             row for row in self.dropped if not row.changes.items() <= settings.items()
         ]
 
     def drop(
-        self, change: Change, trial: Trial, reason: str, verdict: GuardVerdict | None = None
+        self,
+        change: Change,
+        trial: Trial,
+        reason: str,
+        verdict: GuardVerdict | None = None,
+        over: Trial | None = None,
     ) -> None:
-        """Note what a change that is not kept was measured with, and why it is not."""
-        later, steps = startup_difference(trial, self.best)
+        """Note what a change that is not kept was measured with, and why it is not.
+
+        `over`: the trial without it; by default the best one.
+        """
+        without = over or self.best
+        later, steps = startup_difference(trial, without)
         row = LadderRow(
             stage=change.stage,
             changes=change.settings,
             effect=change.knob.effect.value,
             kept=False,
             samples_per_second=trial.record.samples_per_second,
-            speedup=gain_over(trial, self.best) or None,
+            speedup=gain_over(trial, without) or None,
             peak_memory_bytes=trial.record.peak_memory_bytes,
             joules_per_sample=trial.record.joules_per_sample,
             loss_deviation=None if verdict is None else verdict.loss_deviation,
@@ -63,25 +69,3 @@ class SearchState:
         )
         self.dropped[:] = [other for other in self.dropped if other.changes != row.changes]
         self.dropped.append(row)
-
-    def objection(self, trial: Trial, effect: Effect) -> tuple[str | None, GuardVerdict | None]:
-        """Reason why the settings of a trial cannot be kept, or None, and the guard's verdict.
-
-        `effect`: of all its settings together.
-        """
-        if trial.throughput is None or trial.result is None:
-            return trial.record.reason or f"the trial ended as {trial.record.status}", None
-        if trial.score is None:
-            return trial.no_score, None
-        if trial.evidence is None:
-            return "the trial showed nothing of its training", None
-        less = trained_with_less(trial, self.best, self.facts)
-        if less is not None:
-            return less, None
-        verdict = self.judge.judge([trial.evidence], effect)
-        if not verdict.accepted:
-            rejection = Rejection(trial.record.knobs, verdict)
-            if rejection not in self.rejections:
-                self.rejections.append(rejection)
-            return "; ".join(verdict.reasons), verdict
-        return repaid_too_late(trial, self.best, self.facts), verdict

@@ -6,14 +6,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpurun.formatting.number_text import duration
+from gpurun.formatting.number_text import count, duration
 from gpurun.knobs.api import Effect, Knob
 from gpurun.knobs.stages import COMPILE, stage_of
+from gpurun.pairs.gain import LEAST_GAIN
+from gpurun.records.events import OUT_OF_MEMORY
+from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import GuardVerdict, TrialPurpose
+from gpurun.records.tuning import GuardVerdict, Rejection, TrialPurpose
+from gpurun.trials import knob_calls
+from gpurun.trials.knob_calls import KnobRaised
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.search.changes import Change, settings_of, strongest_effect
 from gpurun.tuner.search.search_state import SearchState
+from gpurun.tuner.search.trial_gain import gain_over, startup_difference
 from gpurun.tuner.trial_length import budget_flag, patience, with_read_ahead
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
@@ -21,8 +27,12 @@ Launch = Callable[[TrialRequest], Trial]
 Note = Callable[[str], None]
 
 
+SLOW_START_SECONDS = 10.0
+"""A smaller difference may only show which process was started early."""
+
+
 class SearchTrials:
-    """Launches and judges. `left`: so many more may be launched.
+    """Launches and judges. `left`: so many more may be launched. `rule`: how long a trial is.
 
     `untried`: knobs that the end of the time or of the trials kept from being tried.
     """
@@ -32,8 +42,8 @@ class SearchTrials:
     ) -> None:
         self.left = most
         self.untried: list[str] = []
-        self.note = note
-        self._launch, self._rule, self._phases = launch, rule, phases
+        self.note, self.rule = note, rule
+        self._launch, self._phases = launch, phases
         self._knobs: dict[str, Knob] = {}
         self._tried: dict[str, list[Any]] = {}
         self._launched: list[tuple[dict[str, Any], Trial]] = []
@@ -78,31 +88,27 @@ class SearchTrials:
             if change.knob.name not in self.untried:
                 self.untried.append(change.knob.name)
 
-    def launch(
-        self, changes: Sequence[Change], settings: Mapping[str, Any], state: SearchState
-    ) -> Trial:
-        """One trial of these settings. What computes otherwise may be compiled in silence."""
+    def launch(self, changes: Sequence[Change], state: SearchState) -> Trial:
+        """One trial with these changes. What computes otherwise may be compiled in silence."""
+        settings = {**state.settings, **settings_of(changes)}
         self.know(change.knob for change in changes)
-        for change in changes:
-            for name, value in change.settings.items():
-                self._tried.setdefault(name, []).append(value)
+        for name, value in settings_of(changes).items():
+            self._tried.setdefault(name, []).append(value)
         self.untried = [name for name in self.untried if name not in settings]
         self.left -= 1
-        numerics = self._effect(settings) is not Effect.PIPELINE
         limit = self._phases.limit()
         silent = patience(self._phases.budget, state.best.record.seconds)
+        if self._effect(settings) is not Effect.PIPELINE:
+            silent = max(silent, limit)
+        stop = with_read_ahead(self.rule, settings, state.facts.loaders)
         trial = self._launch(
             TrialRequest(
-                purpose=TrialPurpose.SCREEN,
-                settings=settings,
-                stop=with_read_ahead(self._rule, settings, state.facts.loaders),
-                patience_seconds=max(silent, limit) if numerics else silent,
-                limit_seconds=limit,
+                TrialPurpose.SCREEN, settings, stop, patience_seconds=silent, limit_seconds=limit
             )
         )
         self._phases.launched(trial, compiled=self._is_compiled(settings))
         found = self._named(trial, changes) if trial.late else trial
-        self._launched.append((dict(settings), found))
+        self._launched.append((settings, found))
         return found
 
     def measure(self, request: TrialRequest) -> Trial:
@@ -110,14 +116,23 @@ class SearchTrials:
         self.left -= 1
         return self._launch(replace(request, limit_seconds=self._phases.limit()))
 
-    @property
-    def rule(self) -> StopRule:
-        """The stop rule of a trial."""
-        return self._rule
-
     def objection(self, trial: Trial, state: SearchState) -> tuple[str | None, GuardVerdict | None]:
         """Reason why the settings of a trial cannot be kept, or None; the guard's verdict."""
-        return state.objection(trial, self._effect(trial.record.knobs))
+        if trial.throughput is None or trial.result is None:
+            return trial.record.reason or f"the trial ended as {trial.record.status}", None
+        if trial.score is None:
+            return trial.no_score, None
+        if trial.evidence is None:
+            return "the trial showed nothing of its training", None
+        if less := trained_with_less(trial, state.facts):
+            return less, None
+        verdict = state.judge.judge([trial.evidence], self._effect(trial.record.knobs))
+        if verdict.accepted:
+            return repaid_too_late(trial, state.best, state.facts), verdict
+        rejection = Rejection(trial.record.knobs, verdict)
+        if rejection not in state.rejections:
+            state.rejections.append(rejection)
+        return "; ".join(verdict.reasons), verdict
 
     def _is_compiled(self, settings: Mapping[str, Any]) -> bool:
         knobs = [self._knobs[name] for name in settings if name in self._knobs]
@@ -135,3 +150,55 @@ class SearchTrials:
         self.note(f"{', '.join(change.knob.name for change in changes)}: {reason}")
         self.lack(changes)
         return replace(trial, record=replace(trial.record, reason=reason))
+
+
+# -- reasons why a trial is not kept although it may be fast ---------------------------------------
+
+
+def not_applied(knob: Knob, trial: Trial, argv: tuple[str, ...]) -> str | None:
+    """Reason why a setting had no effect in its own trial, None if it had one.
+
+    `argv`: the script's arguments without any setting.
+    """
+    if trial.result is None:
+        return None
+    mine = [o for o in trial.result.knobs if o.knob == knob.name]
+    failed = next((o for o in mine if o.outcome == "failed"), None)
+    if failed is not None:
+        return f"failed: {failed.detail}"
+    if any(o.outcome == "applied" for o in mine):
+        return None
+    if mine:
+        return f"not applied: {mine[0].detail}"
+    try:
+        outside = knob_calls.outside(knob, trial.record.knobs.get(knob.name), argv)
+    except KnobRaised as raised:
+        return str(raised)
+    return "not applied: nothing in the script called for it" if outside == ({}, argv) else None
+
+
+def repaid_too_late(trial: Trial, without: Trial, facts: Facts) -> str | None:
+    """Reason why the training ends before a gain has repaid a slow start, or None."""
+    if facts.planned_steps is None or gain_over(trial, without) < LEAST_GAIN:
+        return None
+    later, steps = startup_difference(trial, without)
+    if later is None or later < SLOW_START_SECONDS:
+        return None
+    if steps is None or steps <= facts.planned_steps:
+        return None
+    return (
+        f"starts {later:.0f} s later, repaid after {count(steps, 'step')}: "
+        f"the training has {facts.planned_steps:,}"
+    )
+
+
+def trained_with_less(trial: Trial, facts: Facts) -> str | None:
+    """Reason why a trial did not train what its settings ask for; None if it did.
+
+    `facts` are those of the script as it is.
+    """
+    traits = () if trial.log is None else trial.log.traits
+    caught = next((t.detail for t in traits if t.trait == OUT_OF_MEMORY), None)
+    if caught is None or OUT_OF_MEMORY in facts.traits:
+        return None
+    return f"the model ran out of memory at {caught}, and the script went on"

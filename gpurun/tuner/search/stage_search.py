@@ -17,10 +17,10 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.knobs.stages import COMPILE, DATA, STAGES, in_order, stage_of
 from gpurun.records.facts import Facts
 from gpurun.records.failure import FailureKind
-from gpurun.records.tuning import GuardVerdict
-from gpurun.tuner import knob_calls
+from gpurun.trials import knob_calls
+from gpurun.trials.knob_calls import KnobRaised
 from gpurun.tuner.guard.output_checks import incomparable
-from gpurun.tuner.knob_calls import KnobRaised
+from gpurun.tuner.loader_trials import worker_rates_of, worker_rates_sentence
 from gpurun.tuner.search.changes import (
     Change,
     change_of,
@@ -28,9 +28,8 @@ from gpurun.tuner.search.changes import (
     proposals,
     settings_of,
 )
-from gpurun.tuner.search.objections import not_applied
 from gpurun.tuner.search.search_state import SearchState
-from gpurun.tuner.search.search_trials import SearchTrials
+from gpurun.tuner.search.search_trials import SearchTrials, not_applied
 from gpurun.tuner.search.trial_gain import (
     compared,
     gain_over,
@@ -39,7 +38,6 @@ from gpurun.tuner.search.trial_gain import (
     no_gain,
     seems_to_gain,
 )
-from gpurun.tuner.search.worker_numbers import worker_rates_of, worker_rates_sentence
 from gpurun.tuner.tuning_trial import Trial
 
 WAITS_STILL = 0.05
@@ -61,7 +59,6 @@ class StageSearch:
         """Names of the knobs that are set for the sake of another."""
         self._at_first: Trial | None = None
         """The best trial before anything was tried."""
-        self._said: set[str] = set()
 
     def run(
         self,
@@ -111,55 +108,63 @@ class StageSearch:
 
     # -- sets of changes -----------------------------------------------------------------------
 
-    def _adopt(self, changes: Sequence[Change], state: SearchState) -> None:
-        """Keep as many of these changes as gain together and train the same."""
+    def _adopt(
+        self, changes: Sequence[Change], state: SearchState, start: Trial | None = None
+    ) -> Trial | None:
+        """Keep as many of these changes as gain together and train the same.
+
+        Their trial; None if there was no room for it. `start`: the trial over which they must gain,
+        if it is not the best one, to which they are then no more than preferred.
+        """
         group, trial = self._tried(changes, state)
         if trial is None:
-            return
-        tried, culprit = group, _culprit(group, trial)
-        if culprit is not None:
+            return None
+        start = start or state.best
+        if (culprit := _culprit(group, trial)) is not None:
             state.drop(culprit, trial, trial.record.reason)
             self._adopt([change for change in group if change is not culprit], state)
-            return
-        if not (group := _without_idle(group, trial, state)):
-            return
+            return trial
+        tried, group = group, _without_idle(group, trial, state)
+        if not group:
+            return trial
         idle = frozenset(change.knob.name for change in tried if change not in group)
         reason, verdict = self._trials.objection(trial, state)
-        if reason is None and gains(trial, state.best):
-            self._note(f"together: kept: {compared(trial, state.best)}")
+        if reason is None and gains(trial, start) and gain_over(trial, state.best) > 1.0:
+            self._note(f"kept {texts(group)}: {compared(trial, state.best)}")
             self._keep(group, trial, state, idle)
-            return
-        self._note(f"not together: {reason or no_gain(trial, state.best)}")
+            return trial
+        why = reason or (BETTER if gains(trial, start) else no_gain(trial, start))
         parts = _parts(group, to_single=reason is not None or loses(trial, state.best))
         if reason is None:
             self._remember_unsure(group, trial, state, idle)
+        if parts:
+            self._note(f"not together: {why}")
         for part in parts:
             self._adopt([*self._rejoining(part, state), *part], state)
-        if not parts:
-            self._drop(group, trial, reason, verdict, state)
-        elif all(change.knob.name in self._trials.untried for change in group):
-            told = f"together: {reason or no_gain(trial, state.best)}"
-            self._drop(group, trial, told, verdict, state)
+        names = {change.knob.name for change in group}
+        if not parts or names <= set(self._trials.untried):
+            told = f"together: {why}" if parts else why
+            for change in group:
+                state.drop(change, trial, told, verdict, start)
+            self._slow += [(change, state.best) for change in group if reason is None]
+        return trial
 
     def _tried(
         self, changes: Sequence[Change], state: SearchState
     ) -> tuple[list[Change], Trial | None]:
         """As many of these changes as there is room for, with their trial, which may be known."""
         group = list(changes)
-        if self._trials.of({**state.settings, **settings_of(group)}) is None:
-            group = self._with_room(changes, state)
-        if not group:
-            return group, None
-        settings = {**state.settings, **settings_of(group)}
-        known = self._trials.of(settings)
+        known = self._trials.of({**state.settings, **settings_of(group)})
         if known is None:
-            self._note(f"together: {', '.join(change.text for change in group)}")
-            known = self._trials.launch(group, settings, state)
-        return group, known
+            group = self._with_room(group, state)
+            known = self._trials.of({**state.settings, **settings_of(group)})
+        if known is None and group:
+            self._note(f"trying {texts(group)}")
+            known = self._trials.launch(group, state)
+        return group, known if group else None
 
-    def _with_room(self, changes: Sequence[Change], state: SearchState) -> list[Change]:
+    def _with_room(self, group: list[Change], state: SearchState) -> list[Change]:
         """Those for which there is room: without what is compiled there may be more."""
-        group = list(changes)
         if not self._trials.room(group, state):
             slow = [change for change in group if change.stage == COMPILE]
             self._trials.lack(slow)
@@ -181,19 +186,6 @@ class StageSearch:
         kept = {name: value for name, value in trial.record.knobs.items() if name not in idle}
         state.move(kept, trial)
 
-    def _drop(
-        self,
-        group: Sequence[Change],
-        trial: Trial,
-        reason: str | None,
-        verdict: GuardVerdict | None,
-        state: SearchState,
-    ) -> None:
-        for change in group:
-            state.drop(change, trial, reason or no_gain(trial, state.best), verdict)
-        if reason is None:
-            self._slow += [(change, state.best) for change in group]
-
     def _rejoining(self, part: Sequence[Change], state: SearchState) -> list[Change]:
         """What was dropped for its speed and may gain beside this part, which is compiled."""
         again = [change for change, _ in self._slow]
@@ -210,11 +202,7 @@ class StageSearch:
             self._adopt([c for c in again if c.knob.name not in state.settings], state)
 
     def _remember_unsure(
-        self,
-        group: Sequence[Change],
-        trial: Trial,
-        state: SearchState,
-        idle: frozenset[str] = frozenset(),
+        self, group: Sequence[Change], trial: Trial, state: SearchState, idle: frozenset[str]
     ) -> None:
         """What may gain goes to the proof if nothing surer is found."""
         gain = gain_over(trial, state.best)
@@ -232,7 +220,7 @@ class StageSearch:
         for knob in sorted(knobs, key=lambda knob: knob.name not in state.settings):
             values = self._open_values(knob, state)
             if isinstance(values, Skip):
-                self._say(f"{knob.name}: not tried: {values.reason}")
+                self._note(f"{knob.name}: not tried: {values.reason}")
                 continue
             asked = knob.order == ASKED_FOR or is_users(knob) or knob.name in pressing
             if self._gained(state) and not asked and not self._trials.tried(knob.name):
@@ -241,19 +229,15 @@ class StageSearch:
             self.try_knob(knob, values, state)
             self._rejoin(state)
         if unasked:
-            self._say(f"not tried, nothing that was found points to them: {', '.join(unasked)}")
+            self._note(f"not tried, nothing that was found points to them: {', '.join(unasked)}")
 
     def _visit_data_again(self, knobs: Sequence[Knob], state: SearchState) -> None:
         """Once more the data stage, where loading is what is left to be hidden."""
         result = state.best.result
         step = None if result is None else result.step_time_ms
         wait = None if result is None or result.split is None else result.split.data_wait_ms
-        if (
-            not self._gained(state)
-            or step is None
-            or wait is None
-            or wait <= WAITS_STILL * step.mean
-        ):
+        waits = step is not None and wait is not None and wait > WAITS_STILL * step.mean
+        if not waits or not self._gained(state):
             return
         self._measure_workers(knobs, state)
         again = [knob for knob in knobs if stage_of(knob) == DATA]
@@ -277,9 +261,8 @@ class StageSearch:
 
     def try_knob(self, knob: Knob, values: Sequence[Any], state: SearchState) -> None:
         """Try these values of one knob, and those by which it refines the best; keep what gains."""
-        start, ground = state.best, state.facts
-        best: tuple[Change, Trial] | None = None
-        queue = list(values)
+        start, ground, queue = state.best, state.facts, list(values)
+        slow, kept = list(self._slow), None
         while queue:
             value = queue.pop(0)
             try:
@@ -287,37 +270,18 @@ class StageSearch:
             except KnobRaised as raised:
                 self._note(f"{knob.name}: {value} not tried: {raised}")
                 continue
-            settings = {**state.settings, **change.settings}
-            if self._trials.of(settings) is not None:
+            if self._trials.of({**state.settings, **change.settings}) is not None:
                 continue
-            if not self._trials.room([change], state):
-                self._trials.lack([change])
+            best = state.best
+            trial = self._adopt([change], state, start)
+            if trial is None or trial.late:
                 break
-            self._note(f"trying {change.text}")
-            trial = self._trials.launch([change], settings, state)
-            reason, verdict = self._reason(change, trial, state)
-            better = gains(trial, start)
-            state.drop(
-                change, trial, reason or (BETTER if better else no_gain(trial, start)), verdict
-            )
-            if trial.late:
-                break
-            gain = gain_over(trial, best[1] if best else start)
-            if reason is None and gain > 1.0:
-                best = change, trial
-                queue = self._refined(change, ground, gain) or queue
-        if best is not None and gains(best[1], start):
-            self._keep([best[0]], best[1], state)
-            self._note(f"kept {best[0].text}")
-        elif best is not None:
-            self._remember_unsure([best[0]], best[1], state)
-
-    def _reason(
-        self, change: Change, trial: Trial, state: SearchState
-    ) -> tuple[str | None, GuardVerdict | None]:
-        """Reason why a change is not kept, whatever its speed."""
-        idle = _idle(change, trial, state)
-        return (idle, None) if idle else self._trials.objection(trial, state)
+            if state.best is trial:
+                if kept is not None:
+                    state.drop(kept, best, BETTER, over=start)
+                kept = change
+                queue = self._refined(change, ground, gain_over(trial, best)) or queue
+        self._slow = slow  # a value that lost by itself does not rejoin
 
     def _refined(self, change: Change, facts: Facts, gain: float) -> list[Any]:
         name = change.knob.name
@@ -329,11 +293,10 @@ class StageSearch:
         known = self._trials.tried(name)
         return [] if further is None or further in known else [further]
 
-    def _say(self, line: str) -> None:
-        """Note something that may be found again."""
-        if line not in self._said:
-            self._said.add(line)
-            self._note(line)
+
+def texts(changes: Sequence[Change]) -> str:
+    """ "loader_workers 4, loader_prefetch 8, tf32"."""
+    return ", ".join(change.text for change in changes)
 
 
 def _parts(group: Sequence[Change], *, to_single: bool) -> list[list[Change]]:
@@ -352,22 +315,17 @@ def _parts(group: Sequence[Change], *, to_single: bool) -> list[list[Change]]:
 
 
 def _without_idle(group: Sequence[Change], trial: Trial, state: SearchState) -> list[Change]:
-    """Those that did something in a trial; the others are dropped."""
+    """Those that did something in a trial that was measured; the others are dropped."""
+    if trial.throughput is None:
+        return list(group)
     found = []
     for change in group:
-        reason = _idle(change, trial, state)
+        reason = not_applied(change.knob, trial, state.facts.argv)
         if reason is None:
             found.append(change)
         else:
             state.drop(change, trial, reason)
     return found
-
-
-def _idle(change: Change, trial: Trial, state: SearchState) -> str | None:
-    """Reason why a change did nothing in a trial that was measured, or None."""
-    if trial.throughput is None:
-        return None
-    return not_applied(change.knob, trial, state.facts.argv)
 
 
 def _culprit(group: Sequence[Change], trial: Trial) -> Change | None:

@@ -11,11 +11,22 @@ from itertools import pairwise
 from typing import TypeAlias
 
 from gpurun.records.blame_report import LaunchState
+from gpurun.records.tuning import SavedSettings
 
 KnobGroup: TypeAlias = "tuple[str, ...]"
 """Names of knobs that are left out together."""
 Test: TypeAlias = "Callable[[Sequence[KnobGroup]], LaunchState]"
 """Launches with these parts alone."""
+
+
+def parts_of(saved: SavedSettings) -> tuple[KnobGroup, ...]:
+    """The names of the settings, those together that go with one another."""
+    found: dict[str, set[str]] = {name: {name} for name in saved.settings}
+    for name, needed in saved.companions.items():
+        linked = {other for one in (name, *needed) for other in found.get(one, ())}
+        found.update(dict.fromkeys(linked, linked))
+    groups = (tuple(name for name in found if name in linked) for linked in found.values())
+    return tuple(dict.fromkeys(groups))
 
 
 def culprits(parts: Sequence[KnobGroup], test: Test) -> tuple[list[list[KnobGroup]], LaunchState]:

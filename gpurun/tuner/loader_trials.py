@@ -1,4 +1,4 @@
-"""One launch that measures several numbers of loader workers in turns of one process."""
+"""Trials of the loader: model and loader each alone, and numbers of loader workers in turns."""
 
 from __future__ import annotations
 
@@ -8,24 +8,84 @@ from dataclasses import replace
 from gpurun.arguments.options import Objective
 from gpurun.formatting.number_text import number
 from gpurun.knobs.api import Knob, Skip
+from gpurun.knobs.loading.loader_need import data_wait
 from gpurun.knobs.loading.loader_workers import numbers_for_turns
 from gpurun.knobs.loading.worker_rates import worker_rates
+from gpurun.measure.training_clock import samples_per_second
 from gpurun.records.facts import Facts, WorkerRate
 from gpurun.records.spec import StopRule, WorkerTurnPlan
-from gpurun.records.tuning import TrialPurpose
-from gpurun.tuner import knob_calls
-from gpurun.tuner.ceiling_trial import samples_per_second
-from gpurun.tuner.knob_calls import KnobRaised
+from gpurun.records.tuning import Ceilings, TrialPurpose
+from gpurun.trials import knob_calls
+from gpurun.trials.knob_calls import KnobRaised
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
-MOST_SECONDS = 12.0
+Launch = Callable[[TrialRequest], Trial]
+WINDOW_SECONDS = 1.0
+"""Each of its three windows lasts so long at least."""
+OTHER_PACE = 1.7
+"""So many times as fast as in other trials, or as slow, the script was another one."""
+TURNS_SECONDS = 12.0
 """All turns end by then. Six numbers have two turns of each in it where a step takes 50 ms."""
 SHORT_EPOCH_SECONDS = 1.0
 """A turn has whole epochs if they are shorter, so that what an epoch's start costs is in it."""
 
 
+def not_needed(facts: Facts) -> str:
+    """Reason why the ceilings would tell nothing of a script; "" where they would."""
+    if facts.result.ranks > 1:
+        return "the script runs in several ranks"
+    wait = data_wait(facts)
+    if isinstance(wait, Skip):
+        return wait.reason
+    return "" if wait.noticeable else wait.too_short.reason
+
+
+def ceilings_of(
+    facts: Facts,
+    rule: StopRule,
+    launch: Launch | None,
+    proven: float | None = None,
+) -> Ceilings:
+    """The ceilings of a script, or why there are none.
+
+    `rule`: of the other trials; this one is shorter, and audits nothing. It takes no step beyond
+    the script's own last one: a schedule of fixed length ends there. `launch`: None where the
+    budget has no room for it. `proven`: samples/s under the settings that were chosen, which no
+    ceiling may contradict; single trials may be faster by chance.
+    """
+    why = not_needed(facts)
+    if launch is None or why:
+        return _none(why or "the budget has no room for it")
+    most = min(rule.max_steps, facts.planned_steps or rule.max_steps)
+    short = replace(rule, audit_steps=0, min_seconds=WINDOW_SECONDS, max_steps=most)
+    trial = launch(TrialRequest(TrialPurpose.CEILINGS, facts.current, short, ceilings=True))
+    seen = None if trial.log is None else trial.log.ceilings
+    if trial.log is None or seen is None:
+        return _none(trial.record.reason or "the script ended before it was seen")
+    script = samples_per_second(trial.log, seen.script_ns)
+    model = samples_per_second(trial.log, seen.model_ns)
+    usual = facts.result.samples_per_second
+    if script and usual and not 1 / OTHER_PACE < script / usual < OTHER_PACE:
+        return _none("the script had another pace in that trial")
+    if model and proven and proven > model:
+        return _none("the changes made the model itself faster")
+    too_short = trial.log.stop is not None and trial.log.stop.reason == "max_steps"
+    missing = "the training is too short" if too_short else "no batch could be kept"
+    reasons = [] if model is not None else [missing]
+    reasons += [seen.detail] if seen.detail else []
+    bound = max(model / script, 1.0) if model and script else None
+    return Ceilings(seen.loader_samples_per_second, model, script, bound, "; ".join(reasons))
+
+
+def _none(why: str) -> Ceilings:
+    return Ceilings(None, None, None, None, why)
+
+
+# -- numbers of workers ----------------------------------------------------------------------------
+
+
 def worker_rates_of(
-    knob: Knob, facts: Facts, rule: StopRule, launch: Callable[[TrialRequest], Trial]
+    knob: Knob, facts: Facts, rule: StopRule, launch: Launch
 ) -> tuple[WorkerRate, ...] | Skip:
     """The rates of several numbers of workers under the settings of the facts, or why none.
 
@@ -44,7 +104,7 @@ def worker_rates_of(
     usual = facts.current.get("cpu_threads")
     threads = tuple(own.get("cpu_threads", usual) for own in companions)
     settings.pop("cpu_threads", None)  # of each turn its own
-    plan = WorkerTurnPlan(numbers, threads, MOST_SECONDS, _steps_of_short_epochs(facts))
+    plan = WorkerTurnPlan(numbers, threads, TURNS_SECONDS, _steps_of_short_epochs(facts))
     most = min(rule.max_steps, facts.planned_steps or rule.max_steps)
     stop = replace(rule, audit_steps=0, max_steps=most)
     trial = launch(TrialRequest(TrialPurpose.WORKERS, settings, stop, worker_turns=plan))

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from gpurun.commands.culprit_settings import KnobGroup, culprits
 from gpurun.records.blame_report import LaunchState
-from gpurun.tuner.culprit_settings import KnobGroup, culprits
 
 NAMES = "abcdefgh"
 

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from gpurun.arguments.settings_file import without
+from gpurun.commands.culprit_settings import parts_of
 from gpurun.errors import GpurunError
 from gpurun.records.tuning import SavedSettings
-from gpurun.tuner.settings_parts import parts, without
 
 CHOSEN = {
     "tf32": True, "loader_workers": 2, "cpu_threads": 1, "loader_pin_memory": True,
@@ -55,7 +56,7 @@ def test_a_knob_that_is_not_set_is_refused_with_those_that_are() -> None:
 
 
 def test_parts_keep_together_what_goes_together() -> None:
-    assert parts(SAVED) == (
+    assert parts_of(SAVED) == (
         ("tf32",),
         ("loader_workers", "cpu_threads"),
         ("loader_pin_memory", "device_prefetch", "loader_buffers"),
@@ -63,4 +64,4 @@ def test_parts_keep_together_what_goes_together() -> None:
 
 
 def test_settings_written_by_hand_are_parts_of_their_own() -> None:
-    assert parts(replace(SAVED, companions={})) == tuple((name,) for name in CHOSEN)
+    assert parts_of(replace(SAVED, companions={})) == tuple((name,) for name in CHOSEN)

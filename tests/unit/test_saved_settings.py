@@ -11,11 +11,11 @@ import pytest
 
 from gpurun.arguments import settings_file
 from gpurun.arguments.main_flags import parse
+from gpurun.commands import saved_settings
 from gpurun.errors import GpurunError
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.fingerprint import module_file, modules_below
 from gpurun.records.tuning import SavedSettings
-from gpurun.tuner import saved_settings
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from gpurun.knobs.api import Knob, Skip
@@ -41,22 +41,6 @@ def companions(knob: Knob, facts: Facts, value: Any) -> dict[str, Any]:
     return _ask(knob, "companions", dict, facts, value)
 
 
-def companions_among(
-    knobs: Sequence[Knob], facts: Facts, settings: Mapping[str, Any]
-) -> dict[str, tuple[str, ...]]:
-    """By knob, those of the `settings` that go with its value; only knobs that have any."""
-    found: dict[str, tuple[str, ...]] = {}
-    for knob in knobs:
-        try:
-            names = companions(knob, facts, settings[knob.name])
-        except KnobRaised:
-            continue
-        among = tuple(name for name in names if name in settings)
-        if among:
-            found[knob.name] = among
-    return found
-
-
 def is_likely(knob: Knob, facts: Facts) -> bool:
     """True if it is likely enough to gain to be tried at once with others; not if it raises."""
     try:
@@ -65,14 +49,12 @@ def is_likely(knob: Knob, facts: Facts) -> bool:
         return False
 
 
-def environment(knob: Knob, value: Any) -> dict[str, str]:
-    """The variables that a value needs."""
-    return _ask(knob, "environment", _variables, value)
-
-
-def arguments(knob: Knob, value: Any, argv: tuple[str, ...]) -> tuple[str, ...]:
-    """The script's command line under a value."""
-    return _ask(knob, "arguments", _words, value, argv)
+def outside(
+    knob: Knob, value: Any, argv: tuple[str, ...]
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The variables that a value needs, and the script's command line under it."""
+    variables = _ask(knob, "environment", _variables, value)
+    return variables, _ask(knob, "arguments", _words, value, argv)
 
 
 def _ask(knob: Knob, method: str, shape: Callable[[Any], T], *about: Any) -> T:
