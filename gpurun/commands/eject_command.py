@@ -12,7 +12,7 @@ from gpurun.arguments.main_flags import with_configuration
 from gpurun.arguments.options import EjectOptions, Options, Target, TargetKind
 from gpurun.arguments.subcommand_flags import parse_eject
 from gpurun.bench.benchmark_launcher import isolation
-from gpurun.bench.compare.compare_commits import CompareRequest
+from gpurun.bench.compare.compare_sides import CompareRequest
 from gpurun.commands.run import chosen_settings
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, emit_text, teller

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest, ComparisonPlan, compare_sides
+from gpurun.bench.compare.compare_sides import CompareRequest, ComparisonPlan, compare_sides
 from gpurun.bench.compare.comparison_document import Compared
 from gpurun.bench.record_of_launches import users_side, version_here
 from gpurun.bench.trees.installed_packages import Tree
