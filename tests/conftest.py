@@ -111,9 +111,11 @@ def gpurun(
 ) -> Gpurun:
     """Run `python -m gpurun ...` in `tmp_path` (or `cwd`), with `env` added, stdin closed.
 
-    In a test that is marked `forked` by forks of a process that has imported torch.
+    In a test that is marked `forked` by forks of a process that has imported torch, but not where
+    the test itself is marked `forked(False)`.
     """
-    from_warm_parent = request.node.get_closest_marker("forked") is not None
+    mark = request.node.get_closest_marker("forked")
+    from_warm_parent = mark is not None and mark.args != (False,)
 
     def run(
         *arguments: str | Path,

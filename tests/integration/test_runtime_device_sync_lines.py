@@ -131,6 +131,6 @@ def test_the_script_reads_the_same_values_and_errors_and_torch_is_as_it_was(tmp_
 
 def test_trials_under_settings_are_left_alone(tmp_path: Path) -> None:
     settings = ({"knob": "cpu_threads", "value": 1},)
-    assert finish(start(tmp_path, READS, settings, stop=AUDITED))[0] == 0
+    assert finish(start(tmp_path, READS, settings=settings, stop=AUDITED))[0] == 0
     assert len(events(tmp_path / "run", "audit")) == 5
     assert events(tmp_path / "run", "waits") == []

@@ -95,6 +95,7 @@ def test_a_step_costs_what_torch_counts(tmp_path: Path, gpurun: Gpurun, variant:
     assert result["mfu"] is None  # nobody knows the peak of a processor
 
 
+@pytest.mark.forked(False)  # the process that forks has imported dynamo
 def test_a_script_that_only_infers_counts_forward_passes(tmp_path: Path, gpurun: Gpurun) -> None:
     source = """
 import torch

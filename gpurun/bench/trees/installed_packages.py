@@ -59,9 +59,10 @@ def copies(places: Sequence[Path], tree: Tree) -> Iterator[tuple[Path, Path]]:
             continue
         if url.scheme == "file" and not editable and tree.holds(unquote(url.path)):
             own = [Path(str(found.locate_file(file))) for file in found.files or ()]
-            metadata = next((file for file in own if file.name == "direct_url.json"), None)
+            folders = (file.parent for file in own if file.parent.suffix == ".dist-info")
+            metadata = next(folders, None)
             if metadata is not None:  # some installers list no files
-                yield from ((file, metadata) for file in own)
+                yield from ((file, metadata / "direct_url.json") for file in own)
 
 
 def _text(path: Path) -> str:
