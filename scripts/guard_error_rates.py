@@ -33,7 +33,7 @@ from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
-from gpurun.tuner.guard.training_evidence import Evidence, evidence
+from gpurun.same.launch_audit import LaunchAudit, audit_of
 from gpurun.tuner.training_judge import MOST_DRAWS, TrainingJudge, rounding_rule
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
@@ -64,7 +64,7 @@ class Launch:
     stop: StopRule = STOP
 
 
-def run_all(launches: Sequence[Launch]) -> list[Evidence]:
+def run_all(launches: Sequence[Launch]) -> list[LaunchAudit]:
     """Run the trials, each in a process of its own, some at a time.
 
     The processes are forked from this one, which has imported torch but not used it: starting the
@@ -77,7 +77,7 @@ def run_all(launches: Sequence[Launch]) -> list[Evidence]:
     running: set[int] = set()
     try:
         for one in launches:
-            running.add(_start(one))
+            running.add(start(one))
             while len(running) >= available_cores():
                 running.discard(os.wait()[0])
         while running:
@@ -88,7 +88,8 @@ def run_all(launches: Sequence[Launch]) -> list[Evidence]:
     return [_shown(one) for one in launches]
 
 
-def _start(one: Launch) -> int:
+def start(one: Launch) -> int:
+    """Launch it; the process id."""
     one.folder.mkdir()
     spec = RunSpec(
         run_dir=str(one.folder),
@@ -110,11 +111,11 @@ def _start(one: Launch) -> int:
     return process
 
 
-def _shown(one: Launch) -> Evidence:
+def _shown(one: Launch) -> LaunchAudit:
     """What the trial showed; RuntimeError with its output if it or a knob of it failed."""
     logs = read_run(one.folder).processes
     output = (one.folder / "output.log").read_text()
-    shown = evidence(logs[0], one.seed, one.rounded) if logs else None
+    shown = audit_of(logs[0], one.seed, one.rounded) if logs else None
     if shown is None:
         raise RuntimeError(f"{one} showed nothing:\n{output}")
     hooks = [h.error for log in logs for h in log.hooks]
@@ -210,14 +211,14 @@ def judge_cases(
     ]
 
 
-def _rounding(baseline: Launch, shown: Evidence, draw: int) -> Launch:
+def _rounding(baseline: Launch, shown: LaunchAudit, draw: int) -> Launch:
     """A trial of a script that only rounds, as a tuning launches it."""
     stop = rounding_rule(STOP, [shown], STEPS)
     place = baseline.folder.with_name(f"{baseline.script}-rounded{draw}")
     return replace(baseline, folder=place, rounded=True, draw=draw, stop=stop)
 
 
-def _judged(case: Case, baselines: list[Evidence], candidates: list[Evidence]) -> Judged:
+def _judged(case: Case, baselines: list[LaunchAudit], candidates: list[LaunchAudit]) -> Judged:
     """As a tuning does."""
     draws = [b for b in baselines if b.rounded]
     plain = [b for b in baselines if not b.rounded]

@@ -130,6 +130,8 @@ class TrialPurpose(enum.Enum):
     """The script as it is, its parameters rounded."""
     SEEDS = "seeds"
     """The script as it is under another seed."""
+    REPEAT = "repeat"
+    """The script as it is once more."""
     CEILINGS = "ceilings"
     """Model and loader each alone: the trial has no speed of its own."""
     WORKERS = "workers"
@@ -214,6 +216,23 @@ class LossCurves:
 
 
 @record
+class NamedDistance:
+    """How far a side is from the script as it is, in one regard; 1 scaled is the most allowed.
+
+    `distance`, `floor`: None where infinite; `floor` also where nothing showed one. `bound`: the
+    largest distance that is the same. `source`: of the floor.
+    """
+
+    name: str
+    distance: float | None
+    floor: float | None
+    source: str | None
+    bound: float | None
+    scaled: float | None
+    compared: bool
+
+
+@record
 class GuardVerdict:
     """Does the script still train or infer the same way? The answer, and the reasons.
 
@@ -235,6 +254,8 @@ class GuardVerdict:
     compared: tuple[str, ...] = ()
     forward_only: bool = False
     """True if the script only infers: there is no training to compare."""
+    distances: tuple[NamedDistance, ...] = ()
+    """The distance of each kind that sticks out most, the largest scaled first."""
 
 
 @record

@@ -25,12 +25,12 @@ from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import SEED, Exchange, Setting, TrialSpec
 from gpurun.records.tuning import WITHOUT_SPEED, TrialRecord
 from gpurun.rundir import write_json
+from gpurun.same.launch_audit import audit_of
 from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.prestart import prestart_slots
 from gpurun.trials.trial_launcher import TrialLauncher
 from gpurun.tuner import knob_calls
-from gpurun.tuner.guard.training_evidence import evidence
 from gpurun.tuner.hidden_rank_trials import hidden_ranks
 from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.trial_length import needed_steps
@@ -311,7 +311,7 @@ def trial_of(
         peak_host_bytes=peaks.host or None,
         in_turns=outcome.in_turns,
     )
-    shown = None if log is None else evidence(log, request.seed_offset, request.rounded)
+    shown = None if log is None else audit_of(log, request.seed_offset, request.rounded)
     return Trial(record, result, log, shown, outcome.exit_code, objective, outcome.failure)
 
 

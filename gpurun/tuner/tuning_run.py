@@ -21,11 +21,11 @@ from gpurun.measure.machine import machine
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialPurpose, TrialRecord
+from gpurun.same.launch_audit import LaunchAudit
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import knob_calls
 from gpurun.tuner.ceiling_trial import ceilings_of
-from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.ladder.rung_launches import RungLaunches
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.decision import BATCH
@@ -40,7 +40,12 @@ from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.search.search_trials import SearchTrials
 from gpurun.tuner.search.stage_search import StageSearch
 from gpurun.tuner.second_epoch import TrialPlan
-from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded, launch_rounded
+from gpurun.tuner.training_judge import (
+    TrainingJudge,
+    launch_repeat,
+    launch_reseeded,
+    launch_rounded,
+)
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
 from gpurun.tuner.trial_length import PROBE, needed_steps, patience, with_read_ahead
 from gpurun.tuner.trial_series import TrialSeries
@@ -269,13 +274,14 @@ class TuningRun:
             rejections=self.findings.rejections,
         )
 
-    def _judge(self, shown: list[Evidence], base: Mapping[str, Any]) -> TrainingJudge:
+    def _judge(self, shown: list[LaunchAudit], base: Mapping[str, Any]) -> TrainingJudge:
         def room(late: float = 0.0) -> float:
             return (self._time.left + late * self._time.budget) / max(self._time.usual, 1e-9)
 
         terms = (self._launch, self._decide, base, self._rule)
+        repeated = partial(launch_repeat, *terms)
         rounded = partial(launch_rounded, *terms, partial(room, LATE_SHARE))
-        return TrainingJudge(shown, rounded, partial(launch_reseeded, *terms, room))
+        return TrainingJudge(shown, rounded, partial(launch_reseeded, *terms, room), repeated)
 
     def _import_early(self, facts: Facts) -> None:
         """Let prestarted processes import what only some settings need, if several may wait."""

@@ -16,8 +16,8 @@ from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.records.spec import StopRule, WorkerTurnPlan
 from gpurun.records.tuning import TrialPurpose, TrialRecord
+from gpurun.same.launch_audit import LaunchAudit
 from gpurun.stats.descriptive import median
-from gpurun.tuner.guard.training_evidence import Evidence
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Trial:
     record: TrialRecord
     result: RunResult | None
     log: ProcessLog | None
-    evidence: Evidence | None
+    evidence: LaunchAudit | None
     exit_code: int | None
     objective: Objective = Objective.THROUGHPUT
     failure: Failure | None = None

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gpurun.records.tuning import GuardVerdict
-from gpurun.tuner import training_judge
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.proof.proof_launches import ProofLaunches
+from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from tests.unit.tuner_runs import BATCH_64, TRAINING, Rates, StandIn, steady, tuning_of
 
@@ -46,10 +46,10 @@ def proven(
 ) -> Proven:
     """The proof of `settings` (and `batch` on top); the guard rejects the knob `rejected`."""
 
-    def judge(baselines: Any, candidates: Any, effect: Any) -> GuardVerdict:
+    def judge(_: Any, candidates: Any, effect: Any, repeats: Any = ()) -> GuardVerdict:
         return BROKEN if rejected and any(rejected in one for one in candidates) else SOUND
 
-    monkeypatch.setattr(training_judge, "judge_training", judge)
+    monkeypatch.setattr(TrainingJudge, "judge", judge)
     tuning, state = tuning_of(StandIn(rates, shows=True), allow=allow, seconds=seconds)
     state.settings = settings
     side = None

@@ -18,8 +18,8 @@ from gpurun.knobs.stages import COMPILE, DATA, STAGES, in_order, stage_of
 from gpurun.records.facts import Facts
 from gpurun.records.failure import FailureKind
 from gpurun.records.tuning import GuardVerdict
+from gpurun.same.verdict import incomparable
 from gpurun.tuner import knob_calls
-from gpurun.tuner.guard.output_checks import incomparable
 from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.search.changes import (
     Change,

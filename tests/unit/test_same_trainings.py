@@ -1,4 +1,4 @@
-"""Single checks of the loss guard on evidence made by hand: what each rejects and allows."""
+"""Verdicts on trainings made by hand: what is rejected, and what is allowed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent, SamplesEvent
-from gpurun.tuner.guard.guard_verdict import judge_training, may_be_draws, may_be_rounding
-from gpurun.tuner.guard.training_evidence import Comparison, Evidence
+from gpurun.same.floors import ROUNDING, SEEDS
+from gpurun.same.launch_audit import LaunchAudit
+from tests.unit.same_launches import judged, missing
 
 INFINITE = float("inf")
 UNSEEN = float("nan")
@@ -40,14 +41,14 @@ def shuffled(seed: int, size: int = 64) -> list[int]:
     return random.Random(seed).sample(range(size), size)
 
 
-def trial(seed: int = 0, **fields: Any) -> Evidence:
+def trial(seed: int = 0, **fields: Any) -> LaunchAudit:
     usual: dict[str, Any] = {
         "losses": (1.0, 0.9, 0.8, 0.7) * 10, "microbatches": (1,) * 40,
         "audits": tuple(audit(step) for step in range(1, 9)),
         "samples": (passing(1, shuffled(1)), passing(2, shuffled(2))),
         "rates": ((1, (0.1,)),),
     }  # fmt: skip
-    return Evidence(seed=seed, **{**usual, **fields})
+    return LaunchAudit(seed=seed, **{**usual, **fields})
 
 
 BASELINES = [trial(), trial()]
@@ -87,7 +88,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("reason", BROKEN)
 def test_what_is_off_is_named(reason: str) -> None:
-    verdict = judge_training(BASELINES, [trial(**BROKEN[reason])], Effect.NUMERICS)
+    verdict = judged(BASELINES, [trial(**BROKEN[reason])], Effect.NUMERICS)
     assert not verdict.accepted
     assert any(reason in said for said in verdict.reasons), verdict.reasons
     assert verdict.curves is not None
@@ -100,15 +101,15 @@ def test_a_script_whose_own_loss_is_not_finite_is_not_called_the_same(finite: in
         **audits(gradient_norms={"0.weight": math.nan, "0.bias": math.nan}),
     }
     baselines, candidate = [trial(**broken), trial(**broken)], trial(**broken)
-    verdict = judge_training(baselines, [candidate], Effect.PIPELINE)
+    verdict = judged(baselines, [candidate], Effect.PIPELINE)
     assert (verdict.accepted, verdict.loss_deviation) == (True, None)
     assert verdict.compared == ("samples",)
-    rounding = judge_training(baselines, [candidate], Effect.NUMERICS)
+    rounding = judged(baselines, [candidate], Effect.NUMERICS)
     assert any("losses not compared" in said for said in rounding.reasons) == (finite == 0)
 
 
 def test_a_twin_is_accepted() -> None:
-    verdict = judge_training(BASELINES, [trial()], Effect.PIPELINE)
+    verdict = judged(BASELINES, [trial()], Effect.PIPELINE)
     assert verdict.accepted, verdict.reasons
     assert verdict.loss_deviation == 0
 
@@ -127,11 +128,11 @@ SOUND: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("change", SOUND)
 def test_what_is_harmless_is_accepted(change: str) -> None:
-    verdict = judge_training(BASELINES, [trial(**SOUND[change])], Effect.NUMERICS)
+    verdict = judged(BASELINES, [trial(**SOUND[change])], Effect.NUMERICS)
     assert verdict.accepted, verdict.reasons
 
 
-def noisy(seed: int, orders: tuple[int, ...], **fields: Any) -> Evidence:
+def noisy(seed: int, orders: tuple[int, ...], **fields: Any) -> LaunchAudit:
     """A trial whose data set draws random numbers for its first leaf."""
     dice = random.Random(seed)
     samples = tuple(
@@ -148,16 +149,16 @@ def noisy(seed: int, orders: tuple[int, ...], **fields: Any) -> Evidence:
 
 def test_later_passes_may_be_shuffled_otherwise_where_the_data_set_draws_random_numbers() -> None:
     baselines = [replace(noisy(1, (1, 2))), noisy(1, (1, 2))]
-    assert judge_training(baselines, [noisy(2, (1, 9))], Effect.PIPELINE).accepted
+    assert judged(baselines, [noisy(2, (1, 9))], Effect.PIPELINE).accepted
 
 
 def test_but_they_must_still_be_shuffles() -> None:
     baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
     sorted_pass = passing(2, list(range(64)), checksums={}, checksums_again={})
     first = noisy(2, (1,)).samples
-    verdict = judge_training(baselines, [trial(samples=(*first, sorted_pass))], Effect.PIPELINE)
+    verdict = judged(baselines, [trial(samples=(*first, sorted_pass))], Effect.PIPELINE)
     assert "the samples are no longer shuffled" in verdict.reasons
-    verdict = judge_training(baselines, [noisy(2, (1, 1))], Effect.PIPELINE)
+    verdict = judged(baselines, [noisy(2, (1, 1))], Effect.PIPELINE)
     assert "every pass over the data has the same order" in verdict.reasons
 
 
@@ -166,25 +167,19 @@ def test_a_loss_that_other_draws_may_explain_is_held_against_other_seeds() -> No
     baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
     usual = baselines[0].losses
     off = tuple(1.06 * x for x in usual)
-    drawn = judge_training(baselines, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
-    assert may_be_draws(drawn), drawn.reasons
-    alike = judge_training(baselines, [noisy(1, (1, 2), losses=off)], Effect.PIPELINE)
+    assert missing(baselines, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE) == {SEEDS}
+    alike = judged(baselines, [noisy(1, (1, 2), losses=off)], Effect.PIPELINE)
     assert not alike.accepted
-    assert not may_be_draws(alike), "nothing was drawn anew"
-    rounding = judge_training(baselines, [noisy(2, (1, 2), losses=off)], Effect.NUMERICS)
-    assert not may_be_draws(rounding), "a harm that rounding does would hide there"
-    far = judge_training(
-        baselines, [noisy(2, (1, 2), losses=tuple(1.2 * x for x in usual))], Effect.PIPELINE
-    )
-    assert not may_be_draws(far), "too far off for random draws"
+    same = missing(baselines, [noisy(1, (1, 2), losses=off)], Effect.PIPELINE)
+    assert not same, "nothing was drawn anew"
+    far = tuple(1.2 * x for x in usual)
+    assert not missing(baselines, [noisy(2, (1, 2), losses=far)], Effect.PIPELINE), "too far off"
     for spread, accepted in ((0.05, True), (0.001, False)):
         seeds = [
             replace(baselines[0], seed=seed, losses=tuple((1 + seed * spread) * x for x in usual))
             for seed in (1, 2)
         ]
-        verdict = judge_training(
-            [*baselines, *seeds], [noisy(2, (1, 2), losses=off)], Effect.PIPELINE
-        )
+        verdict = judged([*baselines, *seeds], [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
         assert verdict.accepted is accepted, verdict.reasons
 
 
@@ -195,9 +190,9 @@ def test_draws_explain_nothing_unless_a_part_of_the_samples_is_known_to_be_rando
         for b in (noisy(1, (1, 2)), noisy(1, (1, 2)))
     ]
     off = tuple(1.06 * x for x in unknown[0].losses)
-    verdict = judge_training(unknown, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
+    verdict = judged(unknown, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
     assert not verdict.accepted
-    assert not may_be_draws(verdict)
+    assert not missing(unknown, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
 
 
 def augmented(
@@ -224,9 +219,9 @@ def augmented(
 @pytest.mark.parametrize("noise", [0.0, 0.2, 0.7])
 def test_augmented_samples_must_resemble_those_of_the_same_index(noise: float) -> None:
     baselines = [augmented(1, noise), augmented(1, noise)]  # no noise: flips keep mean and spread
-    verdict = judge_training(baselines, [augmented(2, noise)], Effect.PIPELINE)
+    verdict = judged(baselines, [augmented(2, noise)], Effect.PIPELINE)
     assert verdict.accepted, verdict.reasons
-    verdict = judge_training(baselines, [augmented(2, noise, mixed=True)], Effect.PIPELINE)
+    verdict = judged(baselines, [augmented(2, noise, mixed=True)], Effect.PIPELINE)
     assert [x for x in verdict.reasons if "no longer resemble" in x]
 
 
@@ -236,12 +231,12 @@ def test_a_few_samples_fetched_twice_show_no_likeness(noise: float) -> None:
     wrong = 0
     for draw in range(100):
         baseline = augmented(2 * draw, noise, twice=8)
-        verdict = judge_training([baseline], [augmented(2 * draw + 1, noise)], Effect.PIPELINE)
+        verdict = judged([baseline], [augmented(2 * draw + 1, noise)], Effect.PIPELINE)
         wrong += not verdict.accepted
     assert wrong <= 1
 
 
-def rows(draw: int, alike: float, twice: int = 64) -> Evidence:
+def rows(draw: int, alike: float, twice: int = 64) -> LaunchAudit:
     """A trial one part of whose samples comes out alike that often when it is fetched again."""
     dice = random.Random(draw)
     checksums = {str(i): (dice.getrandbits(32), i) for i in range(64)}
@@ -257,18 +252,18 @@ def rows(draw: int, alike: float, twice: int = 64) -> Evidence:
 def test_random_transforms_must_go_on_varying(usual: float, twice: int) -> None:
     """All samples may vary (noise), or half of them (flips). Slow data sets show few of them."""
     baselines = [rows(1, usual, twice)]
-    assert judge_training(baselines, [rows(2, usual, twice)], Effect.PIPELINE).accepted
-    verdict = judge_training(baselines, [rows(2, 1.0, twice)], Effect.PIPELINE)
+    assert judged(baselines, [rows(2, usual, twice)], Effect.PIPELINE).accepted
+    verdict = judged(baselines, [rows(2, 1.0, twice)], Effect.PIPELINE)
     assert verdict.reasons == ("the data set's random transforms no longer vary",)
 
 
 def test_a_part_that_often_comes_out_alike_may_do_so_in_a_whole_batch() -> None:
     """Seen with lengths in batches that are sorted by a length which varies."""
-    verdict = judge_training([rows(1, 0.6)], [rows(2, 1.0, twice=8)], Effect.PIPELINE)
+    verdict = judged([rows(1, 0.6)], [rows(2, 1.0, twice=8)], Effect.PIPELINE)
     assert verdict.accepted, verdict.reasons
 
 
-def labelled(mixed: bool, odd: int) -> Evidence:
+def labelled(mixed: bool, odd: int) -> LaunchAudit:
     """A trial whose data set hands out another label for one sample, `odd`, each time."""
     labels = {str(i): 100 + (i + 7 * mixed) % 64 for i in range(64)}
     dice = random.Random(odd)
@@ -281,22 +276,22 @@ def labelled(mixed: bool, odd: int) -> Evidence:
 def test_one_sample_that_varies_does_not_hide_mixed_up_labels() -> None:
     """A data set may hand out another sample for a broken one."""
     baselines = [labelled(mixed=False, odd=3)]
-    verdict = judge_training(baselines, [labelled(mixed=False, odd=9)], Effect.PIPELINE)
+    verdict = judged(baselines, [labelled(mixed=False, odd=9)], Effect.PIPELINE)
     assert verdict.accepted, verdict.reasons
-    verdict = judge_training(baselines, [labelled(mixed=True, odd=9)], Effect.PIPELINE)
+    verdict = judged(baselines, [labelled(mixed=True, odd=9)], Effect.PIPELINE)
     assert [x for x in verdict.reasons if "have another content" in x]
 
 
 def test_rows_that_follow_a_sample_that_varies_are_no_other_samples() -> None:
     """Padded to the longest of its batch, each row changes with a sample that was replaced."""
 
-    def padded(*changed: int) -> Evidence:
+    def padded(*changed: int) -> LaunchAudit:
         checksums = {str(i): (i * 7, i + 500 * (i // 8 in changed)) for i in range(128)}
         again = {i: (a, int(i)) for i, (a, _) in checksums.items()}
         event = passing(1, shuffled(1, 128), checksums=checksums, checksums_again=again)
         return trial(samples=(event,))
 
-    verdict = judge_training([padded(3)], [padded(5, 6, 7)], Effect.PIPELINE)
+    verdict = judged([padded(3)], [padded(5, 6, 7)], Effect.PIPELINE)
     assert verdict.accepted, verdict.reasons
 
 
@@ -304,7 +299,7 @@ def test_batches_may_have_different_numbers_of_parts() -> None:
     """Boxes of a detector are a part where there are as many of them as samples."""
     checksums: dict[str, Any] = {str(i): (i,) * (2 if i < 8 else 3) for i in range(64)}
     odd = trial(samples=(passing(1, shuffled(1), checksums=checksums, checksums_again=checksums),))
-    verdict = judge_training([odd], [odd], Effect.PIPELINE)
+    verdict = judged([odd], [odd], Effect.PIPELINE)
     assert verdict.accepted, verdict.reasons
 
 
@@ -320,48 +315,42 @@ def test_where_samples_are_drawn_anew_single_parameters_may_scatter(what: str) -
         )
 
     for effect in (Effect.PIPELINE, Effect.NUMERICS):
-        drawn = judge_training(baselines, [noisy(2, (1, 2), **off(1, 2))], effect)
+        drawn = judged(baselines, [noisy(2, (1, 2), **off(1, 2))], effect)
         assert drawn.accepted, drawn.reasons
         for factor in (0.5, 2, 5):
-            far = judge_training(baselines, [noisy(2, (1, 2), **off(factor, factor))], effect)
+            far = judged(baselines, [noisy(2, (1, 2), **off(factor, factor))], effect)
             assert not far.accepted, f"all of them are {factor} times as large in every step"
-    alike = judge_training(baselines, [noisy(1, (1, 2), **off(1, 2))], Effect.PIPELINE)
+    alike = judged(baselines, [noisy(1, (1, 2), **off(1, 2))], Effect.PIPELINE)
     assert not alike.accepted, "nothing was drawn anew"
 
 
-def test_a_pass_that_no_trial_of_the_script_came_to_is_no_other_data() -> None:
-    further = trial(samples=(*trial().samples, passing(3, shuffled(3))))
-    assert Comparison(further, BASELINES, Effect.PIPELINE).same_data
-    other = trial(samples=(passing(1, shuffled(9)),))
-    assert not Comparison(other, BASELINES, Effect.PIPELINE).same_data
-
-
-def test_gradients_of_samples_drawn_anew_agree_no_more_than_those_of_two_batches() -> None:
+def test_gradients_of_samples_drawn_anew_need_only_have_something_in_common() -> None:
     """Seen with triplets whose partners are drawn: a cosine of 0.14 is usual."""
-    apart = (audit(1), audit(2, gradient_values=(0.1, 0.3, 0.3)))
-    baselines = [noisy(1, (1, 2), audits=apart), noisy(1, (1, 2), audits=apart)]
-    turned = (audit(1, gradient_values=(0.1, 0.25, 0.3)), apart[1])
-    assert judge_training(baselines, [noisy(2, (1, 2), audits=turned)], Effect.PIPELINE).accepted
-    alike = judge_training(baselines, [noisy(1, (1, 2), audits=turned)], Effect.PIPELINE)
-    assert "point elsewhere" in alike.reasons[0]
-    steady = [noisy(1, (1, 2)), noisy(1, (1, 2))]
-    verdict = judge_training(steady, [noisy(2, (1, 2), audits=turned)], Effect.PIPELINE)
-    assert "point elsewhere" in verdict.reasons[0], "two batches agree here"
+    baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
+
+    def accepted(draw: int, values: tuple[float, ...]) -> bool:
+        turned = (audit(1, gradient_values=values), *(audit(step) for step in range(2, 9)))
+        return judged(baselines, [noisy(draw, (1, 2), audits=turned)], Effect.PIPELINE).accepted
+
+    alike, unrelated = (0.16, 0.25, 0.3), (0.1, 0.3, 0.25)
+    assert accepted(2, alike)
+    assert not accepted(1, alike), "nothing was drawn anew"
+    assert not accepted(2, unrelated)
 
 
 def test_a_larger_batch_may_train_otherwise_but_not_on_other_samples() -> None:
     other = {**audits(gradient_norms={"0.weight": 9.0, "0.bias": 9.0}), "microbatches": (2,) * 40}
-    assert judge_training(BASELINES, [trial(**other)], Effect.TRAINING).accepted
-    verdict = judge_training(BASELINES, [trial(**BROKEN["another content"])], Effect.TRAINING)
+    assert judged(BASELINES, [trial(**other)], Effect.TRAINING).accepted
+    verdict = judged(BASELINES, [trial(**BROKEN["another content"])], Effect.TRAINING)
     assert not verdict.accepted
-    verdict = judge_training(BASELINES, [trial(losses=(1.0,) * 20 + (50.0,) * 20)], Effect.TRAINING)
+    verdict = judged(BASELINES, [trial(losses=(1.0,) * 20 + (50.0,) * 20)], Effect.TRAINING)
     assert "the loss diverges" in verdict.reasons[0]
 
 
-VALUES = (0.5, -0.25, 0.1, 0.3, 0.2)
-COUNTS = {"gradient_counts": (2, 3)}
+VALUES = (0.5, -0.25) * 16 + (0.1, 0.3, 0.2) * 16
+COUNTS = {"gradient_counts": (32, 48)}
 """Of two parameters: an early one, and the last before the loss."""
-TURNED = (-0.4, 0.3, 0.1, 0.3, 0.2)
+TURNED = (-0.4, 0.3) * 16 + (0.1, 0.3, 0.2) * 16
 """As rounding alone leaves them in a model whose gradients explode on their way back."""
 
 
@@ -370,34 +359,31 @@ def under_rounding(turned: tuple[float, ...], candidate: tuple[float, ...], effe
     plain = trial(**audits(gradient_values=VALUES, **COUNTS))
     rounded = trial(**audits(gradient_values=turned, **COUNTS), rounded=True)
     other = trial(**audits(gradient_values=candidate, **COUNTS))
-    verdict = judge_training([plain, plain, rounded], [other], effect)
-    assert not judge_training([plain, plain], [other], effect).accepted
-    assert may_be_rounding(judge_training([plain, plain], [other], effect), effect) == (
-        effect is Effect.NUMERICS
-    )
+    verdict = judged([plain, plain, rounded], [other], effect)
+    assert not judged([plain, plain], [other], effect).accepted
+    rounds = effect is Effect.NUMERICS
+    assert missing([plain, plain], [other], effect) == ({ROUNDING} if rounds else set())
     return verdict.accepted
 
 
 def test_gradients_that_rounding_alone_turns_about_may_be_turned_by_a_change_of_numerics() -> None:
-    other = (0.3, 0.45, 0.1, 0.29, 0.21)
+    other = (0.3, 0.45) * 16 + (0.1, 0.29, 0.21) * 16
     assert under_rounding(TURNED, other, Effect.NUMERICS)
     assert not under_rounding(VALUES, other, Effect.NUMERICS), "here rounding explains nothing"
     assert not under_rounding(TURNED, other, Effect.PIPELINE), "and there nothing is rounded"
 
 
 def test_near_the_loss_they_must_agree_all_the_same() -> None:
-    assert not under_rounding(TURNED, (-0.5, 0.3, -0.1, -0.3, -0.2), Effect.NUMERICS)
+    assert not under_rounding(TURNED, tuple(-x for x in VALUES), Effect.NUMERICS)
 
 
 def test_a_rounded_trial_is_no_baseline() -> None:
     """It would pass for the noise of the script's own repeats."""
     far = trial(losses=(1.0, 2.0) * 20, rounded=True)
-    assert judge_training(
-        [trial(), trial(), far], [trial()], Effect.NUMERICS
-    ).noise == pytest.approx(0.0)
+    assert judged([trial(), trial(), far], [trial()], Effect.NUMERICS).noise == pytest.approx(0.0)
 
 
-def drifting(rate: float, steps: int = 80, **fields: Any) -> Evidence:
+def drifting(rate: float, steps: int = 80, **fields: Any) -> LaunchAudit:
     """A training whose loss moves away from the plain one by this part a step."""
     losses = tuple(0.8 * (1 + rate * step) for step in range(steps))
     return trial(losses=losses, microbatches=(1,) * steps, **fields)
@@ -420,10 +406,10 @@ def test_a_loss_may_go_about_as_far_off_as_rounding_alone_takes_it(
 ) -> None:
     rounded = drifting(rounding, reach, rounded=True)
     known = [drifting(0), drifting(0), rounded]
-    verdict = judge_training(known, [drifting(changed)], Effect.NUMERICS)
+    verdict = judged(known, [drifting(changed)], Effect.NUMERICS)
     assert verdict.accepted is accepted, verdict.reasons
-    assert not judge_training(known, [drifting(changed)], Effect.PIPELINE).accepted
-    assert not judge_training(known[:2], [drifting(changed)], Effect.NUMERICS).accepted
+    assert not judged(known, [drifting(changed)], Effect.PIPELINE).accepted
+    assert not judged(known[:2], [drifting(changed)], Effect.NUMERICS).accepted
 
 
 def test_rounding_excuses_no_part_of_a_curve_that_is_far_off() -> None:
@@ -433,7 +419,7 @@ def test_rounding_excuses_no_part_of_a_curve_that_is_far_off() -> None:
         x * (1.1 if step < 20 else 1.7 if step > 60 else 1.0) for step, x in enumerate(plain.losses)
     )
     broken = replace(plain, losses=losses)
-    assert not judge_training([plain, plain, rounded], [broken], Effect.NUMERICS).accepted
+    assert not judged([plain, plain, rounded], [broken], Effect.NUMERICS).accepted
 
 
 def test_late_rounding_excuses_no_early_steps() -> None:
@@ -444,14 +430,14 @@ def test_late_rounding_excuses_no_early_steps() -> None:
         x * (1.0 if step < 18 else 1.1 if step < 24 else 1.6) for step, x in enumerate(plain.losses)
     )
     broken = replace(plain, losses=losses)
-    assert not judge_training([first, plain, rounded], [broken], Effect.NUMERICS).accepted
+    assert not judged([first, plain, rounded], [broken], Effect.NUMERICS).accepted
 
 
 def test_rounding_is_asked_about_a_loss_that_is_not_far_off() -> None:
     for rate, asked in ((1e-3, True), (1e-2, False)):
-        verdict = judge_training([drifting(0)], [drifting(rate)], Effect.NUMERICS)
+        verdict = judged([drifting(0)], [drifting(rate)], Effect.NUMERICS)
         assert not verdict.accepted
-        assert may_be_rounding(verdict, Effect.NUMERICS) is asked
+        assert bool(missing([drifting(0)], [drifting(rate)], Effect.NUMERICS)) is asked
 
 
 NORMS = {"0.conv": 1.5, "0.conv bias": 3e-8, "0.norm": 0.13}
@@ -464,7 +450,7 @@ def test_steps_made_of_rounding_alone_are_not_compared() -> None:
 
     def accepted(**moved: float) -> bool:
         other = trial(**audits(gradient_norms=NORMS, update_norms={**MOVED, **moved}))
-        return judge_training([plain, plain], [other], Effect.NUMERICS).accepted
+        return judged([plain, plain], [other], Effect.NUMERICS).accepted
 
     assert accepted(**{"0.conv bias": 0.021})
     assert accepted(**{"0.conv bias": 0.0})
@@ -479,7 +465,7 @@ def test_an_update_that_rounding_may_swallow_is_not_missed() -> None:
     plain = trial(**audits(gradient_norms=norms, update_norms=moved))
     for update in (0.0, 2e-7):
         other = trial(**audits(gradient_norms=norms, update_norms={**moved, "0.branch": update}))
-        assert judge_training([plain, plain], [other], Effect.PIPELINE).accepted
+        assert judged([plain, plain], [other], Effect.PIPELINE).accepted
 
 
 def test_an_update_that_the_numbers_hardly_hold_may_be_swallowed_by_rounding() -> None:
@@ -487,7 +473,7 @@ def test_an_update_that_the_numbers_hardly_hold_may_be_swallowed_by_rounding() -
     moved = {"0.weight": 0.1, "0.bias": 0.05, "0.branch": 2e-6}
     norms = {"0.weight": 1.0, "0.bias": 0.5, "0.branch": 4e-4}
 
-    def judged(
+    def reasons(
         near_zero: tuple[str, ...], effect: Effect, branch: float, steps: int, **others: float
     ) -> tuple[str, ...]:
         """`steps`: so many steps have the updates `branch` and `others`, the rest `moved`."""
@@ -498,33 +484,21 @@ def test_an_update_that_the_numbers_hardly_hold_may_be_swallowed_by_rounding() -
             audit(step, **fields, update_norms=now if step <= steps else moved)
             for step in range(1, 9)
         )
-        return judge_training([plain, plain], [trial(audits=other)], effect).reasons
+        return judged([plain, plain], [trial(audits=other)], effect).reasons
 
     near = ("0.branch",)
-    assert judged(near, Effect.NUMERICS, 0.0, steps=1) == ()
-    assert "left parameter 0.branch" in judged((), Effect.NUMERICS, 0.0, steps=1)[0]
-    assert "left parameter 0.branch" in judged(near, Effect.PIPELINE, 0.0, steps=1)[0]
-    assert "left parameter 0.branch" in judged(near, Effect.NUMERICS, 0.0, steps=8)[0]
+    assert reasons(near, Effect.NUMERICS, 0.0, steps=1) == ()
+    assert "left parameter 0.branch" in reasons((), Effect.NUMERICS, 0.0, steps=1)[0]
+    assert "left parameter 0.branch" in reasons(near, Effect.PIPELINE, 0.0, steps=1)[0]
+    assert "left parameter 0.branch" in reasons(near, Effect.NUMERICS, 0.0, steps=8)[0]
     nothing = {"0.weight": 0.0, "0.bias": 0.0}
-    frozen = judged(tuple(moved), Effect.NUMERICS, 0.0, steps=1, **nothing)
+    frozen = reasons(tuple(moved), Effect.NUMERICS, 0.0, steps=1, **nothing)
     assert "step 1 changed no parameter" in frozen[0]
 
 
-def test_steps_of_a_gradient_that_rounding_turns_about_are_not_compared_by_themselves() -> None:
-    """A script in half precision leaves more of it than one in float32."""
-    moved = {"0.weight": 0.1, "0.bias": 0.02}
-    fields: dict[str, Any] = {**COUNTS, "gradient_values": VALUES, "update_norms": moved}
-    plain = trial(**audits(**fields))
-    other = trial(**audits(**{**fields, "update_norms": {**moved, "0.bias": 0.04}}))
-    for turned, accepted in ((TURNED, True), (VALUES, False)):
-        rounded = trial(**audits(**{**fields, "gradient_values": turned}), rounded=True)
-        unknown = judge_training([plain, plain], [other], Effect.NUMERICS)
-        assert may_be_rounding(unknown, Effect.NUMERICS), unknown.reasons
-        known = judge_training([plain, plain, rounded], [other], Effect.NUMERICS)
-        assert known.accepted is accepted, known.reasons
-
-
-def weights(turned: float, seed: int = 0, dropout: str = "", other_masks: bool = False) -> Evidence:
+def weights(
+    turned: float, seed: int = 0, dropout: str = "", other_masks: bool = False
+) -> LaunchAudit:
     """Two weights' first gradients: a large one, and a small one turned by so many degrees.
 
     `other_masks`: dropout drew other masks, which turns the large one, too (cosine 0.9).
@@ -547,35 +521,31 @@ def weights(turned: float, seed: int = 0, dropout: str = "", other_masks: bool =
 def test_a_weight_whose_gradient_turns_is_told_beside_a_larger_one() -> None:
     def accepted(turned: float, dropout: str = "", other_masks: bool = False) -> bool:
         plain, other = weights(0, 0, dropout), weights(turned, 0, dropout, other_masks)
-        return judge_training([plain, plain], [other], Effect.NUMERICS).accepted
+        return judged([plain, plain], [other], Effect.NUMERICS).accepted
 
-    assert accepted(30)
+    assert accepted(15)
     assert not accepted(45)
+    drops = "Dropout(p=0.1, inplace=False), training"
+    assert not accepted(45, drops), "masks were the same"
     # a head behind a dropout of 0.2 was turned by 65 degrees by other masks alone
-    assert accepted(60, "Dropout(p=0.1, inplace=False), training", other_masks=True)
-    assert not accepted(70, "Dropout(p=0.1, inplace=False), training", other_masks=True)
-    assert accepted(70, "Dropout(p=0.4, inplace=False), training", other_masks=True)
-    assert accepted(70, "Attention(), training", other_masks=True), "its dropout is no module"
-    assert not accepted(60, "Dropout(p=0.1, inplace=False), training"), "masks were the same"
+    assert accepted(65, drops, other_masks=True)
 
 
 def test_copies_of_the_model_are_told_apart_by_how_far_they_move() -> None:
     """An averaged copy from the start, and one that waits: another process finds them swapped."""
     plain = trial(**audits(side_update_norms={"Net 0": 0.01, "Net 1": 0.0}))
     swapped = trial(**audits(side_update_norms={"Net 0": 0.0, "Net 1": 0.01}))
-    assert judge_training([plain, swapped], [swapped], Effect.PIPELINE).accepted
-    assert judge_training([plain, plain], [swapped], Effect.PIPELINE).accepted
+    assert judged([plain, swapped], [swapped], Effect.PIPELINE).accepted
+    assert judged([plain, plain], [swapped], Effect.PIPELINE).accepted
     frozen = trial(**audits(side_update_norms={"Net 0": 0.0, "Net 1": 0.0}))
-    (reason,) = judge_training([plain, swapped], [frozen], Effect.PIPELINE).reasons
+    (reason,) = judged([plain, swapped], [frozen], Effect.PIPELINE).reasons
     assert "Net 0 no longer follows" in reason
 
 
-def test_a_weight_whose_gradient_rounding_turns_is_not_asked() -> None:
-    plain, other = weights(0), weights(45)
-    rounded = replace(weights(30), rounded=True)
-    assert may_be_rounding(
-        judge_training([plain, plain], [other], Effect.NUMERICS), Effect.NUMERICS
-    )
-    assert judge_training([plain, plain, rounded], [other], Effect.NUMERICS).accepted
+def test_a_weight_whose_gradient_rounding_turns_may_be_turned() -> None:
+    plain, other = weights(0), weights(30)
+    assert missing([plain, plain], [other], Effect.NUMERICS) == {ROUNDING}
+    rounded = replace(weights(20), rounded=True)
+    assert judged([plain, plain, rounded], [other], Effect.NUMERICS).accepted
     steady = replace(weights(5), rounded=True)
-    assert not judge_training([plain, plain, steady], [other], Effect.NUMERICS).accepted
+    assert not judged([plain, plain, steady], [other], Effect.NUMERICS).accepted

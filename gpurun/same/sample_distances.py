@@ -1,0 +1,332 @@
+"""Samples that reach the model: order, content by index, random parts, batches fed.
+
+A sample is known by a checksum for each leaf of its batch (image, label, ...). Samples of an index
+must be equal. Leaves that differ when the script itself fetches a sample twice are random; their
+floor says so, and only their likeness (mean and spread) and that they vary are compared.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from gpurun.formatting.number_text import count
+from gpurun.records.events import SamplesEvent
+from gpurun.same.launch_audit import LaunchAudit
+from gpurun.same.named_distance import (
+    Distance,
+    Distances,
+    Kind,
+    Name,
+    exact,
+    relative,
+    root_mean,
+)
+from gpurun.same.sameness_table import FEW, KOLMOGOROV
+
+Moments = tuple["tuple[float, float] | None", ...]
+Leaf = tuple[int, int]
+"""A loader, and the position of a leaf in its batches."""
+
+
+def sample_distances(ours: LaunchAudit, theirs: LaunchAudit, *, drawn: bool) -> Distances:
+    """`drawn`: the two drew other random numbers, so that computed inputs need not agree."""
+    return {
+        **_contents(ours, theirs),
+        **_likeness(ours, theirs),
+        **_variety(ours, theirs),
+        **_order(ours, theirs),
+        **_shuffles(ours, theirs),
+        **_fed(ours, theirs),
+        **({} if drawn else _inputs(ours, theirs)),
+    }
+
+
+# -- contents --------------------------------------------------------------------------------------
+
+
+def _contents(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
+    """By leaf: the part of the samples whose content is another one than under the same index."""
+    return {
+        Name(Kind.SAMPLES, _place(leaf)): Distance(
+            relative(wrong, seen),
+            f"{wrong} of {seen} samples have another content than in the baseline",
+        )
+        for leaf, (wrong, seen) in _differing(ours, theirs).items()
+    }
+
+
+def _place(leaf: Leaf) -> str:
+    return f"loader {leaf[0]}, part {leaf[1] + 1}"
+
+
+def _differing(ours: LaunchAudit, theirs: LaunchAudit) -> dict[Leaf, tuple[int, int]]:
+    """By leaf: how many samples differ, of how many that both show."""
+    found: dict[Leaf, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for event in ours.samples:
+        known = _reference(event, theirs)
+        for index, sums in event.checksums.items():
+            other = known.get(index)
+            if other is None or len(other) != len(sums):
+                continue
+            for position, (a, b) in enumerate(zip(sums, other, strict=True)):
+                wrong, seen = found[event.loader, position]
+                found[event.loader, position] = wrong + (a != b), seen + 1
+    return dict(found)
+
+
+def _reference(event: SamplesEvent, theirs: LaunchAudit) -> dict[str, tuple[int, ...]]:
+    """Contents by index: of the same pass if it has the same order, else of any pass.
+
+    Padding depends on the other samples of a batch.
+    """
+    same_loader = [s for s in theirs.samples if s.loader == event.loader]
+    for other in same_loader:
+        if other.epoch == event.epoch and _same_start(event, other):
+            return dict(other.checksums)
+    return {i: sums for other in reversed(same_loader) for i, sums in other.checksums.items()}
+
+
+def _same_start(a: SamplesEvent, b: SamplesEvent) -> bool:
+    common = min(len(a.order), len(b.order))
+    return a.order[:common] == b.order[:common]
+
+
+# -- random parts ----------------------------------------------------------------------------------
+
+
+def fetched_twice(launch: LaunchAudit) -> Distances:
+    """The distance of a launch's samples from the same ones fetched again under other seeds."""
+    found: Distances = {}
+    for leaf, (alike, seen) in _alike(launch).items():
+        said = f"{seen - alike} of {seen} samples differ if they are fetched twice"
+        found[Name(Kind.SAMPLES, _place(leaf))] = Distance(relative(seen - alike, seen), said)
+    for loader, events in _by_loader(launch).items():
+        pairs = [pair for e in events for pair in _both(e.moments, e.moments_again)]
+        found |= _unlikeness(loader, pairs)
+    return found
+
+
+def random_leaves(launch: LaunchAudit) -> set[Leaf]:
+    """The leaves that differ for some sample if it is fetched twice."""
+    return {leaf for leaf, (alike, seen) in _alike(launch).items() if alike < seen}
+
+
+def samples_drawn_apart(ours: LaunchAudit, theirs: LaunchAudit) -> bool:
+    """True if a leaf that is random by design differs: augmentations were drawn anew."""
+    apart = {leaf for leaf, (wrong, _) in _differing(ours, theirs).items() if wrong}
+    return bool(apart & random_leaves(theirs))
+
+
+def _alike(launch: LaunchAudit) -> dict[Leaf, tuple[int, int]]:
+    """By leaf: how many samples came out alike when they were fetched twice, of how many."""
+    found: dict[Leaf, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for event in launch.samples:
+        for index, again in event.checksums_again.items():
+            for position, pair in enumerate(
+                zip(event.checksums.get(index, ()), again, strict=False)
+            ):
+                alike, seen = found[event.loader, position]
+                found[event.loader, position] = alike + (pair[0] == pair[1]), seen + 1
+    return dict(found)
+
+
+def _variety(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
+    """By random leaf: standard errors by which more samples come out alike when fetched twice."""
+    found: Distances = {}
+    mine = _alike(ours)
+    for leaf, (alike, seen) in _alike(theirs).items():
+        now, of = mine.get(leaf, (0, 0))
+        if alike == seen or not of:
+            continue
+        part = (now + alike) / (of + seen)
+        error = math.sqrt(part * (1 - part) * (1 / of + 1 / seen))
+        apart = max(0.0, relative(now / of - alike / seen, error))
+        said = "the data set's random transforms no longer vary"
+        found[Name(Kind.VARIETY, _place(leaf))] = Distance(apart, said)
+    return found
+
+
+def _likeness(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
+    """Random leaves still resemble the other launch's, by index."""
+    found: Distances = {}
+    for loader, events in _by_loader(theirs).items():
+        first = {i: m for e in events for i, m in e.moments.items()}
+        second = {i: m for e in _by_loader(ours).get(loader, ()) for i, m in e.moments.items()}
+        found |= _unlikeness(loader, _both(first, second))
+    return found
+
+
+def _unlikeness(loader: int, pairs: Sequence[tuple[Moments, Moments]]) -> Distances:
+    """By leaf: distance of samples from themselves over that from others, as odds.
+
+    0: the same. 1: half as far from themselves as from others. Infinity: unrelated.
+    """
+    found: Distances = {}
+    for position in range(min((len(a) for a, _ in pairs), default=0)):
+        known = [
+            (x, y)
+            for a, b in pairs
+            if position < len(b)
+            for x, y in [(a[position], b[position])]
+            if x is not None and y is not None
+        ]
+        shifted = known[len(known) // 2 :] + known[: len(known) // 2]
+        own = math.fsum(_apart(a, b) for a, b in known)
+        other = math.fsum(_apart(a, b) for (a, _), (_, b) in zip(known, shifted, strict=True))
+        if len(known) < FEW or not other:
+            continue
+        share = own / other
+        odds = share / (1 - share) if share < 1 else math.inf
+        said = "samples no longer resemble those of the same index in the baseline"
+        found[Name(Kind.LIKENESS, _place((loader, position)))] = Distance(odds, said)
+    return found
+
+
+def _apart(a: tuple[float, float], b: tuple[float, float]) -> float:
+    return abs(a[0] - b[0]) + abs(a[1] - b[1])
+
+
+def _both(
+    first: Mapping[str, Moments], second: Mapping[str, Moments]
+) -> list[tuple[Moments, Moments]]:
+    return [(first[index], second[index]) for index in second if index in first]
+
+
+def _by_loader(launch: LaunchAudit) -> dict[int, list[SamplesEvent]]:
+    found: dict[int, list[SamplesEvent]] = defaultdict(list)
+    for event in launch.samples:
+        found[event.loader].append(event)
+    return found
+
+
+# -- order -----------------------------------------------------------------------------------------
+
+
+def _order(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
+    """The first pass hands out the same indices in the same order; whole passes are as long."""
+    found: Distances = {}
+    for mine, other in _passes(ours, theirs):
+        found |= exact(Kind.ORDER, f"length of pass {mine.epoch}", _length(ours, mine, other))
+    first = [pair for pair in _passes(ours, theirs) if pair[0].epoch == 1]
+    if first:
+        alike = _same_start(*min(first, key=lambda pair: pair[0].loader))
+        said = "other samples are drawn, or in another order, than in the baseline"
+        found |= exact(Kind.ORDER, "first pass", None if alike else said)
+    return found
+
+
+def _passes(ours: LaunchAudit, theirs: LaunchAudit) -> Iterator[tuple[SamplesEvent, SamplesEvent]]:
+    known = {(s.loader, s.epoch): s for s in theirs.samples}
+    for mine in ours.samples:
+        other = known.get((mine.loader, mine.epoch))
+        if other is not None:
+            yield mine, other
+
+
+def _length(ours: LaunchAudit, mine: SamplesEvent, other: SamplesEvent) -> str | None:
+    """A pass that was followed by another is a whole one; the other launch may have ended in it."""
+    whole = any(s.loader == mine.loader and s.epoch > mine.epoch for s in ours.samples)
+    if not whole or len(mine.order) >= len(other.order):
+        return None
+    handed = count(len(mine.order), "sample")
+    return f"a pass over the data hands out {handed} instead of {len(other.order)}"
+
+
+def _shuffles(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
+    """Later passes may be shuffled otherwise (workers draw elsewhere), but as well."""
+    found: Distances = {}
+    by_loader = _by_loader(theirs)
+    for loader, passes in _by_loader(ours).items():
+        mine = [s for s in passes if len(s.order) >= FEW]
+        other = [s for s in by_loader.get(loader, []) if len(s.order) >= FEW]
+        if not mine or not other:
+            continue
+        lost = {
+            "a sample is drawn several times in one pass": max(map(_repeated, mine))
+            - max(map(_repeated, other)),
+            "the samples are no longer shuffled": max(map(_neighbours, mine))
+            - max(map(_neighbours, other)),
+            "the samples come from another part of the data set": max(
+                (
+                    _beyond_chance(a.order, b.order)
+                    for a in mine
+                    for b in other
+                    if a.epoch == b.epoch
+                ),
+                default=0.0,
+            ),
+            "every pass over the data has the same order": float(
+                _stale(mine) and not _stale(other)
+            ),
+        }
+        for said, value in lost.items():
+            found[Name(Kind.SHUFFLES, f"loader {loader}: {said}")] = Distance(max(0.0, value), said)
+    return found
+
+
+def _repeated(event: SamplesEvent) -> float:
+    """The part of the samples that came before in this pass."""
+    return 1 - len(Counter(event.order)) / len(event.order)
+
+
+def _neighbours(event: SamplesEvent) -> float:
+    """The part of the samples that follow the one before them in the data set."""
+    pairs = list(pairwise(event.order))
+    return sum(b - a == 1 for a, b in pairs) / len(pairs)
+
+
+def _stale(passes: Sequence[SamplesEvent]) -> bool:
+    return any(_same_start(a, b) for a, b in pairwise(passes))
+
+
+def _beyond_chance(ours: Sequence[int], theirs: Sequence[int]) -> float:
+    """How far the distribution functions of two passes are apart, beyond what chance explains.
+
+    As far as both go: a pass without a shuffle begins with the first samples.
+    """
+    both = min(len(ours), len(theirs))
+    mine, other = sorted(ours[:both]), sorted(theirs[:both])
+    i = j = 0
+    largest = 0.0
+    while i < len(mine) and j < len(other):
+        value = min(mine[i], other[j])
+        while i < len(mine) and mine[i] == value:
+            i += 1
+        while j < len(other) and other[j] == value:
+            j += 1
+        largest = max(largest, abs(i / len(mine) - j / len(other)))
+    return largest - KOLMOGOROV * math.sqrt(1 / len(mine) + 1 / len(other))
+
+
+# -- what the model is fed -------------------------------------------------------------------------
+
+
+def _fed(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
+    """The model is called with the batch that the loader handed out for it, known by its bytes."""
+    for mine, other in zip(ours.audits, theirs.audits, strict=False):
+        if len(mine.fed) != len(other.fed):
+            continue
+        for a, b in zip(mine.fed, other.fed, strict=True):
+            if b is not None and a != b:
+                what = "no batch of the loader" if a is None else f"batch {a}"
+                said = f"the model is fed {what} instead of batch {b} in step {mine.step}"
+                return exact(Kind.FED, "", said)
+    return exact(Kind.FED, "", None) if ours.audits and theirs.audits else {}
+
+
+def _inputs(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
+    """Some values of the first tensor that the model is given, in each audited step."""
+    worst, step = 0.0, 0
+    for mine, other in zip(ours.audits, theirs.audits, strict=False):
+        if len(mine.input_values) != len(other.input_values) or not other.input_values:
+            continue
+        size = root_mean(x * x for x in other.input_values)
+        pairs = zip(mine.input_values, other.input_values, strict=True)
+        apart = relative(root_mean((a - b) ** 2 for a, b in pairs), size)
+        if apart > worst or math.isnan(apart):
+            worst, step = (math.inf if math.isnan(apart) else apart), mine.step
+    said = f"the model is fed other tensors in step {step} (off by {worst:.1%})"
+    return {Name(Kind.INPUTS): Distance(worst, said)} if ours.audits and theirs.audits else {}

@@ -1,0 +1,213 @@
+"""The verdict: the same if the largest of all scaled distances is at most 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpurun.knobs.api import Effect
+from gpurun.same.distances import Pair, compare
+from gpurun.same.floors import Baselines, floors
+from gpurun.same.launch_audit import LaunchAudit
+from gpurun.same.measured_distance import Measured, measure
+from gpurun.same.named_distance import (
+    REPEATS,
+    ROUNDING,
+    SEEDS,
+    Distance,
+    Distances,
+    Floors,
+    Kind,
+    Name,
+)
+from gpurun.same.output_distances import compared_calls, unreadable
+from gpurun.same.sameness_table import (
+    BY_PLACE,
+    EXACT,
+    FAR_ENOUGH,
+    LEAST_SHARE,
+    OF_TRAINING,
+    TABLE,
+)
+
+OF_OUTPUTS = frozenset({Kind.OUTPUTS, Kind.DECISIONS})
+"""Kinds that say nothing of a script that only infers if its own outputs are random."""
+PIPELINE_ONLY = "without that only pipeline changes are applied"
+
+
+@dataclass(frozen=True)
+class Sameness:
+    """What two sides' launches have in common. `table`: every distance, the largest scaled first.
+
+    `unsure`: what could not be compared; a change that rounds is then not called the same.
+    `missing`: launches that might raise a floor (`REPEATS`, `ROUNDING`, `SEEDS`).
+    """
+
+    table: tuple[Measured, ...]
+    reasons: tuple[str, ...]
+    missing: frozenset[str] = frozenset()
+    outputs_unseen: str | None = None
+    """Why no output was compared, of a script that only infers."""
+
+    @property
+    def same(self) -> bool:
+        """True if nothing speaks against it."""
+        return not self.reasons
+
+    def worst(self, *kinds: Kind) -> Measured | None:
+        """The distance of these kinds that sticks out most; None if their floors are too high."""
+        told = (m for m in self.table if m.name.kind in kinds and (m.compared or not m.too_high))
+        return next(told, None)
+
+    @property
+    def failing(self) -> frozenset[Kind]:
+        """The kinds of which a distance is too large."""
+        return frozenset(m.name.kind for m in self.table if m.fails)
+
+
+def judge(
+    baselines: Sequence[LaunchAudit], candidates: Sequence[LaunchAudit], effect: Effect
+) -> Sameness:
+    """Compare a candidate's launches with those of the script as it is (some may only round)."""
+    known = Baselines.of(baselines)
+    rounds = effect is Effect.NUMERICS
+    pairs = [_nearest(known, candidate, rounds) for candidate in candidates]
+    drawn = any(pair.drawn for pair in pairs)
+    steps = min(map(known.shared_steps, candidates), default=0)
+    explained = floors(known, rounds=rounds, drawn=drawn, steps=steps)
+    random = incomparable(known.plain)
+    table = sorted(
+        (
+            measure(name, distance, explained.get(name), drawn=drawn, few=known.few_repeats)
+            for name, distance in _together(pairs).items()
+            if _matters(name, effect, explained) and not (random and name.kind in OF_OUTPUTS)
+        ),
+        key=lambda measured: measured.scaled,
+        reverse=True,
+    )
+    reasons = _worst_of_each_kind(m for m in table if m.fails)
+    unseen = _outputs_unseen(known, candidates)
+    if rounds:
+        unsure = [] if unseen is None else [f"outputs not compared: {unseen}"]
+        if any(b.never_finite for b in known.plain):
+            unsure.append("losses not compared: the script's own is not finite")
+        unsure += _not_compared(table)
+        reasons += [f"{said}; {PIPELINE_ONLY}" for said in unsure]
+    missing = _missing(table, known, rounds=rounds, drawn=drawn)
+    return Sameness(tuple(table), tuple(reasons), missing, unseen)
+
+
+def _matters(name: Name, effect: Effect, explained: Floors) -> bool:
+    """Likeness is only of leaves that are random; only a change of the training may run away."""
+    if effect is Effect.TRAINING:
+        return name.kind in OF_TRAINING
+    return name.kind is not Kind.RUNAWAY and (name.kind is not Kind.LIKENESS or name in explained)
+
+
+# -- distances of a side ---------------------------------------------------------------------------
+
+
+def _nearest(known: Baselines, candidate: LaunchAudit, rounds: bool) -> Pair:
+    """The candidate against each repeat of its seed that goes as far: of each kind the nearest."""
+    partners = known.partners(candidate.seed)
+    steps = FAR_ENOUGH * known.shared_steps(candidate)
+    far = [p for p in partners if min(len(p.losses), len(candidate.losses)) >= steps]
+    pairs = [compare(candidate, partner, rounds=rounds) for partner in far or partners]
+    drawn = all(pair.drawn for pair in pairs)
+    pairs = [pair for pair in pairs if pair.drawn is drawn]
+    found: Distances = {}
+    for kind in Kind:
+        sides = [{n: d for n, d in p.distances.items() if n.kind is kind} for p in pairs]
+        nearest = sorted((side for side in sides if side), key=_largest)
+        found |= nearest[0] if nearest else {}
+    return Pair(found, drawn)
+
+
+def _largest(distances: Distances) -> float:
+    return max(distance.size for distance in distances.values())
+
+
+def _together(pairs: Sequence[Pair]) -> Distances:
+    """The furthest of the candidate's launches; curves are averaged, for a bias is shared."""
+    found: Distances = {}
+    for name in dict.fromkeys(name for pair in pairs for name in pair.distances):
+        each = [pair.distances[name] for pair in pairs if name in pair.distances]
+        found[name] = max(each, key=lambda distance: distance.size)
+        if name.kind is Kind.CURVE:
+            value = math.fsum(d.value for d in each) / len(each)
+            error = math.sqrt(math.fsum(d.error**2 for d in each)) / len(each)
+            found[name] = Distance(value, f"the loss deviates by {abs(value):.1%}", error)
+    return found
+
+
+# -- what follows ----------------------------------------------------------------------------------
+
+
+def _worst_of_each_kind(table: Iterable[Measured]) -> list[str]:
+    worst: dict[Kind, str] = {}
+    for measured in table:
+        worst.setdefault(measured.name.kind, measured.reason)
+    return list(worst.values())
+
+
+def _not_compared(table: Sequence[Measured]) -> list[str]:
+    seen = {m.name.kind for m in table if m.compared} & BY_PLACE
+    return _worst_of_each_kind(m for m in table if not m.compared and m.name.kind not in seen)
+
+
+def _missing(
+    table: Sequence[Measured], known: Baselines, *, rounds: bool, drawn: bool
+) -> frozenset[str]:
+    """The launches that might raise the floor of each distance which is too large."""
+    failing = [m for m in table if m.fails]
+    if not all(map(_may_be_explained, failing)):
+        return frozenset()
+    differ = any(m.floor and m.floor.source == REPEATS and m.floor.value for m in failing)
+    unsure = rounds and any(m.too_few and not m.compared for m in table)
+    wanted = {
+        REPEATS: known.few_repeats and (differ or unsure),
+        ROUNDING: rounds and bool(failing),
+        SEEDS: drawn and known.few_seeds and bool(failing),
+    }
+    return frozenset(source for source, asked in wanted.items() if asked)
+
+
+def _may_be_explained(measured: Measured) -> bool:
+    """True if a higher floor may explain the distance, or leave one place of many uncompared."""
+    row = TABLE[measured.name.kind]
+    within = measured.distance.size <= max(row.ceiling(drawn=False), measured.bound)
+    return row != EXACT and (within or measured.name.kind in BY_PLACE)
+
+
+def _outputs_unseen(known: Baselines, candidates: Sequence[LaunchAudit]) -> str | None:
+    """Why no output of a script that only infers is compared; None if some are, or if it trains."""
+    if not candidates or not all(c.forward_only for c in candidates):
+        return None
+    unseen = incomparable(known.plain)
+    if unseen is not None:
+        return unseen
+    for candidate in candidates:
+        alike, of = max(compared_calls(candidate, p) for p in known.partners(candidate.seed))
+        if alike < LEAST_SHARE * of:
+            return f"{alike} of {of} calls only could be compared"
+    return None
+
+
+def incomparable(launches: Sequence[LaunchAudit]) -> str | None:
+    """Why nothing of a script that only infers can be compared; None if it can, or if it trains."""
+    known = Baselines.of(launches)
+    if not known.plain or not all(b.forward_only for b in known.plain):
+        return None
+    unseen = next((said for b in known.plain if (said := unreadable(b)) is not None), None)
+    if unseen is not None:
+        return unseen
+    repeats = [
+        measure(name, Distance(0.0, ""), floor)
+        for name, floor in floors(known, rounds=False, drawn=False, steps=0).items()
+    ]
+    random = [m for m in repeats if m.too_high and m.floor is not None]
+    if any(m.name.kind is Kind.INPUTS and m.name.place for m in random):
+        return "repeats of the script give its model other inputs"
+    apart = [m.floor.value for m in random if m.name.kind is Kind.OUTPUTS and m.floor]
+    return f"they are random: repeats of the script differ by {min(apart):.1%}" if apart else None
