@@ -1,7 +1,7 @@
 """The floor of each distance: how far launches are apart that are the same by construction.
 
-Repeats of the script as it is, the same samples fetched twice, a launch that only rounds (where
-the candidate may round), launches under other seeds (where random numbers were drawn anew).
+Repeats of the script as it is, a launch that only rounds (where the candidate may round), launches
+under other seeds (where random numbers were drawn anew).
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from gpurun.same.distances import compare
+from gpurun.same.distances import OtherDraws, compare
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.named_distance import (
     REPEATS,
     ROUNDING,
     SEEDS,
-    TWICE,
     Distances,
     Floor,
     Floors,
     Kind,
 )
 from gpurun.same.sameness_table import ENOUGH, FAR_ENOUGH
-from gpurun.same.sample_distances import fetched_twice
 
-OF_SEEDS = frozenset({Kind.CURVE, Kind.GRADIENTS, Kind.UPDATES, Kind.SIDE_UPDATES})
-"""Kinds whose floor launches under other seeds show: these have other weights, samples and orders,
-and only what is a mean over many of them is alike."""
+OF_SEEDS = frozenset({Kind.GRADIENTS, Kind.UPDATES, Kind.SIDE_UPDATES})
+"""Kinds besides the curve whose floor launches under other seeds show: these have other weights,
+samples and orders, and only what is a mean over many of them is alike."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +69,10 @@ class Baselines:
         return min(len(candidate.losses), longest)
 
 
-def floors(known: Baselines, *, rounds: bool, drawn: bool, steps: int) -> Floors:
+def floors(known: Baselines, *, rounds: bool, draws: OtherDraws, steps: int) -> Floors:
     """Floors for a candidate that may round, drew other random numbers, and shows so many steps."""
     found: Floors = {}
-    for source, distances in _sources(known, rounds, drawn, steps):
+    for source, distances in _sources(known, rounds, draws, steps):
         for name, distance in distances.items():
             if name not in found or distance.size > found[name].value:
                 found[name] = Floor(distance.size, source)
@@ -82,16 +80,15 @@ def floors(known: Baselines, *, rounds: bool, drawn: bool, steps: int) -> Floors
 
 
 def _sources(
-    known: Baselines, rounds: bool, drawn: bool, steps: int
+    known: Baselines, rounds: bool, draws: OtherDraws, steps: int
 ) -> Iterator[tuple[str, Distances]]:
-    for launch in known.plain:
-        yield TWICE, fetched_twice(launch)
+    of_seeds = (OF_SEEDS if draws.masks else frozenset()) | {Kind.CURVE}
     for a, b in combinations(known.plain, 2):
         if a.seed == b.seed:
             yield REPEATS, compare(b, a, rounds=rounds, steps=steps).distances
-        elif drawn and not known.few_seeds:
+        elif draws.later and not known.few_seeds:
             apart = compare(b, a, rounds=rounds, steps=steps).distances
-            yield SEEDS, {name: d for name, d in apart.items() if name.kind in OF_SEEDS}
+            yield SEEDS, {name: d for name, d in apart.items() if name.kind in of_seeds}
     for draw in known.rounded if rounds else ():
         own = known.longest(draw.seed)
         if own is not None:

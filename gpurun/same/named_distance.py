@@ -16,8 +16,6 @@ class Kind(enum.Enum):
     ORDER = "order"
     SHUFFLES = "shuffles"
     SAMPLES = "samples"
-    LIKENESS = "likeness"
-    VARIETY = "variety"
     FED = "fed"
     INPUTS = "inputs"
     FIRST_LOSS = "first loss"
@@ -69,9 +67,9 @@ class Distance:
 
 Distances = dict[Name, Distance]
 
-REPEATS, ROUNDING, SEEDS, TWICE = "repeats", "rounding", "other seeds", "fetched twice"
+REPEATS, ROUNDING, SEEDS = "repeats", "rounding", "other seeds"
 """Where a floor comes from: launches of the script as it is, one that only rounds, launches under
-other seeds, the same samples fetched again."""
+other seeds."""
 CHANCE = "the scatter of steps"
 """The floor of a mean of steps that scatter: see `Distance.error`."""
 

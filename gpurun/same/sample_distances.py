@@ -1,15 +1,14 @@
-"""Samples that reach the model: order, content by index, random parts, batches fed.
+"""Samples that reach the model: order, content by index, batches fed.
 
-A sample is known by a checksum for each leaf of its batch (image, label, ...). Samples of an index
-must be equal. Leaves that differ when the script itself fetches a sample twice are random; their
-floor says so, and only their likeness (mean and spread) and that they vary are compared.
+A sample is known by a checksum for each leaf of its batch (image, label, ...). In audited steps it
+draws its random numbers by its index (`gpurun.runtime.trial.sample_seeds`), so it must be equal.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from gpurun.formatting.number_text import count
@@ -26,21 +25,18 @@ from gpurun.same.named_distance import (
 )
 from gpurun.same.sameness_table import FEW, KOLMOGOROV
 
-Moments = tuple["tuple[float, float] | None", ...]
 Leaf = tuple[int, int]
 """A loader, and the position of a leaf in its batches."""
 
 
-def sample_distances(ours: LaunchAudit, theirs: LaunchAudit, *, drawn: bool) -> Distances:
-    """`drawn`: the two drew other random numbers, so that computed inputs need not agree."""
+def sample_distances(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
+    """Contents, order, and what the model is fed."""
     return {
         **_contents(ours, theirs),
-        **_likeness(ours, theirs),
-        **_variety(ours, theirs),
         **_order(ours, theirs),
         **_shuffles(ours, theirs),
         **_fed(ours, theirs),
-        **({} if drawn else _inputs(ours, theirs)),
+        **_inputs(ours, theirs),
     }
 
 
@@ -56,6 +52,30 @@ def _contents(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
         )
         for leaf, (wrong, seen) in _differing(ours, theirs).items()
     }
+
+
+def drawn_later(ours: LaunchAudit, theirs: LaunchAudit) -> bool:
+    """True if samples after the audited steps draw other random numbers than the other launch's.
+
+    Samples of workers draw from streams of their own. Where a batch more was seeded by its index,
+    the script's own stream is a batch behind.
+    """
+    if not any(event.drawn for launch in (ours, theirs) for event in launch.samples):
+        return False
+    one, other = (
+        max((event.seeded_batches for event in launch.samples), default=0)
+        for launch in (ours, theirs)
+    )
+    return one != other or other_workers(ours, theirs)
+
+
+def other_workers(ours: LaunchAudit, theirs: LaunchAudit) -> bool:
+    """True if other processes load the samples of a loader that both have."""
+    one, other = (
+        {x.loader: (x.workers, x.persistent_workers) for x in launch.loaders}
+        for launch in (ours, theirs)
+    )
+    return any(one[loader] != other[loader] for loader in one.keys() & other.keys())
 
 
 def _place(leaf: Leaf) -> str:
@@ -92,107 +112,6 @@ def _reference(event: SamplesEvent, theirs: LaunchAudit) -> dict[str, tuple[int,
 def _same_start(a: SamplesEvent, b: SamplesEvent) -> bool:
     common = min(len(a.order), len(b.order))
     return a.order[:common] == b.order[:common]
-
-
-# -- random parts ----------------------------------------------------------------------------------
-
-
-def fetched_twice(launch: LaunchAudit) -> Distances:
-    """The distance of a launch's samples from the same ones fetched again under other seeds."""
-    found: Distances = {}
-    for leaf, (alike, seen) in _alike(launch).items():
-        said = f"{seen - alike} of {seen} samples differ if they are fetched twice"
-        found[Name(Kind.SAMPLES, _place(leaf))] = Distance(relative(seen - alike, seen), said)
-    for loader, events in _by_loader(launch).items():
-        pairs = [pair for e in events for pair in _both(e.moments, e.moments_again)]
-        found |= _unlikeness(loader, pairs)
-    return found
-
-
-def random_leaves(launch: LaunchAudit) -> set[Leaf]:
-    """The leaves that differ for some sample if it is fetched twice."""
-    return {leaf for leaf, (alike, seen) in _alike(launch).items() if alike < seen}
-
-
-def samples_drawn_apart(ours: LaunchAudit, theirs: LaunchAudit) -> bool:
-    """True if a leaf that is random by design differs: augmentations were drawn anew."""
-    apart = {leaf for leaf, (wrong, _) in _differing(ours, theirs).items() if wrong}
-    return bool(apart & random_leaves(theirs))
-
-
-def _alike(launch: LaunchAudit) -> dict[Leaf, tuple[int, int]]:
-    """By leaf: how many samples came out alike when they were fetched twice, of how many."""
-    found: dict[Leaf, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for event in launch.samples:
-        for index, again in event.checksums_again.items():
-            for position, pair in enumerate(
-                zip(event.checksums.get(index, ()), again, strict=False)
-            ):
-                alike, seen = found[event.loader, position]
-                found[event.loader, position] = alike + (pair[0] == pair[1]), seen + 1
-    return dict(found)
-
-
-def _variety(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
-    """By random leaf: standard errors by which more samples come out alike when fetched twice."""
-    found: Distances = {}
-    mine = _alike(ours)
-    for leaf, (alike, seen) in _alike(theirs).items():
-        now, of = mine.get(leaf, (0, 0))
-        if alike == seen or not of:
-            continue
-        part = (now + alike) / (of + seen)
-        error = math.sqrt(part * (1 - part) * (1 / of + 1 / seen))
-        apart = max(0.0, relative(now / of - alike / seen, error))
-        said = "the data set's random transforms no longer vary"
-        found[Name(Kind.VARIETY, _place(leaf))] = Distance(apart, said)
-    return found
-
-
-def _likeness(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
-    """Random leaves still resemble the other launch's, by index."""
-    found: Distances = {}
-    for loader, events in _by_loader(theirs).items():
-        first = {i: m for e in events for i, m in e.moments.items()}
-        second = {i: m for e in _by_loader(ours).get(loader, ()) for i, m in e.moments.items()}
-        found |= _unlikeness(loader, _both(first, second))
-    return found
-
-
-def _unlikeness(loader: int, pairs: Sequence[tuple[Moments, Moments]]) -> Distances:
-    """By leaf: distance of samples from themselves over that from others, as odds.
-
-    0: the same. 1: half as far from themselves as from others. Infinity: unrelated.
-    """
-    found: Distances = {}
-    for position in range(min((len(a) for a, _ in pairs), default=0)):
-        known = [
-            (x, y)
-            for a, b in pairs
-            if position < len(b)
-            for x, y in [(a[position], b[position])]
-            if x is not None and y is not None
-        ]
-        shifted = known[len(known) // 2 :] + known[: len(known) // 2]
-        own = math.fsum(_apart(a, b) for a, b in known)
-        other = math.fsum(_apart(a, b) for (a, _), (_, b) in zip(known, shifted, strict=True))
-        if len(known) < FEW or not other:
-            continue
-        share = own / other
-        odds = share / (1 - share) if share < 1 else math.inf
-        said = "samples no longer resemble those of the same index in the baseline"
-        found[Name(Kind.LIKENESS, _place((loader, position)))] = Distance(odds, said)
-    return found
-
-
-def _apart(a: tuple[float, float], b: tuple[float, float]) -> float:
-    return abs(a[0] - b[0]) + abs(a[1] - b[1])
-
-
-def _both(
-    first: Mapping[str, Moments], second: Mapping[str, Moments]
-) -> list[tuple[Moments, Moments]]:
-    return [(first[index], second[index]) for index in second if index in first]
 
 
 def _by_loader(launch: LaunchAudit) -> dict[int, list[SamplesEvent]]:

@@ -32,7 +32,7 @@ def step_distances(
     if not ours.audits or not theirs.audits:
         return {}
     found = {
-        **({} if drawn else _first_loss(ours.audits[0], theirs.audits[0])),
+        **_first_loss(ours.audits[0], theirs.audits[0]),
         **_directions(ours.audits[0], theirs.audits[0]),
         **_gradients(ours, theirs),
         **_updates(ours, theirs, rounds),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpurun.knobs.api import Effect
-from gpurun.same.distances import Pair, compare
+from gpurun.same.distances import OtherDraws, Pair, compare
 from gpurun.same.floors import Baselines, floors
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.measured_distance import Measured, measure
@@ -17,7 +17,6 @@ from gpurun.same.named_distance import (
     SEEDS,
     Distance,
     Distances,
-    Floors,
     Kind,
     Name,
 )
@@ -30,10 +29,12 @@ from gpurun.same.sameness_table import (
     OF_TRAINING,
     TABLE,
 )
+from gpurun.same.sample_distances import other_workers
 
+PIPELINE_ONLY = "without that only pipeline changes are applied"
 OF_OUTPUTS = frozenset({Kind.OUTPUTS, Kind.DECISIONS})
 """Kinds that say nothing of a script that only infers if its own outputs are random."""
-PIPELINE_ONLY = "without that only pipeline changes are applied"
+NO_WORKERS = "without that no other processes load them"
 
 
 @dataclass(frozen=True)
@@ -73,15 +74,15 @@ def judge(
     known = Baselines.of(baselines)
     rounds = effect is Effect.NUMERICS
     pairs = [_nearest(known, candidate, rounds) for candidate in candidates]
-    drawn = any(pair.drawn for pair in pairs)
+    draws = _of_any(pair.draws for pair in pairs)
     steps = min(map(known.shared_steps, candidates), default=0)
-    explained = floors(known, rounds=rounds, drawn=drawn, steps=steps)
+    explained = floors(known, rounds=rounds, draws=draws, steps=steps)
     random = incomparable(known.plain)
     table = sorted(
         (
-            measure(name, distance, explained.get(name), drawn=drawn, few=known.few_repeats)
+            measure(name, distance, explained.get(name), drawn=draws.masks, few=known.few_repeats)
             for name, distance in _together(pairs).items()
-            if _matters(name, effect, explained) and not (random and name.kind in OF_OUTPUTS)
+            if _matters(name, effect) and not (random and name.kind in OF_OUTPUTS)
         ),
         key=lambda measured: measured.scaled,
         reverse=True,
@@ -94,15 +95,22 @@ def judge(
             unsure.append("losses not compared: the script's own is not finite")
         unsure += _not_compared(table)
         reasons += [f"{said}; {PIPELINE_ONLY}" for said in unsure]
-    missing = _missing(table, known, rounds=rounds, drawn=drawn)
+    if any(other_workers(c, p) for c in candidates for p in known.partners(c.seed)):
+        unknown = (m for m in table if m.name.kind is Kind.SAMPLES and not m.compared)
+        reasons += [f"{said}; {NO_WORKERS}" for said in _worst_of_each_kind(unknown)]
+    missing = _missing(table, known, rounds=rounds, drawn=draws.later)
     return Sameness(tuple(table), tuple(reasons), missing, unseen)
 
 
-def _matters(name: Name, effect: Effect, explained: Floors) -> bool:
-    """Likeness is only of leaves that are random; only a change of the training may run away."""
-    if effect is Effect.TRAINING:
-        return name.kind in OF_TRAINING
-    return name.kind is not Kind.RUNAWAY and (name.kind is not Kind.LIKENESS or name in explained)
+def _matters(name: Name, effect: Effect) -> bool:
+    """Only a change of the training may run away: of others the curve is compared."""
+    of_training = effect is Effect.TRAINING
+    return name.kind in OF_TRAINING if of_training else name.kind is not Kind.RUNAWAY
+
+
+def _of_any(draws: Iterable[OtherDraws]) -> OtherDraws:
+    each = list(draws)
+    return OtherDraws(any(d.masks for d in each), any(d.later for d in each))
 
 
 # -- distances of a side ---------------------------------------------------------------------------
@@ -114,14 +122,14 @@ def _nearest(known: Baselines, candidate: LaunchAudit, rounds: bool) -> Pair:
     steps = FAR_ENOUGH * known.shared_steps(candidate)
     far = [p for p in partners if min(len(p.losses), len(candidate.losses)) >= steps]
     pairs = [compare(candidate, partner, rounds=rounds) for partner in far or partners]
-    drawn = all(pair.drawn for pair in pairs)
-    pairs = [pair for pair in pairs if pair.drawn is drawn]
+    draws = min((p.draws for p in pairs), key=lambda d: (d.masks, d.later), default=OtherDraws())
+    pairs = [pair for pair in pairs if pair.draws == draws]
     found: Distances = {}
     for kind in Kind:
         sides = [{n: d for n, d in p.distances.items() if n.kind is kind} for p in pairs]
         nearest = sorted((side for side in sides if side), key=_largest)
         found |= nearest[0] if nearest else {}
-    return Pair(found, drawn)
+    return Pair(found, draws)
 
 
 def _largest(distances: Distances) -> float:
@@ -204,7 +212,7 @@ def incomparable(launches: Sequence[LaunchAudit]) -> str | None:
         return unseen
     repeats = [
         measure(name, Distance(0.0, ""), floor)
-        for name, floor in floors(known, rounds=False, drawn=False, steps=0).items()
+        for name, floor in floors(known, rounds=False, draws=OtherDraws(), steps=0).items()
     ]
     random = [m for m in repeats if m.too_high and m.floor is not None]
     if any(m.name.kind is Kind.INPUTS and m.name.place for m in random):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import multiprocessing
-import random
 import socket
 import sqlite3
 import subprocess
@@ -17,7 +16,6 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset, get_worker_info
@@ -136,24 +134,6 @@ def test_a_pool_of_processes_or_threads_forbids_them() -> None:
     with ThreadPool(1) as pool, ThreadPoolExecutor(1) as executor:
         assert "would wait for ever" in (why(Holding(pool=pool)) or "")
         assert "would wait for ever" in (why(Subset(Holding(parts=[executor]), [0])) or "")
-
-
-RNG = random.Random(0)
-
-
-class DrawsGlobally(torch.utils.data.Dataset):  # type: ignore[type-arg]
-    def __getitem__(self, index: int) -> float:
-        return RNG.random()
-
-
-def test_generators_of_random_numbers_of_its_own_forbid_them() -> None:
-    for held in (np.random.default_rng(0), np.random.RandomState(0), torch.Generator()):
-        assert why(Holding(rng=held)) == (
-            "each worker would draw the same random numbers from the rng of the data set"
-        )
-    assert "RNG" in (why(DrawsGlobally()) or "")
-    transform = Holding(rng=random.Random(0))
-    assert why(Holding(transform=transform)) is None, "a library's, which sees to its workers"
 
 
 def test_buffers_loggers_and_files_do_not(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent, SamplesEvent
-from gpurun.same.floors import ROUNDING, SEEDS
 from gpurun.same.launch_audit import LaunchAudit
+from gpurun.same.named_distance import ROUNDING, SEEDS
+from tests.unit.recorded_runs import loader
 from tests.unit.same_launches import judged, missing
 
 INFINITE = float("inf")
@@ -31,9 +32,7 @@ def audit(step: int, **fields: Any) -> AuditEvent:
 
 
 def passing(number: int, order: list[int], **fields: Any) -> SamplesEvent:
-    """By default all samples are fetched twice, and come out alike."""
-    checksums = {str(i): (i * 7, i * 11) for i in order}
-    usual: dict[str, Any] = {"checksums": checksums, "checksums_again": checksums, "moments": {}}
+    usual: dict[str, Any] = {"checksums": {str(i): (i * 7, i * 11) for i in order}}
     return SamplesEvent(loader=0, epoch=number, order=tuple(order), **{**usual, **fields})
 
 
@@ -56,6 +55,15 @@ BASELINES = [trial(), trial()]
 
 def audits(**fields: Any) -> dict[str, Any]:
     return {"audits": tuple(audit(step, **fields) for step in range(1, 9))}
+
+
+OTHERS = (0.16, 0.25, 0.3)
+"""First gradients under other masks of dropout; under the usual ones they are (0.5, -0.25, 0.1)."""
+
+
+def dropping(**fields: Any) -> LaunchAudit:
+    """A trial whose model draws random numbers."""
+    return trial(**audits(draws=True, **fields))
 
 
 BROKEN: dict[str, dict[str, Any]] = {
@@ -132,19 +140,13 @@ def test_what_is_harmless_is_accepted(change: str) -> None:
     assert verdict.accepted, verdict.reasons
 
 
-def noisy(seed: int, orders: tuple[int, ...], **fields: Any) -> LaunchAudit:
-    """A trial whose data set draws random numbers for its first leaf."""
-    dice = random.Random(seed)
+def noisy(workers: int, orders: tuple[int, ...], **fields: Any) -> LaunchAudit:
+    """A trial whose samples draw random numbers; after the audited ones, each worker its own."""
     samples = tuple(
-        passing(
-            number + 1,
-            shuffled(order),
-            checksums={str(i): (dice.getrandbits(32), i * 11) for i in range(64)},
-            checksums_again={str(i): (dice.getrandbits(32), i * 11) for i in range(64)},
-        )
-        for number, order in enumerate(orders)
+        passing(number, shuffled(order), drawn=True) for number, order in enumerate(orders, 1)
     )
-    return trial(seed=0, **{"samples": samples, **fields})
+    loaders = (loader(workers=workers),)
+    return trial(seed=0, **{"samples": samples, "loaders": loaders, **fields})
 
 
 def test_later_passes_may_be_shuffled_otherwise_where_the_data_set_draws_random_numbers() -> None:
@@ -154,7 +156,7 @@ def test_later_passes_may_be_shuffled_otherwise_where_the_data_set_draws_random_
 
 def test_but_they_must_still_be_shuffles() -> None:
     baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
-    sorted_pass = passing(2, list(range(64)), checksums={}, checksums_again={})
+    sorted_pass = passing(2, list(range(64)), checksums={})
     first = noisy(2, (1,)).samples
     verdict = judged(baselines, [trial(samples=(*first, sorted_pass))], Effect.PIPELINE)
     assert "the samples are no longer shuffled" in verdict.reasons
@@ -183,159 +185,71 @@ def test_a_loss_that_other_draws_may_explain_is_held_against_other_seeds() -> No
         assert verdict.accepted is accepted, verdict.reasons
 
 
-def test_draws_explain_nothing_unless_a_part_of_the_samples_is_known_to_be_random() -> None:
-    """Where samples could not be fetched twice, mixed-up ones would be taken for other draws."""
-    unknown = [
-        replace(b, samples=tuple(replace(s, checksums_again={}) for s in b.samples))
-        for b in (noisy(1, (1, 2)), noisy(1, (1, 2)))
-    ]
-    off = tuple(1.06 * x for x in unknown[0].losses)
-    verdict = judged(unknown, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
-    assert not verdict.accepted
-    assert not missing(unknown, [noisy(2, (1, 2), losses=off)], Effect.PIPELINE)
+def test_draws_explain_nothing_where_samples_draw_none() -> None:
+    still = [replace(b, samples=trial().samples) for b in (noisy(1, (1, 2)), noisy(1, (1, 2)))]
+    off = tuple(1.06 * x for x in still[0].losses)
+    candidate = noisy(2, (1, 2), losses=off, samples=trial().samples)
+    assert not judged(still, [candidate], Effect.PIPELINE).accepted
+    assert not missing(still, [candidate], Effect.PIPELINE)
 
 
-def augmented(
-    draw: int, noise: float, count: int = 96, twice: int = 64, mixed: bool = False
-) -> Any:
-    """A trial whose samples' brightness has noise on it; `twice` of them are fetched again."""
-    images, dice = random.Random(0), random.Random(draw)
-    true = [images.gauss(0, 1) for _ in range(count)]
-    owner = [(i + 5) % count if mixed else i for i in range(count)]
-
-    def fetched(number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        moments = {str(i): ((true[owner[i]] + dice.gauss(0, noise), 1.0),) for i in range(number)}
-        return {i: (dice.getrandbits(32),) for i in moments}, moments
-
-    checksums, moments = fetched(count)
-    checksums_again, moments_again = fetched(twice)
-    event = passing(
-        1, shuffled(1, count), checksums=checksums, moments=moments,
-        checksums_again=checksums_again, moments_again=moments_again,
-    )  # fmt: skip
-    return trial(samples=(event,))
+def test_samples_that_draw_by_their_index_are_equal_in_workers_too() -> None:
+    baselines = [noisy(0, (1, 2)), noisy(0, (1, 2))]
+    assert judged(baselines, [noisy(4, (1, 2))], Effect.PIPELINE).accepted
+    changed = {str(i): (i * 7, i * 11 + (i == 5)) for i in range(64)}
+    wrong = noisy(4, (1, 2), samples=(passing(1, shuffled(1), checksums=changed, drawn=True),))
+    verdict = judged(baselines, [wrong], Effect.PIPELINE)
+    assert "1 of 64 samples have another content than in the baseline" in verdict.reasons
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.2, 0.7])
-def test_augmented_samples_must_resemble_those_of_the_same_index(noise: float) -> None:
-    baselines = [augmented(1, noise), augmented(1, noise)]  # no noise: flips keep mean and spread
-    verdict = judged(baselines, [augmented(2, noise)], Effect.PIPELINE)
-    assert verdict.accepted, verdict.reasons
-    verdict = judged(baselines, [augmented(2, noise, mixed=True)], Effect.PIPELINE)
-    assert [x for x in verdict.reasons if "no longer resemble" in x]
+def test_a_part_in_which_repeats_differ_hides_no_other_part_and_gets_no_workers() -> None:
+    """Numbers that no seed rules, say; labels are compared all the same."""
 
+    def labelled(draw: int, shift: int = 0, workers: int = 0) -> LaunchAudit:
+        checksums = {str(i): (i * draw, i + shift) for i in range(64)}
+        samples = (passing(1, shuffled(1), checksums=checksums),)
+        return trial(samples=samples, loaders=(loader(workers=workers),))
 
-@pytest.mark.parametrize("noise", [1.0, 5.0])
-def test_a_few_samples_fetched_twice_show_no_likeness(noise: float) -> None:
-    """Seen with random windows of texts in batches of eight: half of their draws look alike."""
-    wrong = 0
-    for draw in range(100):
-        baseline = augmented(2 * draw, noise, twice=8)
-        verdict = judged([baseline], [augmented(2 * draw + 1, noise)], Effect.PIPELINE)
-        wrong += not verdict.accepted
-    assert wrong <= 1
-
-
-def rows(draw: int, alike: float, twice: int = 64) -> LaunchAudit:
-    """A trial one part of whose samples comes out alike that often when it is fetched again."""
-    dice = random.Random(draw)
-    checksums = {str(i): (dice.getrandbits(32), i) for i in range(64)}
-    again = {
-        i: (a if dice.random() < alike else a + 1, b)
-        for i, (a, b) in list(checksums.items())[:twice]
-    }
-    event = passing(1, shuffled(1), checksums=checksums, checksums_again=again)
-    return trial(samples=(event,))
-
-
-@pytest.mark.parametrize(("usual", "twice"), [(0.0, 64), (0.5, 64), (0.0, 8)])
-def test_random_transforms_must_go_on_varying(usual: float, twice: int) -> None:
-    """All samples may vary (noise), or half of them (flips). Slow data sets show few of them."""
-    baselines = [rows(1, usual, twice)]
-    assert judged(baselines, [rows(2, usual, twice)], Effect.PIPELINE).accepted
-    verdict = judged(baselines, [rows(2, 1.0, twice)], Effect.PIPELINE)
-    assert verdict.reasons == ("the data set's random transforms no longer vary",)
-
-
-def test_a_part_that_often_comes_out_alike_may_do_so_in_a_whole_batch() -> None:
-    """Seen with lengths in batches that are sorted by a length which varies."""
-    verdict = judged([rows(1, 0.6)], [rows(2, 1.0, twice=8)], Effect.PIPELINE)
-    assert verdict.accepted, verdict.reasons
-
-
-def labelled(mixed: bool, odd: int) -> LaunchAudit:
-    """A trial whose data set hands out another label for one sample, `odd`, each time."""
-    labels = {str(i): 100 + (i + 7 * mixed) % 64 for i in range(64)}
-    dice = random.Random(odd)
-    checksums = {i: (dice.getrandbits(32), label) for i, label in labels.items()}
-    again = {i: (dice.getrandbits(32), label) for i, label in labels.items()}
-    again[str(odd)] = again[str(odd)][0], 5
-    return trial(samples=(passing(1, shuffled(1), checksums=checksums, checksums_again=again),))
-
-
-def test_one_sample_that_varies_does_not_hide_mixed_up_labels() -> None:
-    """A data set may hand out another sample for a broken one."""
-    baselines = [labelled(mixed=False, odd=3)]
-    verdict = judged(baselines, [labelled(mixed=False, odd=9)], Effect.PIPELINE)
-    assert verdict.accepted, verdict.reasons
-    verdict = judged(baselines, [labelled(mixed=True, odd=9)], Effect.PIPELINE)
+    baselines = [labelled(1), labelled(2), labelled(3)]
+    assert judged(baselines, [labelled(4)], Effect.PIPELINE).accepted
+    (reason,) = judged(baselines, [labelled(4, workers=2)], Effect.PIPELINE).reasons
+    assert "no other processes load them" in reason
+    verdict = judged(baselines, [labelled(4, shift=7)], Effect.PIPELINE)
     assert [x for x in verdict.reasons if "have another content" in x]
-
-
-def test_rows_that_follow_a_sample_that_varies_are_no_other_samples() -> None:
-    """Padded to the longest of its batch, each row changes with a sample that was replaced."""
-
-    def padded(*changed: int) -> LaunchAudit:
-        checksums = {str(i): (i * 7, i + 500 * (i // 8 in changed)) for i in range(128)}
-        again = {i: (a, int(i)) for i, (a, _) in checksums.items()}
-        event = passing(1, shuffled(1, 128), checksums=checksums, checksums_again=again)
-        return trial(samples=(event,))
-
-    verdict = judged([padded(3)], [padded(5, 6, 7)], Effect.PIPELINE)
-    assert verdict.accepted, verdict.reasons
 
 
 def test_batches_may_have_different_numbers_of_parts() -> None:
     """Boxes of a detector are a part where there are as many of them as samples."""
     checksums: dict[str, Any] = {str(i): (i,) * (2 if i < 8 else 3) for i in range(64)}
-    odd = trial(samples=(passing(1, shuffled(1), checksums=checksums, checksums_again=checksums),))
+    odd = trial(samples=(passing(1, shuffled(1), checksums=checksums),))
     verdict = judged([odd], [odd], Effect.PIPELINE)
     assert verdict.accepted, verdict.reasons
 
 
 @pytest.mark.parametrize("what", ["gradient_norms", "update_norms"])
-def test_where_samples_are_drawn_anew_single_parameters_may_scatter(what: str) -> None:
+def test_where_the_model_draws_anew_single_parameters_may_scatter(what: str) -> None:
     """Momentum carries the draws of the first step on: the steps do not scatter around them."""
-    baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
+    baselines = [dropping(), dropping()]
 
     def off(*factors: float) -> dict[str, Any]:
         usual = getattr(audit(1), what)
-        return audits(
-            **{what: {n: x * f for (n, x), f in zip(usual.items(), factors, strict=True)}}
-        )
+        return {what: {n: x * f for (n, x), f in zip(usual.items(), factors, strict=True)}}
 
-    for effect in (Effect.PIPELINE, Effect.NUMERICS):
-        drawn = judged(baselines, [noisy(2, (1, 2), **off(1, 2))], effect)
-        assert drawn.accepted, drawn.reasons
-        for factor in (0.5, 2, 5):
-            far = judged(baselines, [noisy(2, (1, 2), **off(factor, factor))], effect)
-            assert not far.accepted, f"all of them are {factor} times as large in every step"
-    alike = judged(baselines, [noisy(1, (1, 2), **off(1, 2))], Effect.PIPELINE)
-    assert not alike.accepted, "nothing was drawn anew"
+    drawn = judged(baselines, [dropping(gradient_values=OTHERS, **off(1, 2))], Effect.NUMERICS)
+    assert drawn.accepted, drawn.reasons
+    for factor in (0.5, 2, 5):
+        other = dropping(gradient_values=OTHERS, **off(factor, factor))
+        far = judged(baselines, [other], Effect.NUMERICS)
+        assert not far.accepted, f"all of them are {factor} times as large in every step"
+    assert not judged(baselines, [dropping(**off(1, 2))], Effect.NUMERICS).accepted
+    assert not judged(baselines, [dropping(gradient_values=OTHERS)], Effect.PIPELINE).accepted
 
 
-def test_gradients_of_samples_drawn_anew_need_only_have_something_in_common() -> None:
-    """Seen with triplets whose partners are drawn: a cosine of 0.14 is usual."""
-    baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
-
-    def accepted(draw: int, values: tuple[float, ...]) -> bool:
-        turned = (audit(1, gradient_values=values), *(audit(step) for step in range(2, 9)))
-        return judged(baselines, [noisy(draw, (1, 2), audits=turned)], Effect.PIPELINE).accepted
-
-    alike, unrelated = (0.16, 0.25, 0.3), (0.1, 0.3, 0.25)
-    assert accepted(2, alike)
-    assert not accepted(1, alike), "nothing was drawn anew"
-    assert not accepted(2, unrelated)
+def test_gradients_of_other_masks_need_only_have_something_in_common() -> None:
+    baselines = [dropping(), dropping()]
+    unrelated = dropping(gradient_values=(0.1, 0.3, 0.25))
+    assert judged(baselines, [dropping(gradient_values=OTHERS)], Effect.NUMERICS).accepted
+    assert not judged(baselines, [unrelated], Effect.NUMERICS).accepted
 
 
 def test_a_larger_batch_may_train_otherwise_but_not_on_other_samples() -> None:

@@ -35,12 +35,6 @@ POOL_TYPES = {
     "multiprocessing": {"Pool", "ThreadPool"},
 }
 """Classes by top module whose threads and connections a forked worker does not have."""
-RANDOM_TYPES = {
-    "numpy": {"Generator", "RandomState"},
-    "random": {"Random"},
-    "torch": {"Generator"},
-}
-"""Classes by top module whose objects each worker gets a copy of, with the same state."""
 ARRAYS = ("Tensor", "ndarray", "memmap")
 LIBRARIES = {"PIL", "numpy", "torch", "torchaudio", "torchvision"}
 """Packages, beside python's own, whose classes have no attribute that a script changes."""
@@ -63,9 +57,6 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
             "without a batch size it may hand out a tensor that the data set keeps: a worker "
             "would overwrite it while the script reads it"
         )
-    random = random_numbers(dataset)
-    if random is not None:
-        return f"each worker would draw the same random numbers from the {random}"
     if start_method(call.arguments) == "fork":
         pool = process_pool(dataset)
         if pool is not None:
@@ -120,15 +111,6 @@ def process_pool(dataset: object) -> str | None:
     """Name of a pool of processes or threads that the data set uses, if there is one."""
     held = (*attributes(dataset), *named_outside(dataset))
     return _first(held, lambda value: _is_of(value, POOL_TYPES))
-
-
-def random_numbers(dataset: object) -> str | None:
-    """Name of a generator of random numbers that the data set itself holds, or reads as a global.
-
-    Those of transforms are left out: their libraries see to their workers themselves.
-    """
-    held = (*getattr(dataset, "__dict__", {}).items(), *named_outside(dataset))
-    return _first(held, lambda value: _is_of(value, RANDOM_TYPES))
 
 
 def _first(held: Iterable[tuple[str, Any]], fits: Callable[[Any], bool]) -> str | None:

@@ -2,7 +2,7 @@
 
 Looking closely costs synchronisations and copies, so it ends before anything is measured; only
 learning rates and the order of samples are followed to the end. It draws no random numbers, changes
-no tensor, and keeps its copies in the host's memory.
+no tensor, and keeps its copies in the host's memory. Meanwhile samples draw theirs by their index.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.observe.watched_loaders import LOADERS
 from gpurun.runtime.trial.audit_samples import SamplesAudit
+from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
 GRADIENT_STEPS = 2
 """In this many steps the parameters of two trials are still close to each other."""
@@ -69,6 +70,7 @@ class TrainingAudit:
         LOADERS.on_batch = guarded("audit of batches", self._samples.batch)
         if self._active:
             ROOTS.on_inputs = guarded("audit of inputs", self._root_inputs)
+            SAMPLE_SEEDS.active = True
             self._hooks = [guarded("audit of gradients", self._before_step)]
             CLOCK.before_step.extend(self._hooks)
         else:

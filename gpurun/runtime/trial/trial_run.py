@@ -29,6 +29,7 @@ from gpurun.runtime.trial import trial_exit
 from gpurun.runtime.trial.audit_outputs import OutputsAudit
 from gpurun.runtime.trial.audit_training import TrainingAudit
 from gpurun.runtime.trial.live_pair_side import Turns
+from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
 HOLD_SECONDS = 120
 """A launcher that does not answer within this time is gone; the trial goes on."""
@@ -52,6 +53,8 @@ def install(spec: RunSpec) -> None:
         from gpurun.runtime.trial import bf16_rounding
 
         bf16_rounding.install(spec.trial.rounding_draw)
+    if spec.trial.stop.audit_steps:
+        SAMPLE_SEEDS.install(spec.trial.seed + spec.trial.seed_offset)
     as_it_is = not spec.settings
     control = Path(spec.run_dir) / "control"
     trial = _Trial(control, spec.trial, as_it_is, _turns(spec, control))
