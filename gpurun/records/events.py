@@ -405,6 +405,8 @@ class SamplesEvent:
     epoch: int
     order: tuple[int, ...]
     checksums: dict[str, tuple[int, ...]]
+    again: tuple[tuple[int, ...], ...] = ()
+    """One checksum a sample of each further pass over the audited samples; empty without them."""
     drawn: bool = False
     """True if samples of audited batches, which were seeded by their index, drew random numbers."""
     seeded_batches: int = 0

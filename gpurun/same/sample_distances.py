@@ -1,7 +1,9 @@
-"""Samples that reach the model: order, content by index, batches fed.
+"""Samples that reach the model: content by index, order, batches fed.
 
-A sample is known by a checksum for each leaf of its batch (image, label, ...). In audited steps it
-draws its random numbers by its index (`gpurun.runtime.trial.sample_seeds`), so it must be equal.
+A sample is known by a checksum for each leaf of its batch (image, label, ...), one of a stream by
+its position. In audited steps it draws its random numbers by its index
+(`gpurun.runtime.trial.sample_seeds`), so it must be equal. So must further passes over these
+samples (`sample_passes`).
 """
 
 from __future__ import annotations
@@ -25,9 +27,6 @@ from gpurun.same.named_distance import (
 )
 from gpurun.same.sameness_table import FEW, KOLMOGOROV
 
-Leaf = tuple[int, int]
-"""A loader, and the position of a leaf in its batches."""
-
 
 def sample_distances(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     """Contents, order, and what the model is fed."""
@@ -37,20 +36,6 @@ def sample_distances(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
         **_shuffles(ours, theirs),
         **_fed(ours, theirs),
         **_inputs(ours, theirs),
-    }
-
-
-# -- contents --------------------------------------------------------------------------------------
-
-
-def _contents(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
-    """By leaf: the part of the samples whose content is another one than under the same index."""
-    return {
-        Name(Kind.SAMPLES, _place(leaf)): Distance(
-            relative(wrong, seen),
-            f"{wrong} of {seen} samples have another content than in the baseline",
-        )
-        for leaf, (wrong, seen) in _differing(ours, theirs).items()
     }
 
 
@@ -78,35 +63,40 @@ def other_workers(ours: LaunchAudit, theirs: LaunchAudit) -> bool:
     return any(one[loader] != other[loader] for loader in one.keys() & other.keys())
 
 
-def _place(leaf: Leaf) -> str:
-    return f"loader {leaf[0]}, part {leaf[1] + 1}"
+# -- contents --------------------------------------------------------------------------------------
 
 
-def _differing(ours: LaunchAudit, theirs: LaunchAudit) -> dict[Leaf, tuple[int, int]]:
-    """By leaf: how many samples differ, of how many that both show."""
-    found: dict[Leaf, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for event in ours.samples:
-        known = _reference(event, theirs)
-        for index, sums in event.checksums.items():
-            other = known.get(index)
-            if other is None or len(other) != len(sums):
-                continue
-            for position, (a, b) in enumerate(zip(sums, other, strict=True)):
-                wrong, seen = found[event.loader, position]
-                found[event.loader, position] = wrong + (a != b), seen + 1
-    return dict(found)
+def _contents(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
+    """By leaf: the part of the samples whose content is another one than under the same index."""
+    differing: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for place, pairs in _same_samples(ours, theirs):
+        wrong, seen = differing[place]
+        differing[place] = wrong + sum(a != b for a, b in pairs), seen + len(pairs)
+    found: Distances = {}
+    for place, (wrong, seen) in differing.items():
+        said = f"{wrong} of {seen} samples have another content than in the baseline"
+        found[Name(Kind.SAMPLES, place)] = Distance(relative(wrong, seen), said)
+    if other_workers(ours, theirs) and any(s.again for s in theirs.samples):
+        lost = None if any(s.again for s in ours.samples) else "workers hand out no samples"
+        found |= exact(Kind.SAMPLES, "loaded at all", lost)
+    return found
 
 
-def _reference(event: SamplesEvent, theirs: LaunchAudit) -> dict[str, tuple[int, ...]]:
-    """Contents by index: of the same pass if it has the same order, else of any pass.
-
-    Padding depends on the other samples of a batch.
-    """
-    same_loader = [s for s in theirs.samples if s.loader == event.loader]
-    for other in same_loader:
-        if other.epoch == event.epoch and _same_start(event, other):
-            return dict(other.checksums)
-    return {i: sums for other in reversed(same_loader) for i, sums in other.checksums.items()}
+def _same_samples(
+    ours: LaunchAudit, theirs: LaunchAudit
+) -> Iterator[tuple[str, list[tuple[int, int]]]]:
+    """Places, and the checksums there of samples that both launches show."""
+    for mine, other in _passes(ours, theirs):
+        if not _same_start(mine, other):  # padding depends on the other samples of a batch
+            continue
+        shared = [
+            (s, other.checksums[i]) for i, s in mine.checksums.items() if i in other.checksums
+        ]
+        for position in range(max((len(a) for a, _ in shared), default=0)):
+            pairs = [(a[position], b[position]) for a, b in shared if position < len(a) == len(b)]
+            yield f"loader {mine.loader}, part {position + 1}", pairs
+        for one, same in zip(mine.again, other.again, strict=False):
+            yield f"loader {mine.loader}, loaded again", list(zip(one, same, strict=False))
 
 
 def _same_start(a: SamplesEvent, b: SamplesEvent) -> bool:

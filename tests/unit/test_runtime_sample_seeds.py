@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset
-from torch.utils.data._utils.fetch import _MapDatasetFetcher
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from gpurun.runtime.trial.sample_seeds import SampleSeeds
 
@@ -28,12 +29,15 @@ class Still(Draws):
 
 
 @pytest.fixture
-def seeds(monkeypatch: pytest.MonkeyPatch) -> SampleSeeds:
+def seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SampleSeeds:
     """Samples are seeded as in an audited trial."""
-    monkeypatch.setattr(_MapDatasetFetcher, "fetch", _MapDatasetFetcher.fetch)
+    monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)
+    for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
+        for name in ("__init__", "fetch"):
+            monkeypatch.setattr(kind, name, getattr(kind, name))
     made = SampleSeeds()
-    made.install(7)
-    made.active = True
+    made.install(7, tmp_path)
+    made.begin()
     return made
 
 
@@ -57,6 +61,41 @@ def test_workers_draw_the_same(seeds: SampleSeeds) -> None:
     alone = loaded(Draws(), list(range(12)))
     assert loaded(Draws(), list(range(12)), num_workers=2) == alone
     assert seeds.seeded == 3, "those of this process"
+
+
+def test_the_next_pass_draws_anew_in_workers_that_live_on_too(seeds: SampleSeeds) -> None:
+    def passes(**words: Any) -> list[Any]:
+        loader = DataLoader(Draws(), batch_size=4, **words)
+        return [[torch.stack(list(batch), 1).tolist() for batch in loader] for _ in range(2)]
+
+    first, second = passes()
+    assert first != second
+    assert passes(num_workers=2) == [first, second]
+    assert passes(num_workers=2, persistent_workers=True) == [first, second]
+
+
+def test_workers_end_with_the_audit(seeds: SampleSeeds) -> None:
+    loader = DataLoader(Draws(), batch_size=4, num_workers=1, persistent_workers=True)
+    audited = [batch[0].tolist() for batch in loader]
+    seeds.end()
+    later = [[batch[0].tolist() for batch in loader] for _ in range(2)]
+    assert later[0] != later[1]
+    assert audited not in later
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    """A stream that is shuffled when it is opened, and draws."""
+
+    def __iter__(self) -> Any:
+        return iter([torch.rand(()) + 10 * i for i in torch.randperm(12)])
+
+
+def test_a_stream_draws_the_same_in_one_worker(seeds: SampleSeeds) -> None:
+    def loaded(count: int) -> list[list[float]]:
+        return [batch.tolist() for batch in DataLoader(Stream(), batch_size=4, num_workers=count)]
+
+    assert loaded(0) == loaded(1)
+    assert loaded(0) != loaded(2), "each worker hands out the whole stream"
 
 
 def test_what_workers_draw_is_known(seeds: SampleSeeds) -> None:
@@ -85,7 +124,7 @@ def test_samples_after_the_audit_draw_from_the_scripts_own_stream(seeds: SampleS
     fetcher: Any = _MapDatasetFetcher(Draws(), True, list, False)
     audited = [fetcher.fetch([0]) for _ in range(2)]
     assert audited[0] == audited[1]
-    seeds.active = False
+    seeds.end()
     assert fetcher.fetch([0]) != fetcher.fetch([0])
 
 

@@ -218,6 +218,28 @@ def test_a_part_in_which_repeats_differ_hides_no_other_part_and_gets_no_workers(
     assert [x for x in verdict.reasons if "have another content" in x]
 
 
+def loaded_again(*passes: list[int], workers: int = 0) -> LaunchAudit:
+    samples = (passing(1, shuffled(1), again=tuple(map(tuple, passes))),)
+    return trial(samples=samples, loaders=(loader(workers=workers),))
+
+
+def test_samples_that_are_loaded_again_must_be_equal_in_the_second_pass_too() -> None:
+    """A cache that fills in the first pass shows itself there."""
+    baselines = [loaded_again([1, 2, 3], [3, 1, 2]), loaded_again([1, 2, 3], [3, 1, 2])]
+    shorter = loaded_again([1, 2], [3, 1, 2, 4], workers=2)
+    assert judged(baselines, [shorter], Effect.PIPELINE).accepted
+    other = loaded_again([1, 2, 3], [3, 1, 9], workers=2)
+    (reason,) = judged(baselines, [other], Effect.PIPELINE).reasons
+    assert reason == "1 of 6 samples have another content than in the baseline"
+
+
+def test_workers_that_hand_out_nothing_again_are_refused() -> None:
+    baselines = [loaded_again([1, 2], [2, 1]), loaded_again([1, 2], [2, 1])]
+    assert judged(baselines, [loaded_again()], Effect.PIPELINE).accepted, "the same processes load"
+    (reason,) = judged(baselines, [loaded_again(workers=2)], Effect.PIPELINE).reasons
+    assert reason == "workers hand out no samples"
+
+
 def test_batches_may_have_different_numbers_of_parts() -> None:
     """Boxes of a detector are a part where there are as many of them as samples."""
     checksums: dict[str, Any] = {str(i): (i,) * (2 if i < 8 else 3) for i in range(64)}

@@ -1,7 +1,8 @@
 """Records the samples that loaders hand out: their order, and the contents of audited batches.
 
 The order of indices is kept for the whole trial (an append a batch); contents are looked at in the
-audited steps only, in which `sample_seeds` has each sample draw by its index.
+audited steps only, in which `sample_seeds` has each sample draw by its index. At the end of these
+steps `sample_passes` loads the samples again.
 """
 
 from __future__ import annotations
@@ -9,21 +10,19 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from gpurun.records.events import SamplesEvent
+from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.core.tensor_values import (
-    checksum,
-    is_tensor,
-    leaves,
-    plain,
-    tensors,
-)
+from gpurun.runtime.core.step_agreement import rank_and_size
+from gpurun.runtime.core.tensor_values import checksum, tensors
 from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
-from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS, WORKER_BATCHES
+from gpurun.runtime.trial.sample_passes import contents, load_again
+from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
 ORDER_LIMIT = 1_000_000
 """Data-set indices remembered a trial, eight bytes each."""
@@ -35,15 +34,17 @@ CONTENT_LIMIT = 20_000
 class _Pass:
     order: array[int] = field(default_factory=lambda: array("q"))
     checksums: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    looked_at: int = 0
-    """Batches whose contents are known."""
+    audited: list[Any] = field(default_factory=list)
+    """Indices of the batches whose contents are known, as the sampler handed them out."""
+    again: tuple[tuple[int, ...], ...] = ()
 
 
 class SamplesAudit:
-    """Remembers what each pass over each loader handed out."""
+    """Remembers what each pass over each loader handed out. `steps`: the audited ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int = 0) -> None:
         self.looking = True
+        self._steps = steps
         self._passes: dict[tuple[int, int], _Pass] = {}
         self._indices = 0
         self._contents = 0
@@ -56,23 +57,40 @@ class SamplesAudit:
             return
         if self.looking:
             self._remember_handed(batch)
-        several = indices if isinstance(indices, (list, tuple)) else None
-        single = several is None
-        listed = _whole_numbers([indices] if several is None else several)
+        looked = self.looking and self._contents < CONTENT_LIMIT
+        seen = self._passes.get((loader.number, loader.passes)) or _Pass()
+        if _of_stream(indices):
+            sums = contents(batch, None) if looked else []
+            listed = list(range(len(seen.order), len(seen.order) + len(sums)))
+        else:
+            listed = _whole_numbers(indices)
+            sums = contents(batch, indices) if looked and listed else []
         if not listed:
             return
-        seen = self._passes.setdefault((loader.number, loader.passes), _Pass())
+        self._passes[loader.number, loader.passes] = seen
         if self._indices < ORDER_LIMIT:
             seen.order.extend(listed)
             self._indices += len(listed)
-        if self.looking and seen.looked_at < WORKER_BATCHES and self._contents < CONTENT_LIMIT:
+        if sums:
             self._contents += len(listed)
-            seen.looked_at += 1
-            seen.checksums |= zip(map(str, listed), _contents(batch, listed, single), strict=True)
+            seen.audited.append(indices)
+            seen.checksums |= zip(map(str, listed), sums, strict=True)
 
     def fed(self, value: object) -> int | None:
         """The batch that a tensor is a part of, counted over all loaders; None if of none."""
         return self._handed.get(checksum(value))
+
+    def load_again(self, control: Path) -> None:
+        """Load the audited samples of each loader's first pass again, in a forked process."""
+        if rank_and_size()[0]:
+            return
+        load = guarded("samples loaded again", load_again)
+        for (loader, number), seen in self._passes.items():
+            twin = SAMPLE_SEEDS.copies.get(loader)
+            if number == 1 and twin is not None and seen.audited:
+                seen.again = (
+                    load(twin, seen.audited[: self._steps], control / f"again-{loader}") or ()
+                )
 
     def finish(self) -> None:
         """Write one event a pass. Only at the end of a trial."""
@@ -83,6 +101,7 @@ class SamplesAudit:
                     epoch=number,
                     order=tuple(seen.order),
                     checksums=seen.checksums,
+                    again=seen.again,
                     drawn=SAMPLE_SEEDS.drew,
                     seeded_batches=SAMPLE_SEEDS.seeded,
                 )
@@ -91,7 +110,8 @@ class SamplesAudit:
 
     def stop_looking(self) -> None:
         """From now on only the order is kept."""
-        self.looking = SAMPLE_SEEDS.active = False
+        self.looking = False
+        SAMPLE_SEEDS.end()
         self._handed = {}
 
     # -- inside --------------------------------------------------------------------------------
@@ -105,24 +125,18 @@ class SamplesAudit:
                 self._handed[key] = None if key in self._handed else self._batches
 
 
-def _whole_numbers(indices: Sequence[Any]) -> list[int]:
+def _of_stream(indices: object) -> bool:
+    """True for what torch's sampler of a stream hands out: None, or a list of it."""
+    return indices is None or (isinstance(indices, list) and bool(indices) and indices[0] is None)
+
+
+def _whole_numbers(indices: object) -> list[int]:
+    several: Sequence[Any] = indices if isinstance(indices, (list, tuple)) else [indices]
     try:
-        return array("q", indices).tolist()
+        return array("q", several).tolist()
     except (TypeError, ValueError, OverflowError):
         pass  # tensors of one element, or keys of another kind
     try:
-        return [index.__index__() for index in indices]
+        return [index.__index__() for index in several]
     except (AttributeError, TypeError, RuntimeError):
         return []
-
-
-def _contents(batch: object, indices: Sequence[int], single: bool) -> list[tuple[int, ...]]:
-    """Checksums by sample."""
-    if single:
-        parts: list[object] = [*tensors(batch)]
-        return [tuple(map(checksum, parts or [batch]))]
-    columns = []
-    for leaf in leaves(batch, len(indices)):
-        rows = plain(leaf).cpu() if is_tensor(leaf) else leaf
-        columns.append([checksum(rows[i]) for i in range(len(indices))])
-    return [tuple(column[i] for column in columns) for i in range(len(indices))]

@@ -11,6 +11,7 @@ import gc
 import math
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -38,13 +39,17 @@ RATE_CHANGES = 20_000
 
 
 class TrainingAudit:
-    """Audits the first `steps` steps; the order of samples is remembered to the end."""
+    """Audits the first `steps` steps; the order of samples is remembered to the end.
 
-    def __init__(self, steps: int) -> None:
+    With a `control` folder the samples of these steps are loaded again at their end.
+    """
+
+    def __init__(self, steps: int, control: Path | None = None) -> None:
         self._steps = steps
         self._active = steps > 0
         self._process = os.getpid()
-        self._samples = SamplesAudit()
+        self._control = control
+        self._samples = SamplesAudit(steps)
         self._hooks: list[Callable[[Optimizer], None]] = []
         self._listener: Callable[[int], None] = guarded("audit of rates", self._rates_now)
         self._step = 1
@@ -70,7 +75,7 @@ class TrainingAudit:
         LOADERS.on_batch = guarded("audit of batches", self._samples.batch)
         if self._active:
             ROOTS.on_inputs = guarded("audit of inputs", self._root_inputs)
-            SAMPLE_SEEDS.active = True
+            SAMPLE_SEEDS.begin()
             self._hooks = [guarded("audit of gradients", self._before_step)]
             CLOCK.before_step.extend(self._hooks)
         else:
@@ -85,6 +90,8 @@ class TrainingAudit:
         self._forget_step()
         self._step = step + 1
         if step >= self._steps:
+            if self._control is not None:
+                self._samples.load_again(self._control)
             self._stop_looking()
 
     def abandon(self) -> None:

@@ -35,6 +35,8 @@ HOLD_SECONDS = 120
 """A launcher that does not answer within this time is gone; the trial goes on."""
 DEVICE_SECONDS = 5.0
 """A device that is not done by then waits for a rank that has left."""
+LOADING = "loader_"
+"""Settings whose names begin so have others load the samples."""
 SPIKE = 8.0
 """A step this many times the median is a pause (compilation, evaluation), not training time."""
 
@@ -53,11 +55,10 @@ def install(spec: RunSpec) -> None:
         from gpurun.runtime.trial import bf16_rounding
 
         bf16_rounding.install(spec.trial.rounding_draw)
-    if spec.trial.stop.audit_steps:
-        SAMPLE_SEEDS.install(spec.trial.seed + spec.trial.seed_offset)
-    as_it_is = not spec.settings
     control = Path(spec.run_dir) / "control"
-    trial = _Trial(control, spec.trial, as_it_is, _turns(spec, control))
+    if spec.trial.stop.audit_steps:
+        SAMPLE_SEEDS.install(spec.trial.seed + spec.trial.seed_offset, control)
+    trial = _Trial(control, spec, spec.trial, _turns(spec, control))
     if spec.trial.ceilings:
         from gpurun.runtime.trial.ceilings import Ceilings
 
@@ -86,13 +87,16 @@ def _turns(spec: RunSpec, control: Path) -> Turns | None:
 
 
 class _Trial:
-    def __init__(self, control: Path, spec: TrialSpec, as_it_is: bool, turns: Turns | None) -> None:
+    def __init__(self, control: Path, run: RunSpec, spec: TrialSpec, turns: Turns | None) -> None:
         self.control = control
         self.before_exit: Callable[[], None] = lambda: None
         """Called when enough was seen, before the process ends."""
         self.enough: Callable[[int, int], str | None] = self._enough
         """Reason why it has seen enough after a step (its number, its end), None if it has not."""
-        self._as_it_is = as_it_is
+        self._as_it_is = not run.settings
+        own_loading = any(setting.knob.startswith(LOADING) for setting in run.settings)
+        again = own_loading or (self._as_it_is and not spec.rounded)
+        self._loads_again_at = control if again else None
         self._rule: StopRule = spec.stop
         self._ranks = StepAgreement(control, "stop")
         self._held = not spec.hold_at_first_step
@@ -113,7 +117,7 @@ class _Trial:
     def _begin(self, passed: int = 0) -> None:
         """Begin to count; the first `passed` steps are not audited."""
         self._passed = passed
-        self._audit = TrainingAudit(self._rule.audit_steps)
+        self._audit = TrainingAudit(self._rule.audit_steps, self._loads_again_at)
         self._audit.begin()
         self._syncs = DeviceSyncLines(self._rule.audit_steps if self._as_it_is else 0)
         self._look_for_syncs = guarded("device syncs", self._syncs.after_step)
