@@ -406,7 +406,8 @@ class SamplesEvent:
     order: tuple[int, ...]
     checksums: dict[str, tuple[int, ...]]
     again: tuple[tuple[int, ...], ...] = ()
-    """One checksum a sample of each further pass over the audited samples; empty without them."""
+    """Of each further pass over the audited samples: a checksum of the indices, then one a sample.
+    Empty where they were not loaded again."""
     drawn: bool = False
     """True if samples of audited batches, which were seeded by their index, drew random numbers."""
     seeded_batches: int = 0

@@ -128,6 +128,8 @@ class TrialPurpose(enum.Enum):
     """The settings of the ladder up to one of its stages, in turns with the script as it is."""
     ROUNDING = "rounding"
     """The script as it is, its parameters rounded."""
+    STILL = "dropout off"
+    """A trial whose model draws no random numbers: only its audited steps count."""
     SEEDS = "seeds"
     """The script as it is under another seed."""
     REPEAT = "repeat"
@@ -142,7 +144,7 @@ class TrialPurpose(enum.Enum):
 
 PAIR_SIDES = (TrialPurpose.PAIR_BASELINE, TrialPurpose.PAIR_CANDIDATE)
 """The purposes of the trials of the proof."""
-WITHOUT_SPEED = (TrialPurpose.CEILINGS, TrialPurpose.WORKERS)
+WITHOUT_SPEED = (TrialPurpose.CEILINGS, TrialPurpose.WORKERS, TrialPurpose.STILL)
 """The purposes of trials that measure something else than a speed of their own."""
 
 

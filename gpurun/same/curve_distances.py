@@ -13,24 +13,30 @@ from gpurun.stats.descriptive import median
 
 
 def curve_distances(ours: LaunchAudit, theirs: LaunchAudit, steps: int | None = None) -> Distances:
-    """By part of the first `steps` steps (None: of all that both have). Values have a sign."""
+    """The whole of the first `steps` steps (None: of all that both have), and its parts.
+
+    Values have a sign.
+    """
     losses = ours.losses[:steps], theirs.losses[:steps]
+    found = {f"part {n} of {PARTS}": apart for n, apart in enumerate(parts(*losses), 1)}
+    for whole in parts(*losses, count=1):
+        found[""] = whole
     return {
-        Name(Kind.CURVE, f"part {number} of {PARTS}"): Distance(
-            apart, f"the loss deviates by {abs(apart):.1%}", error
-        )
-        for number, (apart, error) in enumerate(parts(*losses), 1)
+        Name(Kind.CURVE, place): Distance(apart, f"the loss deviates by {abs(apart):.1%}", error)
+        for place, (apart, error) in found.items()
     }
 
 
-def parts(ours: Sequence[float], theirs: Sequence[float]) -> list[tuple[float, float]]:
+def parts(
+    ours: Sequence[float], theirs: Sequence[float], count: int = PARTS
+) -> list[tuple[float, float]]:
     """By part of the steps that both curves have: the relative difference, its standard error."""
     both = [
         (a, b) for a, b in zip(ours, theirs, strict=False) if math.isfinite(a) and math.isfinite(b)
     ]
     if not both:
         return []
-    size = max(1, math.ceil(len(both) / PARTS))
+    size = max(1, math.ceil(len(both) / count))
     split = [both[i : i + size] for i in range(0, len(both), size)]
     means = [math.fsum(b for _, b in part) / len(part) for part in split]
     least = SMALLEST * max(map(abs, means))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gpurun.same.curve_distances import curve_distances, finite_distances, runaway_distances
@@ -12,30 +13,32 @@ from gpurun.same.sample_distances import drawn_later, sample_distances
 from gpurun.same.setting_distances import setting_distances
 from gpurun.same.step_distances import model_drawn_apart, step_distances
 
-OF_MASKS = frozenset({Kind.FIRST_LOSS, Kind.INPUTS})
-"""Kinds that say nothing where the model drew other random numbers."""
+OF_STEPS = frozenset(
+    {
+        Kind.FIRST_LOSS,
+        Kind.INPUTS,
+        Kind.DIRECTIONS,
+        Kind.GRADIENTS,
+        Kind.UPDATES,
+        Kind.SIDE_UPDATES,
+    }
+)
+"""Kinds that only say that nothing is lost where the model drew other random numbers; launches
+whose model draws none are compared by them alone."""
 AFTER_STEPS = frozenset({Kind.EVALUATIONS, Kind.EVALUATED_DECISIONS})
 """Kinds that say nothing where weights have parted, for other random numbers were drawn."""
 
 
 @dataclass(frozen=True)
-class OtherDraws:
-    """The random numbers that two launches drew otherwise.
+class Pair:
+    """Two launches: their distances, and the random numbers that they drew otherwise.
 
     `masks`: those of the model (dropout) in the audited steps. `later`: any, in them or after them.
-    Gradients and curves then have the floor of launches under other seeds.
     """
 
+    distances: Distances
     masks: bool = False
     later: bool = False
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Two launches: their distances, and what they drew otherwise."""
-
-    distances: Distances
-    draws: OtherDraws
 
 
 def compare(
@@ -52,11 +55,15 @@ def compare(
         **finite_distances(ours, theirs),
         **setting_distances(ours, theirs),
         **sample_distances(ours, theirs),
-        **step_distances(ours, theirs, drawn=masks, rounds=rounds),
+        **step_distances(ours, theirs, rounds=rounds),
         **output_distances(ours, theirs),
         **curve_distances(ours, theirs, steps),
         **runaway_distances(ours, theirs),
     }
-    silent = (*(OF_MASKS if masks else ()), *(AFTER_STEPS if later else ()))
-    told = {name: d for name, d in found.items() if name.kind not in silent}
-    return Pair(told, OtherDraws(masks, later))
+
+    def told(kind: Kind, value: float) -> bool:
+        if kind in OF_STEPS:
+            return not masks or math.isinf(value)
+        return not ours.still and not (later and kind in AFTER_STEPS)
+
+    return Pair({n: d for n, d in found.items() if told(n.kind, d.value)}, masks, later)

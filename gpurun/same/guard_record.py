@@ -97,7 +97,7 @@ def curves(plain: Launches, candidates: Launches) -> LossCurves | None:
     known = Baselines(plain)
 
     def beside(candidate: LaunchAudit) -> LaunchAudit:
-        return known.longest(candidate.seed) or plain[0]
+        return known.longest(candidate) or plain[0]
 
     def off(candidate: LaunchAudit) -> float:
         found = parts(candidate.losses, beside(candidate).losses)

@@ -46,6 +46,8 @@ class LaunchAudit:
     """True if its steps are calls of a root module: nothing was trained."""
     rounded: bool = False
     """True if it is the script as it is, but rounds as half precision does."""
+    still: bool = False
+    """True if its model draws no random numbers (dropout is off): only its steps are compared."""
 
     @property
     def finite_losses(self) -> bool:
@@ -70,7 +72,9 @@ class LaunchAudit:
         return bool(self.audits) and all(audit.draws for audit in self.audits)
 
 
-def audit_of(log: ProcessLog, seed: int, rounded: bool = False) -> LaunchAudit | None:
+def audit_of(
+    log: ProcessLog, seed: int, rounded: bool = False, still: bool = False
+) -> LaunchAudit | None:
     """The audit in a process's log; None if it took no step."""
     clock = step_clock(log)
     if clock is None:
@@ -88,6 +92,7 @@ def audit_of(log: ProcessLog, seed: int, rounded: bool = False) -> LaunchAudit |
         outputs=log.outputs,
         forward_only=clock.kind == "forward",
         rounded=rounded,
+        still=still,
     )
 
 

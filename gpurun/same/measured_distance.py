@@ -70,16 +70,13 @@ class Measured:
         return f"{said} (allowed {shown(kind, self.bound)})"
 
 
-def measure(
-    name: Name, distance: Distance, floor: Floor | None, *, drawn: bool = False, few: bool = False
-) -> Measured:
-    """`drawn`: random numbers were drawn anew. `few`: repeats are too few for a floor."""
-    row = TABLE[name.kind]
-    scatter = SCATTER * distance.error if drawn or row.scatters else 0.0
+def measure(name: Name, distance: Distance, floor: Floor | None, *, few: bool = False) -> Measured:
+    """`few`: repeats are too few for a floor."""
+    row, scatter = TABLE[name.kind], SCATTER * distance.error
     if scatter > (0.0 if floor is None else floor.value):
         floor = Floor(scatter, CHANCE)
-    value, ceiling = 0.0 if floor is None else floor.value, row.ceiling(drawn)
-    least = max(row.least_value(drawn), distance.resolution)
+    value, ceiling = 0.0 if floor is None else floor.value, row.ceiling
+    least = max(row.least, distance.resolution)
     noise = row.k * value
     if value <= ceiling and floor is not None and floor.source != CHANCE:
         noise = min(noise, ceiling)

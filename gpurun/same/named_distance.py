@@ -67,9 +67,9 @@ class Distance:
 
 Distances = dict[Name, Distance]
 
-REPEATS, ROUNDING, SEEDS = "repeats", "rounding", "other seeds"
-"""Where a floor comes from: launches of the script as it is, one that only rounds, launches under
-other seeds."""
+REPEATS, ROUNDING, SEEDS, STILL = "repeats", "rounding", "other seeds", "dropout off"
+"""Launches that a verdict rests on: of the script as it is, one that only rounds, under other
+seeds, and those whose model draws no random numbers."""
 CHANCE = "the scatter of steps"
 """The floor of a mean of steps that scatter: see `Distance.error`."""
 

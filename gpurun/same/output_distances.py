@@ -263,7 +263,7 @@ class _Tensor:
             error = root_mean_square([a - b for a, b in self.tops])
             middle = mean([b for _, b in self.tops])
             scatter = root_mean_square([b - middle for _, b in self.tops])
-            error = min(error, TABLE[Kind.OUTPUTS].ceiling(drawn=False) * scatter)
+            error = min(error, TABLE[Kind.OUTPUTS].ceiling * scatter)
             least = K * math.sqrt(2) * error  # a row changes by chance if it led by no more
             wrong -= sum(lead <= least for lead in self.leads)
         return wrong / self.decisions if self.decisions else 0.0

@@ -21,9 +21,6 @@ K_OF_SHARES = 3.0
 SCATTER = 1.75
 """The floor of a mean of steps, in its own standard errors: launches under other seeds are few, and
 steps are many."""
-DRAWN_SIZE = 0.53
-"""Sizes of gradients and updates differ by this much where random numbers are drawn anew (natural
-logarithm). Sound changes 0.06; of simulated trainings all of seven stayed below it."""
 ENOUGH = 3
 """Fewer repeats, seeds or audited steps tell nothing of the spread between them."""
 FEW = 16
@@ -44,8 +41,6 @@ ROUNDING_NORM = 1e-5
 """Norms this small against the median of all norms are made of rounding alone."""
 SAME_DRAWS = 0.99
 """First gradients with this cosine used the same random draws: dropout of 0.2 leaves 0.84."""
-KOLMOGOROV = 1.95
-"""Critical value of the two-sample test of Kolmogorov and Smirnov at 0.1 %."""
 
 
 @dataclass(frozen=True)
@@ -57,19 +52,11 @@ class Row:
     highest: float | None = None
     """The ceiling: of a floor, and of what it explains. None: `K` times the least value."""
     k: float = K
-    drawn: float | None = None
-    """The least value where random numbers were drawn anew. None: as otherwise."""
-    scatters: bool = False
-    """True if the scatter of steps is a floor in any case: two curves of one training come apart
-    by chance where rounding is multiplied."""
 
-    def least_value(self, drawn: bool) -> float:
-        """`drawn`: random numbers were drawn anew."""
-        return self.drawn if drawn and self.drawn is not None else self.least
-
-    def ceiling(self, drawn: bool) -> float:
+    @property
+    def ceiling(self) -> float:
         """The highest floor that explains anything, and the most that it explains."""
-        return K * self.least_value(drawn) if self.highest is None else self.highest
+        return K * self.least if self.highest is None else self.highest
 
 
 EXACT = Row(0.0)
@@ -89,17 +76,15 @@ TABLE: dict[Kind, Row] = {
     # Relative. Autocast to bf16 0.0015 (`evaluated`).
     Kind.FIRST_LOSS: Row(0.03),
     # Length between unit vectors. GPT-124M compiled in bf16 0.02; rounding alone 1.1 in early and
-    # 0.77 in late layers of ResNet-50, which are therefore not compared. Drawn anew: sound up to
-    # 0.99 (`images`), `rolled_labels` 1.43.
-    Kind.DIRECTIONS: Row(0.3, drawn=1.35),
+    # 0.77 in late layers of ResNet-50, which are therefore not compared.
+    Kind.DIRECTIONS: Row(0.3),
     # Natural logarithms; twice the rate is 0.69. ResNet-50 compiled in bf16 0.10; `no_clipping`
     # 1.4.
-    Kind.GRADIENTS: Row(0.22, drawn=DRAWN_SIZE),
-    # Natural logarithms. ResNet-50 compiled in bf16 0.175, GPT-124M 0.15; `doubled_updates` 0.69,
-    # and 0.58 beside other augmentations.
-    Kind.UPDATES: Row(0.3, drawn=DRAWN_SIZE),
+    Kind.GRADIENTS: Row(0.22),
+    # Natural logarithms. ResNet-50 compiled in bf16 0.175, GPT-124M 0.15; `doubled_updates` 0.69.
+    Kind.UPDATES: Row(0.3),
     # Natural logarithms. An average that begins with the first weights 1.0.
-    Kind.SIDE_UPDATES: Row(DRAWN_SIZE, drawn=1.4),
+    Kind.SIDE_UPDATES: Row(0.53),
     # Relative to the scatter of the numbers. Another order of summation stays below 1e-4;
     # `wrong_outputs=scaled` 0.013.
     Kind.OUTPUTS: Row(1e-4, 0.1),
@@ -108,7 +93,7 @@ TABLE: dict[Kind, Row] = {
     Kind.DECISIONS: Row(0.1, 0.5, k=K_OF_SHARES),
     Kind.EVALUATED_DECISIONS: Row(0.32, k=K_OF_SHARES),
     # Relative. Workers with other augmentations 0.11 in 16 steps; `smoothed labels` 0.04.
-    Kind.CURVE: Row(0.02, 0.15, scatters=True),
+    Kind.CURVE: Row(0.02, 0.15),
     Kind.RUNAWAY: Row(K),
     # Relative. Ten times the rounding of float32; `scripts/simulate_training.py` has the error
     # rates: 1 gave 7.5 % of false alarms, 2 missed a quarter of doubled rates in a random walk.
@@ -121,6 +106,9 @@ BY_PLACE = frozenset(
 """Kinds that are compared if any place is: repeats may hand out other images and the same labels;
 rounding turns the gradients of a deep network's early layers before its first step. Of others every
 place must be."""
+WHOLE = frozenset({Kind.CURVE})
+"""Kinds that are compared if their whole is: steps scatter more in a part, which only tells where
+two launches part."""
 FACTORS = frozenset({Kind.GRADIENTS, Kind.UPDATES, Kind.SIDE_UPDATES})
 """Kinds whose values are logarithms of a factor."""
 SHARES = frozenset({Kind.DECISIONS, Kind.EVALUATED_DECISIONS})

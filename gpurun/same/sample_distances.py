@@ -9,7 +9,7 @@ samples (`sample_passes`).
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -25,7 +25,7 @@ from gpurun.same.named_distance import (
     relative,
     root_mean,
 )
-from gpurun.same.sameness_table import FEW, KOLMOGOROV
+from gpurun.same.sameness_table import FEW
 
 
 def sample_distances(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
@@ -96,7 +96,9 @@ def _same_samples(
             pairs = [(a[position], b[position]) for a, b in shared if position < len(a) == len(b)]
             yield f"loader {mine.loader}, part {position + 1}", pairs
         for one, same in zip(mine.again, other.again, strict=False):
-            yield f"loader {mine.loader}, loaded again", list(zip(one, same, strict=False))
+            if one[:1] == same[:1]:  # not in batches of another size
+                pairs = list(zip(one[1:], same[1:], strict=False))
+                yield f"loader {mine.loader}, loaded again", pairs
 
 
 def _same_start(a: SamplesEvent, b: SamplesEvent) -> bool:
@@ -151,63 +153,35 @@ def _shuffles(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     for loader, passes in _by_loader(ours).items():
         mine = [s for s in passes if len(s.order) >= FEW]
         other = [s for s in by_loader.get(loader, []) if len(s.order) >= FEW]
-        if not mine or not other:
-            continue
-        lost = {
-            "a sample is drawn several times in one pass": max(map(_repeated, mine))
-            - max(map(_repeated, other)),
-            "the samples are no longer shuffled": max(map(_neighbours, mine))
-            - max(map(_neighbours, other)),
-            "the samples come from another part of the data set": max(
-                (
-                    _beyond_chance(a.order, b.order)
-                    for a in mine
-                    for b in other
-                    if a.epoch == b.epoch
-                ),
-                default=0.0,
-            ),
-            "every pass over the data has the same order": float(
-                _stale(mine) and not _stale(other)
-            ),
-        }
-        for said, value in lost.items():
-            found[Name(Kind.SHUFFLES, f"loader {loader}: {said}")] = Distance(max(0.0, value), said)
+        if mine and other:
+            for said, measured in _ORDERS.items():
+                value = max(0.0, measured(mine) - measured(other))
+                found[Name(Kind.SHUFFLES, f"loader {loader}: {said}")] = Distance(value, said)
     return found
 
 
-def _repeated(event: SamplesEvent) -> float:
-    """The part of the samples that came before in this pass."""
-    return 1 - len(Counter(event.order)) / len(event.order)
+def _repeated(passes: Sequence[SamplesEvent]) -> float:
+    """The part of the samples that came before in their pass; the most of any pass."""
+    return max(1 - len(set(event.order)) / len(event.order) for event in passes)
 
 
-def _neighbours(event: SamplesEvent) -> float:
+def _neighbours(passes: Sequence[SamplesEvent]) -> float:
     """The part of the samples that follow the one before them in the data set."""
-    pairs = list(pairwise(event.order))
-    return sum(b - a == 1 for a, b in pairs) / len(pairs)
+    return max(
+        sum(b - a == 1 for a, b in pairwise(event.order)) / (len(event.order) - 1)
+        for event in passes
+    )
 
 
-def _stale(passes: Sequence[SamplesEvent]) -> bool:
-    return any(_same_start(a, b) for a, b in pairwise(passes))
+def _stale(passes: Sequence[SamplesEvent]) -> float:
+    return float(any(_same_start(a, b) for a, b in pairwise(passes)))
 
 
-def _beyond_chance(ours: Sequence[int], theirs: Sequence[int]) -> float:
-    """How far the distribution functions of two passes are apart, beyond what chance explains.
-
-    As far as both go: a pass without a shuffle begins with the first samples.
-    """
-    both = min(len(ours), len(theirs))
-    mine, other = sorted(ours[:both]), sorted(theirs[:both])
-    i = j = 0
-    largest = 0.0
-    while i < len(mine) and j < len(other):
-        value = min(mine[i], other[j])
-        while i < len(mine) and mine[i] == value:
-            i += 1
-        while j < len(other) and other[j] == value:
-            j += 1
-        largest = max(largest, abs(i / len(mine) - j / len(other)))
-    return largest - KOLMOGOROV * math.sqrt(1 / len(mine) + 1 / len(other))
+_ORDERS = {
+    "a sample is drawn several times in one pass": _repeated,
+    "the samples are no longer shuffled": _neighbours,
+    "every pass over the data has the same order": _stale,
+}
 
 
 # -- what the model is fed -------------------------------------------------------------------------

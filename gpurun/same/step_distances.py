@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from gpurun.records.events import BUFFERS, AuditEvent
-from gpurun.same.curve_distances import standard_error
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.named_distance import Distance, Distances, Kind, Name, exact, relative
 from gpurun.same.sameness_table import ENOUGH, FEW, FEW_VALUES, ROUNDING_NORM, SAME_DRAWS
@@ -21,26 +20,17 @@ from gpurun.stats.descriptive import median
 Norms = Mapping[str, "float | None"]
 
 
-def step_distances(
-    ours: LaunchAudit, theirs: LaunchAudit, *, drawn: bool, rounds: bool
-) -> Distances:
-    """`drawn`: the two drew other random numbers. `rounds`: one of them may round otherwise.
-
-    Where other numbers were drawn, only all parameters together are compared, and parameters that
-    stand still.
-    """
+def step_distances(ours: LaunchAudit, theirs: LaunchAudit, *, rounds: bool) -> Distances:
+    """`rounds`: one of them may round otherwise."""
     if not ours.audits or not theirs.audits:
         return {}
-    found = {
+    return {
         **_first_loss(ours.audits[0], theirs.audits[0]),
         **_directions(ours.audits[0], theirs.audits[0]),
         **_gradients(ours, theirs),
         **_updates(ours, theirs, rounds),
         **_side_updates(ours, theirs),
     }
-    if not drawn:
-        return found
-    return {name: d for name, d in found.items() if not name.place or math.isinf(d.value)}
 
 
 def model_drawn_apart(ours: LaunchAudit, theirs: LaunchAudit) -> bool:
@@ -196,7 +186,7 @@ def _ratio(name: Name, what: str, ratios: Sequence[float | None]) -> Distances:
         return {}
     mean = math.fsum(known) / len(known)
     said = f"{what} are {math.exp(mean):.2f} times the baseline's"
-    return {name: Distance(abs(mean), said, standard_error(known))}
+    return {name: Distance(abs(mean), said)}
 
 
 def _total(norms: Norms) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpurun.knobs.api import Effect
-from gpurun.same.distances import OtherDraws, Pair, compare
+from gpurun.same.distances import Pair, compare
 from gpurun.same.floors import Baselines, floors
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.measured_distance import Measured, measure
@@ -15,6 +15,7 @@ from gpurun.same.named_distance import (
     REPEATS,
     ROUNDING,
     SEEDS,
+    STILL,
     Distance,
     Distances,
     Kind,
@@ -28,6 +29,7 @@ from gpurun.same.sameness_table import (
     LEAST_SHARE,
     OF_TRAINING,
     TABLE,
+    WHOLE,
 )
 from gpurun.same.sample_distances import other_workers
 
@@ -42,7 +44,8 @@ class Sameness:
     """What two sides' launches have in common. `table`: every distance, the largest scaled first.
 
     `unsure`: what could not be compared; a change that rounds is then not called the same.
-    `missing`: launches that might raise a floor (`REPEATS`, `ROUNDING`, `SEEDS`).
+    `missing`: launches that might raise a floor (`REPEATS`, `ROUNDING`, `SEEDS`), or show what
+    random numbers of the model hide (`STILL`).
     """
 
     table: tuple[Measured, ...]
@@ -74,13 +77,13 @@ def judge(
     known = Baselines.of(baselines)
     rounds = effect is Effect.NUMERICS
     pairs = [_nearest(known, candidate, rounds) for candidate in candidates]
-    draws = _of_any(pair.draws for pair in pairs)
-    steps = min(map(known.shared_steps, candidates), default=0)
-    explained = floors(known, rounds=rounds, draws=draws, steps=steps)
+    drawn = any(pair.later for pair in pairs)
+    steps = min((known.shared_steps(c) for c in candidates if not c.still), default=0)
+    explained = floors(known, rounds=rounds, drawn=drawn, steps=steps)
     random = incomparable(known.plain)
     table = sorted(
         (
-            measure(name, distance, explained.get(name), drawn=draws.masks, few=known.few_repeats)
+            measure(name, distance, explained.get(name), few=known.few_repeats)
             for name, distance in _together(pairs).items()
             if _matters(name, effect) and not (random and name.kind in OF_OUTPUTS)
         ),
@@ -95,11 +98,19 @@ def judge(
             unsure.append("losses not compared: the script's own is not finite")
         unsure += _not_compared(table)
         reasons += [f"{said}; {PIPELINE_ONLY}" for said in unsure]
-    if any(other_workers(c, p) for c in candidates for p in known.partners(c.seed)):
+    if any(other_workers(c, p) for c in candidates for p in known.partners(c)):
         unknown = (m for m in table if m.name.kind is Kind.SAMPLES and not m.compared)
         reasons += [f"{said}; {NO_WORKERS}" for said in _worst_of_each_kind(unknown)]
-    missing = _missing(table, known, rounds=rounds, drawn=draws.later)
+    missing = _missing(table, known, rounds=rounds, drawn=drawn)
+    if rounds and not reasons and _hidden(candidates, pairs):
+        missing |= {STILL}
     return Sameness(tuple(table), tuple(reasons), missing, unseen)
+
+
+def _hidden(candidates: Sequence[LaunchAudit], pairs: Sequence[Pair]) -> bool:
+    """True if no launch shows gradients and updates under equal random numbers of the model."""
+    seen = [pair.masks for c, pair in zip(candidates, pairs, strict=True) if c.still or c.draws]
+    return bool(seen) and all(seen)
 
 
 def _matters(name: Name, effect: Effect) -> bool:
@@ -108,28 +119,23 @@ def _matters(name: Name, effect: Effect) -> bool:
     return name.kind in OF_TRAINING if of_training else name.kind is not Kind.RUNAWAY
 
 
-def _of_any(draws: Iterable[OtherDraws]) -> OtherDraws:
-    each = list(draws)
-    return OtherDraws(any(d.masks for d in each), any(d.later for d in each))
-
-
 # -- distances of a side ---------------------------------------------------------------------------
 
 
 def _nearest(known: Baselines, candidate: LaunchAudit, rounds: bool) -> Pair:
     """The candidate against each repeat of its seed that goes as far: of each kind the nearest."""
-    partners = known.partners(candidate.seed)
+    partners = known.partners(candidate)
     steps = FAR_ENOUGH * known.shared_steps(candidate)
     far = [p for p in partners if min(len(p.losses), len(candidate.losses)) >= steps]
     pairs = [compare(candidate, partner, rounds=rounds) for partner in far or partners]
-    draws = min((p.draws for p in pairs), key=lambda d: (d.masks, d.later), default=OtherDraws())
-    pairs = [pair for pair in pairs if pair.draws == draws]
+    draws = min(((p.masks, p.later) for p in pairs), default=(candidate.still, False))
+    pairs = [pair for pair in pairs if (pair.masks, pair.later) == draws]
     found: Distances = {}
     for kind in Kind:
         sides = [{n: d for n, d in p.distances.items() if n.kind is kind} for p in pairs]
         nearest = sorted((side for side in sides if side), key=_largest)
         found |= nearest[0] if nearest else {}
-    return Pair(found, draws)
+    return Pair(found, *draws)
 
 
 def _largest(distances: Distances) -> float:
@@ -161,7 +167,8 @@ def _worst_of_each_kind(table: Iterable[Measured]) -> list[str]:
 
 def _not_compared(table: Sequence[Measured]) -> list[str]:
     seen = {m.name.kind for m in table if m.compared} & BY_PLACE
-    return _worst_of_each_kind(m for m in table if not m.compared and m.name.kind not in seen)
+    told = (m for m in table if not (m.name.kind in WHOLE and m.name.place))
+    return _worst_of_each_kind(m for m in told if not m.compared and m.name.kind not in seen)
 
 
 def _missing(
@@ -184,7 +191,7 @@ def _missing(
 def _may_be_explained(measured: Measured) -> bool:
     """True if a higher floor may explain the distance, or leave one place of many uncompared."""
     row = TABLE[measured.name.kind]
-    within = measured.distance.size <= max(row.ceiling(drawn=False), measured.bound)
+    within = measured.distance.size <= max(row.ceiling, measured.bound)
     return row != EXACT and (within or measured.name.kind in BY_PLACE)
 
 
@@ -196,7 +203,7 @@ def _outputs_unseen(known: Baselines, candidates: Sequence[LaunchAudit]) -> str 
     if unseen is not None:
         return unseen
     for candidate in candidates:
-        alike, of = max(compared_calls(candidate, p) for p in known.partners(candidate.seed))
+        alike, of = max(compared_calls(candidate, p) for p in known.partners(candidate))
         if alike < LEAST_SHARE * of:
             return f"{alike} of {of} calls only could be compared"
     return None
@@ -212,7 +219,7 @@ def incomparable(launches: Sequence[LaunchAudit]) -> str | None:
         return unseen
     repeats = [
         measure(name, Distance(0.0, ""), floor)
-        for name, floor in floors(known, rounds=False, draws=OtherDraws(), steps=0).items()
+        for name, floor in floors(known, rounds=False, drawn=False, steps=0).items()
     ]
     random = [m for m in repeats if m.too_high and m.floor is not None]
     if any(m.name.kind is Kind.INPUTS and m.name.place for m in random):

@@ -12,9 +12,9 @@ from gpurun.records.tuning import GuardVerdict, TrialPurpose
 from gpurun.same.floors import Baselines
 from gpurun.same.guard_record import guard_verdict
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, Kind
+from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind
 from gpurun.same.sameness_table import ENOUGH, TABLE
-from gpurun.same.verdict import Sameness, judge
+from gpurun.same.verdict import PIPELINE_ONLY, Sameness, judge
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 SEEDS_SHARE = 0.25
@@ -23,7 +23,10 @@ MOST_DRAWS = 3
 """Trials that only round. What they do to a training that multiplies it differs from draw to draw
 by a factor of ten."""
 
+HIDDEN = f"gradients not compared: the model's random numbers hide them; {PIPELINE_ONLY}"
+
 Launches = Sequence[LaunchAudit]
+Still = Callable[[Mapping[str, Any] | None, bool], LaunchAudit | None]
 
 
 class TrainingJudge:
@@ -33,7 +36,8 @@ class TrainingJudge:
     trial shows that only rounds, goes as far as these evaluate, and for so many steps at least. It
     is called again where a later trial evaluates after more steps, and with other draws where
     rounding moves the loss far and a candidate still further. `repeated()`, `reseeded()`: further
-    trials of the script as it is, under the same seed and under others.
+    trials of the script as it is, under the same seed and under others. `still(settings, rounded)`:
+    a trial whose model draws no random numbers, with these settings (None: of the script as it is).
     """
 
     def __init__(
@@ -42,21 +46,41 @@ class TrainingJudge:
         rounded: Callable[[Launches, int, int], LaunchAudit | None],
         reseeded: Callable[[], list[LaunchAudit]] = list,
         repeated: Callable[[], list[LaunchAudit]] = list,
+        still: Still = lambda settings, rounded: None,
     ) -> None:
         self.baselines = baselines
         self._rounded = rounded
         self._once = {REPEATS: repeated, SEEDS: reseeded}
+        self._still = still
         self._asked_steps = -1
         self._draws = 0
         """Draws of the trial that only rounds: asked for since it was last as long as needed."""
 
-    def judge(self, candidates: Launches, effect: Effect, repeats: Launches = ()) -> GuardVerdict:
-        """`repeats`: further trials of the script as it is, launched beside the candidates."""
+    def judge(
+        self,
+        candidates: Launches,
+        effect: Effect,
+        repeats: Launches = (),
+        settings: Mapping[str, Any] | None = None,
+    ) -> GuardVerdict:
+        """`repeats`: further trials of the script as it is, launched beside the candidates.
+
+        With the candidates' `settings` the verdict is final: where random numbers of the model hide
+        its gradients and updates, trials without them are launched.
+        """
+        stills: list[LaunchAudit] | None = None
         while True:
             known = [*self.baselines, *repeats]
-            found = judge(known, candidates, effect)
-            if not self._learn(found, candidates, repeats):
-                return guard_verdict(found, known, candidates, effect)
+            shown = [*candidates, *(stills or ())]
+            found = judge(known, shown, effect)
+            if self._learn(found, shown, repeats):
+                continue
+            if STILL in found.missing and settings is not None:
+                if stills is None:
+                    stills = self._launch_still(settings)
+                    continue
+                found = replace(found, reasons=(*found.reasons, HIDDEN))
+            return guard_verdict(found, known, candidates, effect)
 
     def loss_deviation(self, trial: Trial, effect: Effect) -> float | None:
         """Of the loss in one trial, whatever the verdict; nothing is launched for it."""
@@ -74,9 +98,12 @@ class TrainingJudge:
                 return True
         if ROUNDING not in found.missing:
             return False
+        if self._learn_still_rounding(candidates):
+            return True
         known = Baselines.of([*self.baselines, *repeats])
         off = Kind.CURVE in found.failing
-        curve = min(map(known.shared_steps, candidates), default=0) if off else 0
+        plain = [candidate for candidate in candidates if off and not candidate.still]
+        curve = min(map(known.shared_steps, plain), default=0)
         if self.learn_rounding(repeats, curve):
             return True
         return _rounding_moves_the_loss(found) and self._draw_again(repeats, curve)
@@ -93,13 +120,32 @@ class TrainingJudge:
             return False
         self._asked_steps = steps
         shown = self._rounded(known, curve_steps, 0)
-        before = max((len(b.losses) for b in self.baselines if b.rounded), default=0)
+        draws = [b for b in self.baselines if b.rounded and not b.still]
+        before = max((len(b.losses) for b in draws), default=0)
         if shown is None or len(shown.losses) < before:  # it was cut short
             return False
-        self.baselines[:] = [b for b in self.baselines if not b.rounded]
-        self.baselines.append(shown)
+        self.baselines[:] = [b for b in self.baselines if all(b is not one for one in draws)]
         self._draws = 1
-        return True
+        return self._add(shown)
+
+    def _launch_still(self, settings: Mapping[str, Any]) -> list[LaunchAudit]:
+        """A candidate whose model draws no random numbers, and the script to compare it with."""
+        if not Baselines.of(self.baselines).still:
+            self._add(self._still(None, False))
+        shown = self._still(settings, False)
+        return [] if shown is None else [shown]
+
+    def _learn_still_rounding(self, candidates: Launches) -> bool:
+        """Once; true if it showed anything."""
+        rounded = Baselines.of(self.baselines).rounded
+        if not any(c.still for c in candidates) or any(b.still for b in rounded):
+            return False
+        return self._add(self._still(None, True))
+
+    def _add(self, shown: LaunchAudit | None) -> bool:
+        if shown is not None:
+            self.baselines.append(shown)
+        return shown is not None
 
     def _draw_again(self, repeats: Launches, curve_steps: int) -> bool:
         """Ask for a further trial that only rounds, by chance; true if it showed anything."""
@@ -107,9 +153,7 @@ class TrainingJudge:
             return False
         shown = self._rounded([*self.baselines, *repeats], curve_steps, self._draws)
         self._draws += 1
-        if shown is not None:
-            self.baselines.append(shown)
-        return shown is not None
+        return self._add(shown)
 
 
 def _rounding_moves_the_loss(found: Sameness) -> bool:
@@ -125,7 +169,7 @@ def first_evaluation(shown: Launches) -> tuple[int, int]:
 
     Zeros if no trial shows one.
     """
-    plain = [one for one in shown if not one.rounded]
+    plain = Baselines.of(shown).plain
     return min(((e.trained, a.seed) for a in plain for e in a.outputs if e.trained), default=(0, 0))
 
 
@@ -175,6 +219,25 @@ def launch_reseeded(
     shown = [launch(TrialRequest(TrialPurpose.SEEDS, base, rule, seed)).evidence for seed in others]
     found = [one for one in shown if one is not None]
     return found if len(found) == len(others) else []
+
+
+def launch_still(
+    launch: Callable[[TrialRequest], Trial],
+    note: Callable[[str], None],
+    base: Mapping[str, Any],
+    rule: StopRule,
+    settings: Mapping[str, Any] | None,
+    rounded: bool,
+) -> LaunchAudit | None:
+    """What `settings` show where the model draws no random numbers; None: `base`, as it is."""
+    whose = "these settings" if settings is not None else "the script as it is"
+    rounds = " that only rounds" if rounded else ""
+    note(f"dropout hides gradients: a trial of {whose}{rounds}, without dropout, shows them")
+    steps = rule.audit_steps + 1
+    short = replace(rule, min_steps=steps, max_steps=steps, min_seconds=0.0)
+    used = base if settings is None else settings
+    request = TrialRequest(TrialPurpose.STILL, used, short, rounded=rounded, still=True)
+    return launch(request).evidence
 
 
 def launch_repeat(

@@ -179,6 +179,7 @@ class TrialSeries:
                 seed_offset=request.seed_offset,
                 rounded=request.rounded,
                 rounding_draw=request.rounding_draw,
+                still=request.still,
                 ceilings=request.ceilings,
                 worker_turns=request.worker_turns,
             ),
@@ -311,7 +312,8 @@ def trial_of(
         peak_host_bytes=peaks.host or None,
         in_turns=outcome.in_turns,
     )
-    shown = None if log is None else audit_of(log, request.seed_offset, request.rounded)
+    how = request.seed_offset, request.rounded, request.still
+    shown = None if log is None else audit_of(log, *how)
     return Trial(record, result, log, shown, outcome.exit_code, objective, outcome.failure)
 
 

@@ -45,6 +45,7 @@ from gpurun.tuner.training_judge import (
     launch_repeat,
     launch_reseeded,
     launch_rounded,
+    launch_still,
 )
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
 from gpurun.tuner.trial_length import PROBE, needed_steps, patience, with_read_ahead
@@ -281,7 +282,8 @@ class TuningRun:
         terms = (self._launch, self._decide, base, self._rule)
         repeated = partial(launch_repeat, *terms)
         rounded = partial(launch_rounded, *terms, partial(room, LATE_SHARE))
-        return TrainingJudge(shown, rounded, partial(launch_reseeded, *terms, room), repeated)
+        reseeded, still = partial(launch_reseeded, *terms, room), partial(launch_still, *terms)
+        return TrainingJudge(shown, rounded, reseeded, repeated, still)
 
     def _import_early(self, facts: Facts) -> None:
         """Let prestarted processes import what only some settings need, if several may wait."""

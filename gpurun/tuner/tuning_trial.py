@@ -144,6 +144,8 @@ class TrialRequest:
     rounded: bool = False
     """True if it only rounds, as half precision does; see `TrialSpec.rounding_draw`."""
     rounding_draw: int = 0
+    still: bool = False
+    """True if its model draws no random numbers: only its audited steps count."""
     ceilings: bool = False
     """True if model and loader run alone in it: it has no speed of its own."""
     worker_turns: WorkerTurnPlan | None = None

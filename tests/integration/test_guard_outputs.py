@@ -78,22 +78,23 @@ class Trials:
             [self.launch(), self.launch()],
             lambda *_: self.launch(rounded=True),
             repeated=lambda: [self.launch()],
+            still=lambda settings, rounded: self.launch(rounded, True, **(settings or {})),
         )
 
-    def launch(self, rounded: bool = False, **settings: Any) -> LaunchAudit:
+    def launch(self, rounded: bool = False, still: bool = False, **settings: Any) -> LaunchAudit:
         run = self.folder / f"run{len(list(self.folder.glob('run*')))}"
         run.mkdir()
         spec = RunSpec(
             str(run), os.getpid(), knob_paths=KNOBS,
             settings=tuple(Setting(k, v) for k, v in settings.items()),
-            trial=TrialSpec(self.stop, seed=3, rounded=rounded),
+            trial=TrialSpec(self.stop, seed=3, rounded=rounded, still=still),
         )  # fmt: skip
         done = run_recorded([str(self.folder / "script.py")], run, spec)
         assert done.returncode == 0, done.stderr.decode()
         log = read_run(run).processes[0]
         assert not log.hooks, log.hooks
         assert {k.knob for k in log.knobs if k.outcome == "applied"} >= settings.keys(), log.knobs
-        shown = audit_of(log, 0, rounded)
+        shown = audit_of(log, 0, rounded, still)
         assert shown is not None
         return shown
 
@@ -102,7 +103,7 @@ class Trials:
         effects = [find(knob, KNOBS).effect for knob in settings]
         effect = Effect.NUMERICS if Effect.NUMERICS in effects else Effect.PIPELINE
         shown = self.launch(**settings)
-        return self.judge.judge([shown], effect)
+        return self.judge.judge([shown], effect, (), settings)
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,7 @@ def again(
 
 def test_two_passes_are_loaded_that_draw_by_index(tmp_path: Path) -> None:
     found = again(tmp_path, Plain())
-    assert [len(one) for one in found] == [512, 512]
+    assert [len(one) for one in found] == [513, 513]
     assert found[0] != found[1]
     assert found == again(tmp_path, Plain())
     for lasting in (False, True):
@@ -119,14 +119,14 @@ def test_the_data_set_of_the_script_stays_as_it_was(tmp_path: Path) -> None:
 
 def test_a_stream_is_read_twice_from_its_start(tmp_path: Path) -> None:
     found = again(tmp_path, Stream(), audited=[[None] * 4])
-    assert [len(one) for one in found] == [512, 512]
+    assert [len(one) for one in found] == [513, 513]
     assert found[0] == found[1] == again(tmp_path, Stream(), 1, [[None] * 4])[0]
     assert found != again(tmp_path, Stream(), 2, [[None] * 4])
 
 
 def test_samples_without_batches_are_loaded_one_at_a_time(tmp_path: Path) -> None:
     found = again(tmp_path, Plain(), audited=[3, 1, 2], batch_size=None)
-    assert [len(one) for one in found] == [512, 512]
+    assert [len(one) for one in found] == [513, 513]
     assert found == again(tmp_path, Plain(), 2, [3, 1, 2], batch_size=None)
 
 

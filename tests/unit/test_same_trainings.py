@@ -12,7 +12,7 @@ import pytest
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent, SamplesEvent
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import ROUNDING, SEEDS
+from gpurun.same.named_distance import ROUNDING, SEEDS, STILL
 from tests.unit.recorded_runs import loader
 from tests.unit.same_launches import judged, missing
 
@@ -219,7 +219,7 @@ def test_a_part_in_which_repeats_differ_hides_no_other_part_and_gets_no_workers(
 
 
 def loaded_again(*passes: list[int], workers: int = 0) -> LaunchAudit:
-    samples = (passing(1, shuffled(1), again=tuple(map(tuple, passes))),)
+    samples = (passing(1, shuffled(1), again=tuple((0, *one) for one in passes)),)
     return trial(samples=samples, loaders=(loader(workers=workers),))
 
 
@@ -248,30 +248,36 @@ def test_batches_may_have_different_numbers_of_parts() -> None:
     assert verdict.accepted, verdict.reasons
 
 
-@pytest.mark.parametrize("what", ["gradient_norms", "update_norms"])
-def test_where_the_model_draws_anew_single_parameters_may_scatter(what: str) -> None:
-    """Momentum carries the draws of the first step on: the steps do not scatter around them."""
+def test_gradients_of_other_masks_say_only_that_nothing_is_lost() -> None:
     baselines = [dropping(), dropping()]
-
-    def off(*factors: float) -> dict[str, Any]:
-        usual = getattr(audit(1), what)
-        return {what: {n: x * f for (n, x), f in zip(usual.items(), factors, strict=True)}}
-
-    drawn = judged(baselines, [dropping(gradient_values=OTHERS, **off(1, 2))], Effect.NUMERICS)
-    assert drawn.accepted, drawn.reasons
-    for factor in (0.5, 2, 5):
-        other = dropping(gradient_values=OTHERS, **off(factor, factor))
-        far = judged(baselines, [other], Effect.NUMERICS)
-        assert not far.accepted, f"all of them are {factor} times as large in every step"
-    assert not judged(baselines, [dropping(**off(1, 2))], Effect.NUMERICS).accepted
-    assert not judged(baselines, [dropping(gradient_values=OTHERS)], Effect.PIPELINE).accepted
+    half = {"gradient_norms": {n: x / 2 for n, x in audit(1).gradient_norms.items() if x}}
+    other = dropping(gradient_values=OTHERS, **half)
+    assert judged(baselines, [other], Effect.NUMERICS).accepted
+    lost = dropping(gradient_values=OTHERS, gradient_norms={"0.weight": 0.0, "0.bias": 1.0})
+    verdict = judged(baselines, [lost], Effect.NUMERICS)
+    assert "parameter 0.weight gets no gradient in step 1" in verdict.reasons
+    assert not judged(baselines, [dropping(**half)], Effect.NUMERICS).accepted, "the same masks"
+    assert not judged(baselines, [other], Effect.PIPELINE).accepted, "it computes as the script"
 
 
-def test_gradients_of_other_masks_need_only_have_something_in_common() -> None:
+def test_they_are_compared_in_launches_without_dropout() -> None:
     baselines = [dropping(), dropping()]
-    unrelated = dropping(gradient_values=(0.1, 0.3, 0.25))
-    assert judged(baselines, [dropping(gradient_values=OTHERS)], Effect.NUMERICS).accepted
-    assert not judged(baselines, [unrelated], Effect.NUMERICS).accepted
+    other = dropping(gradient_values=OTHERS)
+    assert missing(baselines, [other], Effect.NUMERICS) == {STILL}
+    assert not missing(baselines, [dropping()], Effect.NUMERICS)
+    still = trial(still=True, losses=(7.0,) * 9)
+    known, both = [*baselines, still], [other, replace(still, losses=(9.0,) * 9)]
+    assert judged(known, both, Effect.NUMERICS).accepted, "their curves say nothing"
+    assert not missing(known, both, Effect.NUMERICS)
+    wrong = trial(still=True, **audits(gradient_norms={"0.weight": 9.0, "0.bias": 9.0}))
+    assert not judged(known, [other, wrong], Effect.NUMERICS).accepted
+    assert missing(known, [other, wrong], Effect.NUMERICS) == {ROUNDING}
+
+
+def test_a_model_that_draws_all_the_same_is_not_compared() -> None:
+    noisy_baselines = [dropping(), dropping(), replace(dropping(), still=True)]
+    candidates = [replace(dropping(gradient_values=OTHERS), still=still) for still in (False, True)]
+    assert missing(noisy_baselines, candidates, Effect.NUMERICS) == {STILL}
 
 
 def test_a_larger_batch_may_train_otherwise_but_not_on_other_samples() -> None:

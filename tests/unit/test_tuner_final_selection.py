@@ -46,7 +46,7 @@ def proven(
 ) -> Proven:
     """The proof of `settings` (and `batch` on top); the guard rejects the knob `rejected`."""
 
-    def judge(_: Any, candidates: Any, effect: Any, repeats: Any = ()) -> GuardVerdict:
+    def judge(_: Any, candidates: Any, *others: Any) -> GuardVerdict:
         return BROKEN if rejected and any(rejected in one for one in candidates) else SOUND
 
     monkeypatch.setattr(TrainingJudge, "judge", judge)

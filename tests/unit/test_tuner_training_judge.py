@@ -13,15 +13,17 @@ from gpurun.knobs.api import Effect
 from gpurun.records.messages.model_outputs import OutputsEvent
 from gpurun.records.tuning import TrialPurpose
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, Kind
+from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind
 from gpurun.same.verdict import Sameness
 from gpurun.same.verdict import judge as compared
 from gpurun.tuner import training_judge
 from gpurun.tuner.training_judge import (
+    HIDDEN,
     TrainingJudge,
     launch_repeat,
     launch_reseeded,
     launch_rounded,
+    launch_still,
 )
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
@@ -270,3 +272,31 @@ def test_repeats_that_differ_are_launched_three_times() -> None:
     assert not compared([plain, off(0.03)], [off(0.05)], Effect.NUMERICS).same
     assert compared([plain, off(0.03)], [off(0.05)], Effect.NUMERICS).missing == {REPEATS}
     assert compared([plain, off(0.03)], [off(0.05)], Effect.PIPELINE).same
+
+
+def test_what_dropout_hides_is_launched_without_it_once_a_verdict_is_final(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[TrialRequest] = []
+    hides = True
+
+    def judged(known: Sequence[LaunchAudit], shown: Sequence[LaunchAudit], _: object) -> Sameness:
+        seen = any(b.still for b in known) and any(c.still for c in shown)
+        return Sameness((), (), frozenset() if seen and not hides else frozenset({STILL}))
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(request)
+        return replace(trial(100.0), evidence=replace(plain, still=request.still))
+
+    plain = LaunchAudit(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
+    monkeypatch.setattr(training_judge, "judge", judged)
+    still = partial(launch_still, launch, lambda line: None, {}, PROBE)
+    judge = TrainingJudge([plain], lambda *_: None, still=still)
+    assert judge.judge([plain], Effect.NUMERICS).accepted, "in the search"
+    assert not asked
+    found = judge.judge([plain], Effect.NUMERICS, (), {"tf32": True})
+    assert found.reasons == (HIDDEN,)
+    hides = False
+    assert judge.judge([plain], Effect.NUMERICS, (), {"compile": "default"}).accepted
+    assert [request.settings for request in asked] == [{}, {"tf32": True}, {"compile": "default"}]
+    assert all(r.still and r.stop.max_steps == PROBE.audit_steps + 1 for r in asked)

@@ -111,7 +111,6 @@ class SamplesAudit:
     def stop_looking(self) -> None:
         """From now on only the order is kept."""
         self.looking = False
-        SAMPLE_SEEDS.end()
         self._handed = {}
 
     # -- inside --------------------------------------------------------------------------------

@@ -41,14 +41,15 @@ RATE_CHANGES = 20_000
 class TrainingAudit:
     """Audits the first `steps` steps; the order of samples is remembered to the end.
 
-    With a `control` folder the samples of these steps are loaded again at their end.
+    Samples of these steps are loaded again at their end in a `plain` trial of the script as it is,
+    and where a setting changes loaders. `control`: the folder for messages of its processes.
     """
 
-    def __init__(self, steps: int, control: Path | None = None) -> None:
+    def __init__(self, steps: int, control: Path, plain: bool) -> None:
         self._steps = steps
         self._active = steps > 0
         self._process = os.getpid()
-        self._control = control
+        self._control, self._plain = control, plain
         self._samples = SamplesAudit(steps)
         self._hooks: list[Callable[[Optimizer], None]] = []
         self._listener: Callable[[int], None] = guarded("audit of rates", self._rates_now)
@@ -90,8 +91,9 @@ class TrainingAudit:
         self._forget_step()
         self._step = step + 1
         if step >= self._steps:
-            if self._control is not None:
+            if self._plain or LOADERS.edits:
                 self._samples.load_again(self._control)
+            SAMPLE_SEEDS.end()
             self._stop_looking()
 
     def abandon(self) -> None:

@@ -44,10 +44,11 @@ Contents = list[tuple[int, ...]]
 
 
 def load_again(twin: Any, audited: Sequence[Any], answer: Path) -> tuple[tuple[int, ...], ...]:
-    """A checksum of each sample of each pass; nothing where the process died, or hung.
+    """Of each pass a checksum of the batches of indices, then of each sample in turn.
 
-    `twin`: a loader of its own. `audited`: the batches of indices that were audited, as the sampler
-    handed them out. `answer`: the file through which the process answers.
+    Nothing where the process died, or hung. `twin`: a loader of its own. `audited`: the batches of
+    indices that were audited, as the sampler handed them out. `answer`: the file through which the
+    process answers.
     """
     context = {"multiprocessing_context": twin.multiprocessing_context}
     if start_method(context) != "fork":  # each worker would run the script's imports again
@@ -95,14 +96,18 @@ def _one_pass(twin: Any, audited: Sequence[Any], number: int) -> list[int]:
     if twin._dataset_kind != STREAM:
         batches = _batches(audited, number)
         twin.__dict__["batch_sampler" if twin._auto_collation else "sampler"] = batches
-    found: list[int] = []
+    found = [_sum(batches)]
     until = time.monotonic() + PASS_SECONDS
     for position, batch in enumerate(twin):
         indices = batches[position] if batches else None
-        found += [zlib.crc32(repr(sums).encode()) for sums in contents(batch, indices)]
-        if len(found) >= PASS_SAMPLES or time.monotonic() > until:
+        found += map(_sum, contents(batch, indices))
+        if len(found) > PASS_SAMPLES or time.monotonic() > until:
             break
     return found
+
+
+def _sum(value: object) -> int:
+    return zlib.crc32(repr(value).encode())
 
 
 def _batches(audited: Sequence[Any], number: int) -> list[Any]:

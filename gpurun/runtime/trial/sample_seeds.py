@@ -75,12 +75,9 @@ class SampleSeeds:
     def begin(self) -> None:
         """From now on samples are seeded, in this process and in loader workers."""
         self._active = True
-        if self._control is not None:
-            with suppress(OSError):
-                (self._control / OVER).unlink(missing_ok=True)
 
     def end(self) -> None:
-        """The audit is over."""
+        """The audit is over, for workers too."""
         self._active = False
         self.copies.clear()
         self._touch(OVER)

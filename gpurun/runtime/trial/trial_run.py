@@ -35,8 +35,6 @@ HOLD_SECONDS = 120
 """A launcher that does not answer within this time is gone; the trial goes on."""
 DEVICE_SECONDS = 5.0
 """A device that is not done by then waits for a rank that has left."""
-LOADING = "loader_"
-"""Settings whose names begin so have others load the samples."""
 SPIKE = 8.0
 """A step this many times the median is a pause (compilation, evaluation), not training time."""
 
@@ -55,6 +53,10 @@ def install(spec: RunSpec) -> None:
         from gpurun.runtime.trial import bf16_rounding
 
         bf16_rounding.install(spec.trial.rounding_draw)
+    if spec.trial.still:
+        from gpurun.runtime.core.dropout_off import switch_off_dropout
+
+        switch_off_dropout()
     control = Path(spec.run_dir) / "control"
     if spec.trial.stop.audit_steps:
         SAMPLE_SEEDS.install(spec.trial.seed + spec.trial.seed_offset, control)
@@ -94,9 +96,7 @@ class _Trial:
         self.enough: Callable[[int, int], str | None] = self._enough
         """Reason why it has seen enough after a step (its number, its end), None if it has not."""
         self._as_it_is = not run.settings
-        own_loading = any(setting.knob.startswith(LOADING) for setting in run.settings)
-        again = own_loading or (self._as_it_is and not spec.rounded)
-        self._loads_again_at = control if again else None
+        self._plain = self._as_it_is and not spec.rounded and not spec.still
         self._rule: StopRule = spec.stop
         self._ranks = StepAgreement(control, "stop")
         self._held = not spec.hold_at_first_step
@@ -117,7 +117,7 @@ class _Trial:
     def _begin(self, passed: int = 0) -> None:
         """Begin to count; the first `passed` steps are not audited."""
         self._passed = passed
-        self._audit = TrainingAudit(self._rule.audit_steps, self._loads_again_at)
+        self._audit = TrainingAudit(self._rule.audit_steps, self.control, self._plain)
         self._audit.begin()
         self._syncs = DeviceSyncLines(self._rule.audit_steps if self._as_it_is else 0)
         self._look_for_syncs = guarded("device syncs", self._syncs.after_step)

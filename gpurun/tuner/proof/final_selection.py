@@ -114,7 +114,7 @@ class FinalSelection:
 
     def _judged(self, baseline: Finalist, finalist: Finalist) -> JudgedFinalist:
         effect = strongest_effect(map(self.effect_of, finalist.settings))
-        guard = self.judge.judge(finalist.shown, effect, baseline.shown)
+        guard = self.judge.judge(finalist.shown, effect, baseline.shown, finalist.settings)
         if not guard.accepted:
             self.findings.rejections.append(Rejection(dict(finalist.settings), guard))
         return JudgedFinalist(finalist, guard)
