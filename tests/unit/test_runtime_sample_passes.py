@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -45,6 +47,100 @@ class OwnGenerator(Plain):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         return torch.rand(2, generator=self.generator) + index
+
+
+class Transformed(Plain):
+    """Its transform draws from a generator that it closes over."""
+
+    def __init__(self) -> None:
+        dice = np.random.default_rng(0)
+        self.transform = lambda x: x + dice.random()
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(self.transform(float(index)))
+
+
+class InSlots(Plain):
+    __slots__ = ("dice",)
+
+    def __init__(self) -> None:
+        self.dice = random.Random(0)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(self.dice.random() + index)
+
+
+class Counts(Plain):
+    """Samples become harder with each one that is loaded."""
+
+    seen = 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.seen += 1
+        return torch.tensor([index, self.seen])
+
+
+class ChangesInPlace(Plain):
+    def __init__(self) -> None:
+        self.data = torch.zeros(12, 2)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        self.data[index] += 1
+        return self.data[index].clone()
+
+
+class RefersToTheLast(Plain):
+    """A sample is mixed with the one before it."""
+
+    last = torch.zeros(2)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        mixed = self.last + index
+        self.last = torch.full((2,), float(index))
+        return mixed
+
+
+class DrawsOfEachKind(Plain):
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([random.random(), np.random.rand(), float(torch.rand(()))]) + index
+
+
+class CachedWhole(Plain):
+    """Keeps what it has read; its augmentation is drawn each time."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, float] = {}
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.kept.setdefault(index, float(index)) + torch.rand(2)
+
+
+class InBatches(Plain):
+    def __getitems__(self, indices: list[int]) -> list[torch.Tensor]:
+        order = torch.randperm(len(indices)).tolist()
+        return [torch.tensor(float(indices[place])) for place in order]
+
+
+class OwnFileInEachProcess(Plain):
+    file, opened_by = -1, 0
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.opened_by != os.getpid():
+            self.file, self.opened_by = os.open(__file__, os.O_RDONLY), os.getpid()
+        os.lseek(self.file, index, os.SEEK_SET)
+        return torch.tensor(list(os.read(self.file, 4)))
+
+
+class Mapped(Plain):
+    def __init__(self) -> None:
+        self.rows = np.memmap(__file__, np.uint8, "r")
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(self.rows[index : index + 4])
+
+
+def randomly(samples: list[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(samples) + torch.rand(())
 
 
 class OneDescriptor(Plain):
@@ -97,7 +193,12 @@ def test_two_passes_are_loaded_that_draw_by_index(tmp_path: Path) -> None:
         assert found == again(tmp_path, Plain(), 2, persistent_workers=lasting)
 
 
-@pytest.mark.parametrize("make", [Cached, OwnGenerator])
+@pytest.mark.parametrize(
+    "make",
+    [
+        Cached, OwnGenerator, Transformed, InSlots, Counts, ChangesInPlace, RefersToTheLast,
+    ],
+)  # fmt: skip
 def test_what_a_process_keeps_shows_itself_in_workers(
     tmp_path: Path, make: Callable[[], Plain]
 ) -> None:
@@ -105,6 +206,18 @@ def test_what_a_process_keeps_shows_itself_in_workers(
     assert alone == again(tmp_path, make())
     for lasting in (False, True):
         assert alone != again(tmp_path, make(), 2, persistent_workers=lasting)
+
+
+@pytest.mark.parametrize(
+    "make", [DrawsOfEachKind, CachedWhole, InBatches, OwnFileInEachProcess, Mapped]
+)
+def test_sound_data_sets_hand_out_the_same_in_workers(
+    tmp_path: Path, make: Callable[[], Plain]
+) -> None:
+    alone = again(tmp_path, make(), collate_fn=randomly)
+    for workers, lasting in ((1, False), (3, False), (3, True)):
+        found = again(tmp_path, make(), workers, persistent_workers=lasting, collate_fn=randomly)
+        assert alone == found
 
 
 def test_the_data_set_of_the_script_stays_as_it_was(tmp_path: Path) -> None:

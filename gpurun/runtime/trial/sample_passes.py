@@ -17,7 +17,7 @@ import signal
 import time
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -85,17 +85,35 @@ def _answer(answer: Path, twin: Any, audited: Sequence[Any]) -> None:
     own_positions()
     torch.set_num_threads(1)  # threads of the parent are not there
     SAMPLE_SEEDS.always = True
-    passes = [_one_pass(twin, audited, number) for number in range(PASSES)]
+    passes = list(_passes(twin, audited))
     draft = answer.with_suffix(".new")
     draft.write_bytes(marshal.dumps(passes))
     draft.rename(answer)
 
 
-def _one_pass(twin: Any, audited: Sequence[Any], number: int) -> list[int]:
-    batches: Sequence[Any] = ()
-    if twin._dataset_kind != STREAM:
-        batches = _batches(audited, number)
-        twin.__dict__["batch_sampler" if twin._auto_collation else "sampler"] = batches
+class _Sampler:
+    """Batches of indices, others in each pass: workers that live on keep their sampler."""
+
+    def __init__(self) -> None:
+        self.batches: Sequence[Any] = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+def _passes(twin: Any, audited: Sequence[Any]) -> Iterator[list[int]]:
+    sampler, stream = _Sampler(), twin._dataset_kind == STREAM
+    if not stream:
+        twin.__dict__["batch_sampler" if twin._auto_collation else "sampler"] = sampler
+    for number in range(PASSES):
+        sampler.batches = () if stream else _batches(audited, number)
+        yield _one_pass(twin, sampler.batches)
+
+
+def _one_pass(twin: Any, batches: Sequence[Any]) -> list[int]:
     found = [_sum(batches)]
     until = time.monotonic() + PASS_SECONDS
     for position, batch in enumerate(twin):
