@@ -33,6 +33,8 @@ from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 PASSES = 2
 PASS_SAMPLES = 512
 """With those of audited batches there are more than a thousand."""
+MOST_AT_ONCE = 32
+"""Samples a batch: larger ones would keep a few workers busy only."""
 PASS_SECONDS = 1.5
 """A pass over slow samples ends after so long."""
 HUNG_SECONDS = 20.0
@@ -136,7 +138,7 @@ def _batches(audited: Sequence[Any], number: int) -> list[Any]:
     random.Random(number).shuffle(order)
     if not several:
         return order
-    size = len(audited[0])
+    size = min(len(audited[0]), MOST_AT_ONCE)
     return [order[at : at + size] for at in range(0, len(order), size)]
 
 
@@ -155,9 +157,10 @@ def contents(batch: object, indices: object) -> Contents:
 
 def _size(batch: object, indices: object) -> int | None:
     """The number of samples in a batch; None of one that is a sample itself."""
-    if isinstance(indices, (list, tuple)) and None not in indices:
-        return len(indices)
-    if indices is not None and not isinstance(indices, (list, tuple)):
+    if isinstance(indices, (list, tuple)):
+        if indices and indices[0] is not None:
+            return len(indices)
+    elif indices is not None:
         return None
     first = next(iter(tensors(batch)), None)
     return None if first is None or not first.dim() else int(first.shape[0])
