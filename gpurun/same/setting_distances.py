@@ -6,7 +6,7 @@ follows the loss) leaves the others compared.
 
 from __future__ import annotations
 
-import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 
@@ -55,8 +55,9 @@ def _hyperparameters(ours: LaunchAudit, theirs: LaunchAudit) -> str | None:
             continue
         groups = zip(mine.hyperparameters, other.hyperparameters, strict=False)
         for number, (a, b) in enumerate(groups):
-            for key in sorted((set(a) & set(b)) - IMPLEMENTATION_KEYS):
-                if not _equal(a[key], b[key]):
+            known, was = _mathematics(a), _mathematics(b)
+            for key in sorted(known.keys() & was.keys()):
+                if known[key] != was[key]:
                     return (
                         f"the optimizer's {key} is {a[key]} instead of {b[key]} "
                         f"(group {number}, step {mine.step})"
@@ -70,40 +71,27 @@ def _groups(audit: AuditEvent) -> Counter[str]:
 
 def _mathematics(group: Mapping[str, object]) -> dict[str, str]:
     return {
-        key: f"{value:.5g}" if isinstance(value, float) else str(value)
+        key: f"{value:.5g}" if isinstance(value, (int, float)) else str(value)
         for key, value in group.items()
         if key not in IMPLEMENTATION_KEYS
     }
-
-
-def _equal(a: object, b: object) -> bool:
-    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
-        return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
-    return a == b
 
 
 def _rates(ours: LaunchAudit, theirs: LaunchAudit) -> str | None:
     """The learning rates of all steps that both launches took, whatever the order of groups."""
     if not ours.rates or not theirs.rates:
         return None
-    steps = min(len(ours.losses), len(theirs.losses))
-    pairs = zip(_by_step(ours, steps), _by_step(theirs, steps), strict=True)
-    for step, (mine, other) in enumerate(pairs, 1):
+    for step in range(1, min(len(ours.losses), len(theirs.losses)) + 1):
+        mine, other = _rate_in(ours, step), _rate_in(theirs, step)
         if mine != other:
             return f"the learning rate is {mine} instead of {other} in step {step}"
     return None
 
 
-def _by_step(launch: LaunchAudit, steps: int) -> list[str]:
-    changes = iter([*launch.rates, (steps + 1, ())])
-    now, (first, following) = "", next(changes)
-    found = []
-    for step in range(1, steps + 1):
-        while step >= first:
-            now = ", ".join(sorted("?" if x is None else f"{x:.5g}" for x in following))
-            first, following = next(changes)
-        found.append(now)
-    return found
+def _rate_in(launch: LaunchAudit, step: int) -> str:
+    changed = bisect_right(launch.rates, step, key=lambda change: change[0]) - 1
+    rates = launch.rates[changed][1] if changed >= 0 else ()
+    return ", ".join(sorted("?" if rate is None else f"{rate:.5g}" for rate in rates))
 
 
 def _microbatches(ours: LaunchAudit, theirs: LaunchAudit) -> str | None:
