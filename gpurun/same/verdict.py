@@ -183,7 +183,7 @@ def _missing(
     wanted = {
         REPEATS: known.few_repeats and (differ or unsure),
         ROUNDING: rounds and bool(failing),
-        SEEDS: drawn and known.few_seeds and bool(failing),
+        SEEDS: drawn and known.few_seeds and any(m.name.kind is Kind.CURVE for m in failing),
     }
     return frozenset(source for source, asked in wanted.items() if asked)
 

@@ -93,13 +93,19 @@ for _ in range(2):
 
 
 def trial(
-    tmp_path: Path, script: str, audit_steps: int, *, rounded: bool = False, draw: int = 0
+    tmp_path: Path,
+    script: str,
+    audit_steps: int,
+    *,
+    rounded: bool = False,
+    draw: int = 0,
+    still: bool = False,
 ) -> tuple[str, Path]:
     """What the script printed as a trial that ends by itself, and the folder of the run."""
     folder = tmp_path / f"audit{audit_steps}{rounded}{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
     rule = StopRule(10_000, 60, 10_000, 2, audit_steps)
-    how = TrialSpec(rule, seed=3, rounded=rounded, rounding_draw=draw)
+    how = TrialSpec(rule, seed=3, rounded=rounded, rounding_draw=draw, still=still)
     spec = RunSpec(str(folder), os.getpid(), trial=how)
     (folder / "train.py").write_text(script)
     done = run_recorded(["train.py"], folder, spec)
@@ -244,6 +250,20 @@ def test_a_sample_draws_the_same_numbers_whoever_loads_it(tmp_path: Path, worker
     assert len(alone["checksums"]) == 64
     assert alone["checksums"] == loaded["checksums"]
     assert alone["order"] == loaded["order"]
+
+
+def test_samples_of_audited_batches_are_loaded_again_in_two_passes(tmp_path: Path) -> None:
+    _, run = trial(tmp_path, TRAINING, audit_steps=8)
+    (first, _) = events(run, "samples")
+    assert [len(one) > 500 for one in first["again"]] == [True, True]
+
+
+def test_a_trial_without_dropout_draws_nothing_in_its_model(tmp_path: Path) -> None:
+    audits = [
+        events(trial(tmp_path, TRAINING, audit_steps=8, still=still)[1], "audit")
+        for still in (False, True)
+    ]
+    assert [{audit["draws"] for audit in each} for each in audits] == [{True}, {False}]
 
 
 def test_samples_that_draw_nothing_are_told_from_others(tmp_path: Path) -> None:

@@ -71,16 +71,17 @@ def test_more_launches_see_a_smaller_bias() -> None:
 
 
 def test_a_whole_curve_is_compared_where_its_parts_scatter_too_much() -> None:
-    """Sixteen noisy steps of small images, in workers and half precision: 25 to 29 % a part."""
-    baselines = [curve(noise=0.2, steps=16)] * 3
-    compared = refused = 0
+    """Seen with small images in workers and half precision: parts scatter by 25 to 29 %."""
+    baselines = [curve(noise=0.4, steps=64)] * 3
+    compared = refused = scattered = 0
     for repeat in range(100):
-        drawn = replace(curve(1000 + repeat, noise=0.2, steps=16), seed=0)
+        drawn = replace(curve(1000 + repeat, noise=0.4, steps=64), seed=0)
         found = judge(baselines, [drawn], Effect.NUMERICS)
         parts = [m for m in found.table if m.name.kind is Kind.CURVE and m.name.place]
-        assert not all(part.compared for part in parts)
+        scattered += not all(part.compared for part in parts)
         compared += not any("not compared" in reason for reason in found.reasons)
         refused += any(row.fails for row in found.table)
+    assert scattered >= 95
     assert compared >= 80
     assert refused <= 4
 
