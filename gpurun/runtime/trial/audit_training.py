@@ -41,15 +41,15 @@ RATE_CHANGES = 20_000
 class TrainingAudit:
     """Audits the first `steps` steps; the order of samples is remembered to the end.
 
-    Samples of these steps are loaded again at their end in a `plain` trial of the script as it is,
-    and where a setting changes loaders. `control`: the folder for messages of its processes.
+    With a folder, `samples_in`, the samples of these steps are loaded again at their end if the
+    script is `as_it_is`, or a setting changes its loaders.
     """
 
-    def __init__(self, steps: int, control: Path, plain: bool) -> None:
+    def __init__(self, steps: int, samples_in: Path | None, as_it_is: bool) -> None:
         self._steps = steps
         self._active = steps > 0
         self._process = os.getpid()
-        self._control, self._plain = control, plain
+        self._samples_in, self._as_it_is = samples_in, as_it_is
         self._samples = SamplesAudit(steps)
         self._hooks: list[Callable[[Optimizer], None]] = []
         self._listener: Callable[[int], None] = guarded("audit of rates", self._rates_now)
@@ -91,8 +91,8 @@ class TrainingAudit:
         self._forget_step()
         self._step = step + 1
         if step >= self._steps:
-            if self._plain or LOADERS.edits:
-                self._samples.load_again(self._control)
+            if self._samples_in is not None and (self._as_it_is or LOADERS.edits):
+                self._samples.load_again(self._samples_in)
             SAMPLE_SEEDS.end()
             self._stop_looking()
 
