@@ -4,8 +4,9 @@ A distance is the same up to `k` × its floor, but no further than its ceiling, 
 its least value. A floor above the ceiling means that the distance is not compared. A floor that is
 a standard error is no launch that went astray: there `k` × the floor may be above the ceiling.
 
-`python scripts/fit_sameness.py` prints what each row lets through and refuses, of recorded launches
-of sound and falsifying changes (`scripts/guard_cases.py`, `guard_bar.py`), with the margins.
+`python scripts/fit_sameness.py` records launches of sound and falsifying changes
+(`scripts/guard_cases.py`, `guard_bar.py`), and prints the range in which the least value of each row
+must lie: above what sound changes need, below what falsifying ones show.
 """
 
 from __future__ import annotations
