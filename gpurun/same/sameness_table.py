@@ -5,8 +5,8 @@ its least value. A floor above the ceiling means that the distance is not compar
 a standard error is no launch that went astray: there `k` × the floor may be above the ceiling.
 
 `python scripts/fit_sameness.py` records launches of sound and falsifying changes
-(`scripts/guard_cases.py`, `guard_bar.py`), and prints the range in which the least value of each row
-must lie: above what sound changes need, below what falsifying ones show.
+(`scripts/guard_cases.py`, `guard_bar.py`). It prints the range in which each row's least value must
+lie: above what sound changes need, below what falsifying ones show.
 """
 
 from __future__ import annotations
