@@ -173,6 +173,8 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(kind, name, getattr(kind, name))
     SAMPLE_SEEDS.install(7, Path("/nowhere"))
     monkeypatch.setattr(SAMPLE_SEEDS, "_control", None)
+    monkeypatch.setattr(sample_passes, "PASS_SECONDS", 60.0)
+    monkeypatch.setattr(sample_passes, "HUNG_SECONDS", 120.0)
 
 
 def again(
@@ -184,9 +186,9 @@ def again(
     return sample_passes.load_again(twin, audited, answer)
 
 
-def test_two_passes_are_loaded_that_draw_by_index(tmp_path: Path) -> None:
+def test_passes_are_loaded_that_draw_by_index(tmp_path: Path) -> None:
     found = again(tmp_path, Plain())
-    assert [len(one) for one in found] == [513, 513]
+    assert [len(one) for one in found] == [1 + 8, 1 + 8, 1 + 1008]
     assert found[0] != found[1]
     assert found == again(tmp_path, Plain())
     for lasting in (False, True):
@@ -223,7 +225,7 @@ def test_sound_data_sets_hand_out_the_same_in_workers(
 def test_the_data_set_of_the_script_stays_as_it_was(tmp_path: Path) -> None:
     dataset = OneDescriptor(tmp_path / "data")
     os.lseek(dataset.file, 5, os.SEEK_SET)
-    assert len(again(tmp_path, dataset)) == 2
+    assert len(again(tmp_path, dataset)) == 3
     assert os.lseek(dataset.file, 0, os.SEEK_CUR) == 5
     cached = Cached()
     again(tmp_path, cached)
@@ -239,7 +241,7 @@ def test_a_stream_is_read_twice_from_its_start(tmp_path: Path) -> None:
 
 def test_samples_without_batches_are_loaded_one_at_a_time(tmp_path: Path) -> None:
     found = again(tmp_path, Plain(), audited=[3, 1, 2], batch_size=None)
-    assert [len(one) for one in found] == [513, 513]
+    assert [len(one) for one in found] == [1 + 3, 1 + 3, 1 + 1018]
     assert found == again(tmp_path, Plain(), 2, [3, 1, 2], batch_size=None)
 
 

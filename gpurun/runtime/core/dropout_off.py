@@ -7,7 +7,7 @@ gradients.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ def switch_off_dropout() -> None:
     when_imported("torch._inductor.config", _draw_as_uncompiled)
 
 
-def _draw_as_uncompiled(config: ModuleType) -> None:
+def _draw_as_uncompiled(config: Any) -> None:
     config.fallback_random = True
 
 

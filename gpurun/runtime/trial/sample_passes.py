@@ -1,8 +1,8 @@
-"""Loads the samples of audited batches again, in two passes, as the trial's own settings load them.
+"""Loads the samples of audited batches again, in passes, as the trial's own settings load them.
 
 Audited batches are too few: of 60,000 samples 329 were mixed up by a file position that workers
 shared, and 838 samples show that with 99 %. And a cache that fills in the first pass shows itself
-in the second one.
+in the second one. So each sample is loaded once, then once more, then often.
 
 A forked process does it: whatever it changes in the data set (a cache, a counter, a position of a
 file) is gone with it. The second pass has another order, so that other workers load a sample.
@@ -30,9 +30,8 @@ from gpurun.runtime.core.tensor_values import checksum, is_tensor, leaves, plain
 from gpurun.runtime.observe.torch_loader_internals import STREAM
 from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
-PASSES = 2
 PASS_SAMPLES = 512
-"""With those of audited batches there are more than a thousand."""
+"""Two passes of so many are a thousand samples. Where there are fewer, the third is the rest."""
 MOST_AT_ONCE = 32
 """Samples a batch: larger ones would keep a few workers busy only."""
 PASS_SECONDS = 1.5
@@ -110,9 +109,9 @@ def _passes(twin: Any, audited: Sequence[Any]) -> Iterator[list[int]]:
     sampler, stream = _Sampler(), twin._dataset_kind == STREAM
     if not stream:
         twin.__dict__["batch_sampler" if twin._auto_collation else "sampler"] = sampler
-    for number in range(PASSES):
-        sampler.batches = () if stream else _batches(audited, number)
-        yield _one_pass(twin, sampler.batches)
+    for batches in ((), ()) if stream else _batches(audited):
+        sampler.batches = batches
+        yield _one_pass(twin, batches)
 
 
 def _one_pass(twin: Any, batches: Sequence[Any]) -> list[int]:
@@ -121,7 +120,7 @@ def _one_pass(twin: Any, batches: Sequence[Any]) -> list[int]:
     for position, batch in enumerate(twin):
         indices = batches[position] if batches else None
         found += map(_sum, contents(batch, indices))
-        if len(found) > PASS_SAMPLES or time.monotonic() > until:
+        if (not batches and len(found) > PASS_SAMPLES) or time.monotonic() > until:
             break
     return found
 
@@ -130,16 +129,19 @@ def _sum(value: object) -> int:
     return zlib.crc32(repr(value).encode())
 
 
-def _batches(audited: Sequence[Any], number: int) -> list[Any]:
-    """Batches of the audited indices, in an order of this pass's own, often enough."""
+def _batches(audited: Sequence[Any]) -> Iterator[list[Any]]:
+    """Batches of the audited indices, by pass; each pass has an order of its own."""
     several = isinstance(audited[0], (list, tuple))
     each = [index for batch in audited for index in (batch if several else [batch])]
-    order = each * -(-PASS_SAMPLES // len(each))
-    random.Random(number).shuffle(order)
-    if not several:
-        return order
-    size = min(len(audited[0]), MOST_AT_ONCE)
-    return [order[at : at + size] for at in range(0, len(order), size)]
+    each = each[:PASS_SAMPLES]
+    rest = 2 * (PASS_SAMPLES - len(each))
+    often = (each * -(-rest // len(each)))[:rest]
+    for number, order in enumerate((list(each), list(each), often)):
+        random.Random(number).shuffle(order)
+        size = min(len(audited[0]), MOST_AT_ONCE) if several else 1
+        parts = [order[at : at + size] for at in range(0, len(order), size)]
+        if parts:
+            yield parts if several else order
 
 
 def contents(batch: object, indices: object) -> Contents:
