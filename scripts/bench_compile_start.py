@@ -1,211 +1,192 @@
-"""The start of a compiled training: the whole model, and its repeated blocks alone.
+"""The start of a compiled training, with its repeated blocks compiled once and without.
 
-    python scripts/bench_compile_start.py [--models vit gpt llama] [--layers 12]
+    python scripts/bench_compile_start.py [gpt124m llama ...] [--mode reduce-overhead] [--steps 60]
+        [--settings '{"autocast": "bf16", "attention": "sdpa"}'] [--sizes='--layers 12'] [--json F]
 
-For each model the values "default" and "regional" of `compile` start at the same time, with empty
-caches of kernels, and again with what these launches left ("warm"). Beside them, in its own time,
-runs the model as it is. Printed: seconds from the launch to the end of the first steady step, CPU
-seconds of the whole launch with its compilers, the step, and the step at which the compiled
-training has overtaken the one that is not. Bar: "regional" in at most 40 % of the time. On a GPU
-the models have the size of ViT-S, GPT-2 and a small Llama, in bfloat16.
+Each workload of `scripts/workloads` is launched four times, one after the other: "plain" (each
+block is compiled by itself) and "nested" (blocks are compiled once), both with an empty folder of
+kernels ("cold"), then with what these launches left ("kept"). Printed for each: seconds from the
+launch to the end of the first steady step and of the fourth step, CPU seconds of the launch with
+its compilers, the steady step, and what the record says of `compile`. Then for both states: the
+part of plain's start that nested takes, plain's step by nested's, and the largest difference of
+their losses, relative to plain's. Bar: at most 65 % of the start cold, the same step and losses.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-import math
 import os
+import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-VALUES = ("default", "regional")
-TRAIN = """
-import json, statistics, sys, time
-import torch
-from torch import nn
-from torch.nn import functional as F
+SCRIPTS = Path(__file__).resolve().parent
+WORKLOADS = ("gpt124m", "llama", "mingpt", "half_tuned_vit")
+STEADY = 1.5
+"""A steady step takes less than so many usual ones, as the next ones do."""
+IN_A_ROW = 3
+LAST = 20
+"""So many steps at the end are the usual ones."""
+KNOB = '''
+"""Record when steps end and what losses are; end the script after some steps."""
 
-kind, layers, started = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-gpu = torch.cuda.is_available()
-device = "cuda" if gpu else "cpu"
-width, heads, batch = {"vit": (384, 6, 64), "gpt": (768, 12, 8), "llama": (768, 12, 8)}[kind]
-length, vocabulary = (196 if kind == "vit" else 1024), (1000 if kind == "vit" else 32000)
-if not gpu:
-    torch.set_num_threads(1)
-    width, heads, batch, length, vocabulary = 64, 4, 4, 32, 256
+import json
+import time
+from typing import ClassVar
 
-class Norm(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
+from gpurun.knobs.api import Effect, Knob, Skip
 
-    def forward(self, x):
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5) * self.weight
 
-class Attention(nn.Module):
-    def __init__(self, number):
-        super().__init__()
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.layer_idx = number
+class StartBench(Knob):
+    """`{"nested": true, "steps": 60, "file": "steps.json"}`."""
 
-    def forward(self, x):
-        q, k, v = self.qkv(x).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
-        if kind == "llama":
-            q, k = rotated(q), rotated(k)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=kind != "vit")
-        return self.out(y.transpose(1, 2).flatten(2))
+    name: ClassVar[str] = "start_bench"
+    effect: ClassVar[Effect] = Effect.PIPELINE
+    order: ClassVar[int] = 1
 
-def rotated(x):
-    half = x.shape[-1] // 2
-    angle = torch.arange(x.shape[-2], device=x.device)[:, None] * 10000 ** (
-        -torch.arange(half, device=x.device) / half)
-    a, b = x[..., :half], x[..., half:]
-    turned = a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()
-    return torch.cat(turned, -1).to(x)
+    def candidates(self, facts):
+        return Skip("it changes nothing")
 
-class Block(nn.Module):
-    def __init__(self, number):
-        super().__init__()
-        norm = Norm if kind == "llama" else lambda: nn.LayerNorm(width)
-        self.before, self.after, self.attention = norm(), norm(), Attention(number)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.gate = nn.Linear(width, 4 * width) if kind == "llama" else None
+    def apply(self, value, hooks):
+        if not value["nested"]:
+            from gpurun.knobs.compiling.applied import nested_blocks
 
-    def forward(self, x):
-        x = x + self.attention(self.before(x))
-        y = self.after(x)
-        y = F.gelu(self.up(y)) if self.gate is None else F.silu(self.gate(y)) * self.up(y)
-        return x + self.down(y)
+            nested_blocks.SINCE = (1000,)
+        ends, losses = [], []
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Linear(768, width) if kind == "vit" else nn.Embedding(vocabulary, width)
-        self.place = nn.Parameter(torch.zeros(length, width))
-        self.blocks = nn.ModuleList([Block(number) for number in range(layers)])
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+        def done(step):
+            if losses:
+                losses[-1] = losses[-1].item()
+            ends.append(time.perf_counter())
+            if len(ends) == value["steps"]:
+                with open(value["file"], "w") as file:
+                    json.dump({"ends": ends, "losses": losses}, file)
+                raise SystemExit(0)
 
-    def forward(self, x):
-        x = self.stem(x) + self.place
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-model = Model().to(device)
-optimizer = torch.optim.AdamW(model.parameters())
-shape = (batch, length)
-x = torch.randn(*shape, 768) if kind == "vit" else torch.randint(vocabulary, shape)
-x, y, ends = x.to(device), torch.randint(vocabulary, shape, device=device), []
-for step in range(40):
-    with torch.autocast(device, torch.bfloat16, enabled=gpu):
-        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    loss.item()
-    ends.append(time.time())
-steps = [after - before for before, after in zip(ends, ends[1:])]
-usual = statistics.median(steps[-20:])
-steady = next(n for n, seconds in enumerate(steps) if seconds < 1.5 * usual)
-print(json.dumps({"start": ends[steady + 1] - started, "step": usual}))
-"""
+        hooks.around_backward(lambda loss: losses.append(loss.detach().clone()), lambda: None)
+        hooks.on_step(done)
+'''
 
 
 @dataclass(frozen=True)
 class Started:
-    """`start`: seconds to the first steady step; `cpu`: CPU seconds of the launch; `step`: seconds
-    of a step."""
+    """A launch: seconds to the end of the first steady step and of the fourth, CPU seconds, seconds
+    of a steady step, losses, and the record's words on `compile`."""
 
     start: float
+    fourth: float
     cpu: float
     step: float
+    losses: tuple[float, ...]
+    told: str
 
 
-def launches(values: Sequence[str], model: str, layers: int, caches: Path) -> dict[str, Started]:
-    """Start a training under each value of `compile` ("": none) at the same time."""
-    running = {}
-    for value in values:
-        folder = Path(tempfile.mkdtemp(prefix="start-"))
-        (folder / "train.py").write_text(TRAIN)
-        settings = {"compile": value} if value else {}
-        document = {
-            "settings": settings, "training_loaders": [], "speedup": None, "fingerprint": {},
-            "command": [], "schema": "gpurun/settings@1",
-        }  # fmt: skip
-        (folder / "settings.json").write_text(json.dumps(document))
-        flags = ("--settings", "settings.json", "--quiet") if value else ("--quiet",)
-        script = ("train.py", model, str(layers), str(time.time()))
+def launch(script: Path, nested: bool, caches: Path, options: argparse.Namespace) -> Started:
+    """Launch a workload alone; `caches`: the folder of kernels."""
+    with tempfile.TemporaryDirectory(prefix="start-") as temporary:
+        folder = Path(temporary)
+        (folder / "start_bench.py").write_text(KNOB)
+        (folder / "gpurun.toml").write_text('knobs = ["start_bench.py"]\n')
+        steps = folder / "steps.json"
+        bench = {"nested": nested, "steps": options.steps, "file": str(steps)}
+        settings = {"compile": options.mode, **json.loads(options.settings), "start_bench": bench}
+        (folder / "settings.json").write_text(json.dumps({"settings": settings}))
+        words = [sys.executable, "-m", "gpurun", "--settings", "settings.json", "--quiet"]
+        words += ["--json", "result.json", str(script), *shlex.split(options.sizes)]
         environment = {
             **os.environ,
-            "PYTHONPATH": str(REPOSITORY),
-            "TORCHINDUCTOR_CACHE_DIR": str(caches / (value or "none")),
+            "PYTHONPATH": str(SCRIPTS.parent),
+            "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+            "TRITON_CACHE_DIR": str(caches / "triton"),
         }
-        running[value] = _launch(
-            (sys.executable, "-m", "gpurun", *flags, *script), folder, environment
-        )
-    return {value: _ended(child) for value, child in running.items()}
+        with open(folder / "output", "w") as output:
+            began = time.perf_counter()
+            child = subprocess.Popen(
+                words, cwd=folder, env=environment, stdout=output, stderr=output
+            )
+            _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        if child.returncode or not steps.exists():
+            tail = (folder / "output").read_text()[-2000:]
+            raise SystemExit(f"{script.name} ended with code {child.returncode}:\n{tail}")
+        found = json.loads(steps.read_text())
+        result = json.loads((folder / "result.json").read_text())
+        cpu = usage.ru_utime + usage.ru_stime
+        return _started([end - began for end in found["ends"]], found["losses"], cpu, result)
 
 
-def _launch(
-    command: Sequence[str], folder: Path, environment: Mapping[str, str]
-) -> subprocess.Popen[str]:
-    with open(folder / "errors", "w") as errors:
-        return subprocess.Popen(
-            command, cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=errors
-        )
+def _started(
+    ends: Sequence[float], losses: Sequence[float], cpu: float, result: dict[str, Any]
+) -> Started:
+    steps = [after - before for before, after in itertools.pairwise(ends)]
+    usual = statistics.median(steps[-LAST:])
+    steady = [seconds < STEADY * usual for seconds in steps]
+    first = next(n for n in range(len(steps)) if all(steady[n : n + IN_A_ROW]))
+    told = [knob["detail"] for knob in result["knobs"] if knob["knob"] == "compile"]
+    return Started(
+        ends[first + 1], ends[3], cpu, usual, tuple(losses), "; ".join(told) or "not told"
+    )
 
 
-def _ended(child: subprocess.Popen[str]) -> Started:
-    assert child.stdout is not None
-    printed = child.stdout.read()
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise SystemExit(f"the training ended with code {child.returncode}")
-    said = json.loads(printed.splitlines()[-1])
-    return Started(said["start"], usage.ru_utime + usage.ru_stime, said["step"])
+def deviation(one: Iterable[float], other: Iterable[float]) -> float:
+    """The largest difference of losses, relative to the first ones."""
+    pairs = zip(one, other, strict=True)
+    return max((abs(a - b) / max(abs(a), 1e-12) for a, b in pairs), default=float("nan"))
 
 
-def overtakes(compiled: Started, plain: Started) -> str:
-    """The step at which the compiled training has done as many steps as the other."""
-    saved = plain.step - compiled.step
-    return "never" if saved <= 0 else str(math.ceil((compiled.start - plain.start) / saved))
-
-
-def report(model: str, layers: int) -> None:
-    """Measure one model and print its table."""
-    with tempfile.TemporaryDirectory() as caches:
-        plain = launches([""], model, layers, Path(caches))[""]
-        print(f"{model} as it is: start {plain.start:.1f} s, step {plain.step * 1e3:.1f} ms")
-        for state in ("cold", "warm"):
-            found = launches(VALUES, model, layers, Path(caches))
-            whole, regional = (found[value] for value in VALUES)
-            for value, it in found.items():
+def report(workload: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure one workload and print its lines; returns the figures."""
+    script = SCRIPTS / "workloads" / f"{workload}.py"
+    figures: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="kernels-") as kernels:
+        for state in ("cold", "kept"):
+            found = {}
+            for way in ("plain", "nested"):
+                caches = Path(kernels) / way
+                it = found[way] = launch(script, way == "nested", caches, options)
                 print(
-                    f"{model} {state} {value}: start {it.start:.1f} s, CPU {it.cpu:.1f} s, "
-                    f"step {it.step * 1e3:.1f} ms, repaid at step {overtakes(it, plain)}"
+                    f"{workload} {state} {way}: first steady step after {it.start:.1f} s, fourth "
+                    f"step after {it.fourth:.1f} s, CPU {it.cpu:.0f} s, step {it.step * 1e3:.1f} "
+                    f"ms ({it.told})",
+                    flush=True,
                 )
-            part, cpu = regional.start / whole.start, regional.cpu / whole.cpu
-            speed = whole.step / regional.step
-            print(f"{model} {state}: {part:.0%} of the start, {cpu:.0%} of the CPU, ×{speed:.2f}")
-            sys.stdout.flush()
+            plain, nested = found["plain"], found["nested"]
+            differ = deviation(plain.losses, nested.losses)
+            print(
+                f"{workload} {state}: nested takes {nested.start / plain.start:.0%} of the start, "
+                f"step ×{plain.step / nested.step:.2f}, losses differ by {differ:.1e} at most",
+                flush=True,
+            )
+            figures[state] = {way: asdict(it) for way, it in found.items()}
+    return figures
 
 
 def main() -> None:
-    """Measure each model."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=["vit", "gpt", "llama"])
-    parser.add_argument("--layers", type=int, default=12)
+    """Measure each workload."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("workloads", nargs="*", default=WORKLOADS)
+    parser.add_argument("--mode", default="reduce-overhead", help="the value of `compile`")
+    parser.add_argument("--steps", type=int, default=60, help="steps of each launch")
+    parser.add_argument("--settings", default="{}", help="more settings, as JSON")
+    parser.add_argument("--sizes", default="", help="arguments of the workloads' own")
+    parser.add_argument("--json", type=Path, help="a file for all figures")
     options = parser.parse_args()
-    for model in options.models:
-        report(model, options.layers)
+    if options.steps < 2 * LAST:
+        parser.error(f"--steps: at least {2 * LAST}")
+    figures = {workload: report(workload, options) for workload in options.workloads}
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -188,8 +188,6 @@ class RootEvent:
     device_memory_bytes: int | None = None
     device_name: str | None = None
     """The name of that GPU, for instance "NVIDIA H200"."""
-    blocks: dict[str, int] = field(default_factory=dict)
-    """The number of repeated blocks by class, for instance {"Block": 12}. They hold most layers."""
 
 
 @record

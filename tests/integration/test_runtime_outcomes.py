@@ -114,4 +114,4 @@ def test_a_value_that_a_knob_does_not_have_is_skipped(tmp_path: Path) -> None:
     done = run_recorded(["train.py"], tmp_path, spec)
     assert (done.returncode, done.stdout) == (0, b"0.125 True\n"), done.stderr.decode()
     (told,) = summarise_run(tmp_path / "run", exit_code=0, wall_seconds=1.0).knobs
-    assert told == KnobOutcome("attention", "skipped", "unknown value 'flash'")
+    assert told == KnobOutcome("attention", "skipped", "unknown value 'flash' (there is: sdpa)")

@@ -492,15 +492,6 @@ class TestNumericsKnobs:
         accumulating = gpu_facts(result=replace(result(), batch_size=128.0))
         assert proposed("compile", accumulating) == ["default"]
 
-    def test_blocks_that_repeat_are_compiled_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gpurun.knobs.compiling.compile.missing_tool", lambda *_: None)
-        blocks = (replace(ROOT, module_types={"Block": 12, "Linear": 60}, blocks={"Block": 12}),)
-        assert proposed("compile", facts(roots=blocks)) == ["regional", "default"]
-        whole = ["reduce-overhead", "default", "max-autotune"]
-        assert proposed("compile", gpu_facts(roots=blocks)) == [whole[0], "regional", *whole[1:]]
-        compiled = gpu_facts(roots=blocks, current={"compile": whole[0]})
-        assert proposed("compile", compiled) == whole, "the whole model starts in time"
-
     def test_graphs_that_keep_the_gpu_busy_are_held_against_none(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

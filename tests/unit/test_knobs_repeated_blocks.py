@@ -1,10 +1,12 @@
-"""The blocks of a model that "regional" compiles once, found by class, shapes and constants."""
+"""The blocks of a model that are compiled once, found by class, shapes and constants."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import Tensor, nn
 
+from gpurun.knobs.compiling.applied.nested_blocks import nested_blocks
 from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks, repeated_blocks
 
 
@@ -77,3 +79,15 @@ def test_other_models_have_no_blocks(model: nn.Module) -> None:
 def test_blocks_are_counted_by_class() -> None:
     model = Model(layers=LIST(blocks(8, 8, 4, 4, 4)))
     assert count_blocks(repeated_blocks(model)) == {"Block": 5}
+
+
+def test_an_older_torch_compiles_each_block_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(*blocks(8, 8, 8))
+    assert [len(group) for group in nested_blocks(model)[0]] == [3]
+    monkeypatch.setattr(torch, "__version__", "2.8.0+cpu")
+    assert nested_blocks(model) == ([], None)
+
+
+def test_blocks_that_write_running_averages_are_not_compiled_once() -> None:
+    layers = [nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(3)]
+    assert nested_blocks(nn.Sequential(*layers)) == ([], "BatchNorm1d writes running averages")

@@ -11,8 +11,7 @@ from gpurun.records.events import CHANGING_SHAPES, DOUBLE_BACKWARD, KEEPS_TENSOR
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
-REGIONAL = "regional"
-MODES = (REGIONAL, "default", *GRAPH_MODES)
+MODES = ("default", *GRAPH_MODES)
 ON_A_GPU = ("reduce-overhead", "default", "max-autotune")
 BUSY_PERCENT = 80.0
 """A GPU so busy does not wait for the host: what graphs copy is then more than what they save."""
@@ -24,12 +23,13 @@ CANNOT_TWICE = "create_graph=True: torch.compile supports no double backward"
 class Compile(Knob):
     """`module.compile(mode=...)` on the root module, in place: keys, class and pickles stay.
 
-    "regional" fuses the kernels of blocks of layers that the model repeats, such as those of a
-    transformer. They are compiled once for all of them, and the code around them runs as it is: the
-    start takes a part of the time. "default" fuses kernels of the whole model. "reduce-overhead"
-    also records CUDA graphs. They pay for small kernels (2.3× on ResNet-50 at batch 32), but not if
-    these keep the GPU busy: inputs and outputs of graphs are copied. "max-autotune" also searches
-    matrix-product kernels.
+    "default" fuses kernels of the whole model. "reduce-overhead" also records CUDA graphs. They pay
+    for small kernels (2.3× on ResNet-50 at batch 32), but not if these keep the GPU busy: inputs
+    and outputs of graphs are copied. "max-autotune" also searches matrix-product kernels.
+
+    Blocks of layers that the model repeats, such as those of a transformer, are compiled once for
+    all of them, which shortens the start (torch 2.9 or later). That needs a model of one graph,
+    whose blocks change no buffer. Else torch compiles each block by itself; the record says why.
 
     Risks: compiling takes seconds to minutes at the first step and again when shapes change. The
     last, smaller batch of a longer epoch runs the model's own code, where there is memory for it.
@@ -59,10 +59,7 @@ class Compile(Knob):
     )
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
-        """CUDA graphs first, where device and script can take them: they lose the least. Repeated
-        blocks start soonest, and are tried where the whole model does not start in time: GPT-124M
-        on an H200 took 21.6 ms a step as a whole, 39.6 by blocks.
-        """
+        """CUDA graphs first, where device and script can take them: they lose the least."""
         if facts.script_compiles():
             return Skip(BY_ITSELF)
         if "data_parallel" in facts.traits:
@@ -74,11 +71,10 @@ class Compile(Knob):
         missing = missing_tool(facts.device, facts.machine.compute_capability)
         if missing is not None:
             return Skip(missing)
-        blocks = [REGIONAL] if any(root.blocks for root in facts.roots) else []
         if not _takes_graphs(facts):
-            return [*blocks, "default"]
+            return ["default"]
         if self.name not in facts.current:
-            return [ON_A_GPU[0], *blocks, *ON_A_GPU[1:]]
+            return ON_A_GPU
         percent = facts.result.gpu_utilization_percent
         if percent is not None and percent < BUSY_PERCENT:
             return ON_A_GPU[:1]  # it waits for the host: no other mode launches less

@@ -132,7 +132,8 @@ def apply_settings(settings: tuple[Setting, ...], paths: tuple[str, ...]) -> Non
         try:
             knob, hooks = find(setting.knob, paths), KnobHooks(setting.knob)
             if knob.choices and setting.value not in knob.choices:
-                hooks.skipped(f"unknown value {setting.value!r}")
+                known = ", ".join(map(str, knob.choices))
+                hooks.skipped(f"unknown value {setting.value!r} (there is: {known})")
             else:
                 knob.apply(setting.value, hooks)
         except Exception as error:

@@ -20,7 +20,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks, repeated_blocks
 from gpurun.records.events import RootEvent, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.call_contexts import CallContexts
@@ -307,7 +306,6 @@ def _root_event(number: int, module: nn.Module, first: torch.Tensor | None) -> R
         compute_capability=None if gpu is None else (gpu.major, gpu.minor),
         device_memory_bytes=None if gpu is None else gpu.total_memory,
         device_name=None if gpu is None else gpu.name,
-        blocks=count_blocks(repeated_blocks(module)),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from gpurun.knobs.api import Hooks
+from gpurun.knobs.compiling.applied.nested_blocks import NESTING
 from gpurun.records.events import CompileEvent
 
 P = ParamSpec("P")
@@ -87,6 +88,8 @@ class Compilations(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Hear what torch warns of. The traceback of what it suppressed is not for the script."""
         try:
+            if NESTING.active:
+                return False  # an error is raised, and the model compiled without inner graphs
             if not self._is_mine(record):
                 return True
             if str(record.msg).startswith(LIMIT):

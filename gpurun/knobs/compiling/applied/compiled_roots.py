@@ -14,11 +14,11 @@ from gpurun.knobs.applied.autograd_state import is_traced
 from gpurun.knobs.applied.root_outputs import COPIED_LATER
 from gpurun.knobs.applied.tensor_trees import leaves, map_tensors
 from gpurun.knobs.compiling.applied.compilations import Compilations
-from gpurun.knobs.compiling.applied.compiled_blocks import compile_blocks
 from gpurun.knobs.compiling.applied.graph_rewrites import compile_in_place
 from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
-from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks, repeated_blocks
-from gpurun.knobs.compiling.compile import BY_ITSELF, CANNOT_TWICE, COPIES_MODEL, REGIONAL
+from gpurun.knobs.compiling.applied.nested_blocks import nested_blocks
+from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks
+from gpurun.knobs.compiling.compile import BY_ITSELF, CANNOT_TWICE, COPIES_MODEL
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_on
 from gpurun.knobs.loss.applied.padded_logits import copy_of
 from gpurun.records.events import DOUBLE_BACKWARD
@@ -26,10 +26,6 @@ from gpurun.records.events import DOUBLE_BACKWARD
 MOST_SHAPES = 10
 """A graph is recorded for each combination of input shapes: more than training, evaluation, and the
 last batches of both take."""
-
-NO_BLOCKS = "no block of layers repeats that holds most of the model"
-GRAPHS = "{graphs}"
-"""Stands in a detail for the number of graphs that were compiled in the first step."""
 HOOKED = "not while hooks are there that the script registered later"
 
 
@@ -37,6 +33,8 @@ def compile_roots(mode: str, hooks: Hooks) -> None:
     """Compile each root in `mode` when it is found."""
     # torch's advice to the script's author, whose choice of precision stays
     warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32")
+    # its advice to the author of inner graphs
+    warnings.filterwarnings("ignore", message="invoke_subgraph traced multiple backward graphs")
     report = _CompileReport(hooks)
     graphs = _GraphSteps(report) if mode in GRAPH_MODES else None
 
@@ -46,15 +44,7 @@ def compile_roots(mode: str, hooks: Hooks) -> None:
         if reason is not None:
             hooks.skipped(reason)
             return
-        named = type(module).__name__
-        if mode != REGIONAL:
-            report.begin(f"{named}: {mode}")
-            compile_in_place(module, mode, report.hooked)
-        elif groups := repeated_blocks(module):
-            report.begin(f"{named}: {mode}, {_text(groups)}, graphs: {GRAPHS}")
-            compile_blocks(module, groups, report.hooked)
-        else:
-            hooks.skipped(f"{named}: {NO_BLOCKS}")
+        report.compile(module, mode)
         if graphs is not None and device.type == "cuda":
             graphs.add(module)
 
@@ -66,38 +56,55 @@ def compile_roots(mode: str, hooks: Hooks) -> None:
 
 
 class _CompileReport:
-    """Says what became of the compiling: it is applied once there are graphs to run."""
+    """Compiles roots, and says what became of it: it is applied once there are graphs to run."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._compilations = Compilations(hooks, self.give_up)
-        self._waiting: list[str] = []
+        self._waiting: dict[int, str] = {}
+        """What is told of each root, by its id, once there are graphs."""
+        self._refused: dict[int, str] = {}
+        """Why the blocks of a root, by its id, have no graph in common."""
         self._begun = self._over = False
 
-    def begin(self, root: str) -> None:
-        """A root is about to be compiled, at its next call."""
+    def compile(self, root: Module, mode: str, why: str = "") -> None:
+        """Compile a root at its next call, with one graph for the blocks that it repeats.
+
+        `why`: the reason for this mode.
+        """
         if not self._begun:
             self._begun = True
             self._compilations.install()
+        detail = f"{type(root).__name__}: {mode}{why}"
+
+        def refused(reason: str) -> None:
+            self._refused[id(root)] = reason
+            self._tell(root, f"{detail}; its blocks are not compiled once: {reason}")
+
+        blocks, reason = nested_blocks(root)
+        reason = self._refused.get(id(root), reason)
+        if reason is not None:
+            blocks = []
+            refused(reason)
+        else:
+            self._tell(root, f"{detail}, {_text(blocks)} compiled once" if blocks else detail)
+        compile_in_place(root, mode, self.hooked, blocks, refused)
+
+    def _tell(self, root: Module, detail: str) -> None:
         if not self._over:
-            self._waiting.append(root)
+            self._waiting[id(root)] = detail
 
     def step_done(self, step: int) -> None:
         """Look whether there are graphs by now."""
         if not self._waiting:
             return
-        if graphs := self._compilations.graphs:
-            for root in self._waiting:
-                self._hooks.applied(root.replace(GRAPHS, str(graphs)))
+        if self._compilations.graphs:
+            for detail in self._waiting.values():
+                self._hooks.applied(detail)
             self._waiting.clear()
         elif step == 1:
             nothing = "torch finds nothing in the model's forward that it can compile"
             self._hooks.skipped(_twice(self._hooks) or nothing)
-
-    def without_graphs(self, modules: Sequence[Module], why: str) -> None:
-        """These are compiled anew, by the default mode."""
-        if not self._over:
-            self._waiting = [f"{type(module).__name__}: default, for {why}" for module in modules]
 
     def give_up(self, reason: str) -> None:
         """A part of the model runs without being compiled: nothing counts as applied any more."""
@@ -170,8 +177,7 @@ class _GraphSteps:
     def _give_up(self, why: str) -> None:
         modules, self.modules = self.modules, []
         for module in modules:
-            compile_in_place(module, "default", self._report.hooked)
-        self._report.without_graphs(modules, why)
+            self._report.compile(module, "default", f", for {why}")
 
 
 def _unfit(module: Module, device: torch.device, hooks: Hooks) -> str | None:

@@ -63,11 +63,6 @@ def or_plain(
             drop_frame(error)
             raise
 
-    return seen_by_dynamo(call, plain)
-
-
-def seen_by_dynamo(call: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, in place of which dynamo traces `plain`."""
     vars(call).update(_torchdynamo_inline=plain, _torchdynamo_orig_callable=plain)
     return call
 
