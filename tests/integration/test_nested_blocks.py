@@ -81,10 +81,11 @@ model.train()
 model.checkpoints = True
 train(steps=2)
 block = model.blocks[0]
+signature = str(inspect.signature(block.forward))
 print(json.dumps({
     "losses": losses, "calls": calls, "outputs": outputs, "graphs": [graphs, more],
     "same": names == list(model.state_dict()) and type(block) is Block
-            and "forward" not in vars(block) and "scale=1.0" in str(inspect.signature(block.forward)),
+            and "forward" not in vars(block) and "scale=1.0" in signature,
     "exported": "invoke_subgraph" in str(exported.graph)}))
 """
 
@@ -255,6 +256,43 @@ def test_blocks_that_torch_would_compile_otherwise_are_compiled_each_by_itself(
     assert run.printed["calls"] == alone["calls"], "nothing ran twice"
     for figures in ("losses", "state"):
         assert run.printed[figures] == pytest.approx(alone[figures], rel=1e-5)
+
+
+ACCEPTED = {
+    "autocast inside": (
+        "        return x +",
+        "        with torch.autocast('cpu', torch.bfloat16):\n"
+        "            x = self.layer(x).float()\n        return x +",
+    ),
+    "no gradient inside": (
+        "        return x +",
+        "        with torch.no_grad():\n            scale = x.std()\n        return x +",
+    ),
+    "keywords and nested tuples": (
+        "else block(x)",
+        "else block(scale=(0.5, [x.mean(), None])[1][0], x=x)",
+    ),
+    "frozen blocks": (
+        "self.checkpoints = False",
+        "self.checkpoints = False\n        self.blocks[:3].requires_grad_(False)",
+    ),
+    "a block that is called twice": ("else block(x)", "else block(block(x))"),
+}
+
+
+@pytest.mark.slow  # quick twin: the first test of this file
+@pytest.mark.parametrize("what", ACCEPTED)
+def test_blocks_of_other_forms_are_compiled_once_and_train_the_same(
+    tmp_path: Path, gpurun: Gpurun, what: str
+) -> None:
+    net = NET.replace(*ACCEPTED[what])
+    end = END.replace("torch.no_grad()", "torch.inference_mode()")
+    script = BEGIN + net + MODEL + end
+    run, alone = run_under(gpurun, tmp_path, script, COMPILE), bare(tmp_path, script)
+    assert run.knobs == [("compile", "applied", ONCE)]
+    for figures in ("losses", "state"):
+        near = 1e-2 if what == "autocast inside" else 1e-5
+        assert run.printed[figures] == pytest.approx(alone[figures], rel=near)
 
 
 ATTENTION = """

@@ -38,7 +38,11 @@ def block(body: Body, *examples: Tensor) -> GraphModule:
     graph = Graph()
     x, weight = graph.placeholder("x"), graph.placeholder("weight")
     graph.output((body(graph, x, weight),))
-    module = GraphModule(nn.Module(), graph)
+    return with_examples(GraphModule(nn.Module(), graph), *examples)
+
+
+def with_examples(module: GraphModule, *examples: Tensor) -> GraphModule:
+    """The same module, whose nodes know what they compute."""
     mode = FakeTensorMode()
     _Examples(module).run(*(mode.from_tensor(example) for example in examples))
     return module
@@ -123,6 +127,16 @@ def test_blocks_that_share_no_graph_are_not_compiled_once() -> None:
     nested = model([block(layer, *given[:2]), block(layer, *given[:2])], *given)
     with pytest.raises(CannotNest, match="no two of its blocks have the same graph"):
         check_nesting(nested)
+
+
+def test_a_block_that_leaves_results_behind_is_not_compiled_once() -> None:
+    given, graph = tensors(2), Graph()
+    x, weight = graph.placeholder("x"), graph.placeholder("weight")
+    result = layer(graph, x, weight)
+    graph.output((result, result.args[0]))
+    shared = with_examples(GraphModule(nn.Module(), graph), *given[:2])
+    with pytest.raises(CannotNest, match="a block leaves a result that nobody uses"):
+        check_nesting(model([shared, shared], *given))
 
 
 def test_blocks_inside_of_blocks_are_not_compiled_once() -> None:

@@ -47,7 +47,7 @@ class ReplacedForwards(Generic[E]):
 
     def _replacement(self, cls: type[Module], original: Forward) -> Forward:
         find, run, is_compiling = self._entries.get, self._run, torch.compiler.is_compiling
-        drop = drop_frames
+        drop_frames = drop_frames_before
 
         def forward(module: Module, *args: Any, **kwargs: Any) -> object:
             try:
@@ -58,7 +58,7 @@ class ReplacedForwards(Generic[E]):
                     return original(module, *args, **kwargs)
                 return run(module, entry, original, args, kwargs)
             except BaseException as error:
-                drop(error, original)
+                drop_frames(error, original)
                 raise
 
         return functools.update_wrapper(among(original, forward), original)
@@ -85,7 +85,7 @@ def cannot_choose(module: Module) -> str | None:
     return None
 
 
-def drop_frames(error: BaseException, original: Forward) -> None:
+def drop_frames_before(error: BaseException, original: Forward) -> None:
     """Take the frames of ours and of torch before the original off the traceback."""
     trace, code = error.__traceback__, getattr(original, "__code__", None)
     while trace is not None and trace.tb_next is not None:

@@ -18,10 +18,11 @@ from torch.nn import Module
 from torch.nn.modules.batchnorm import _NormBase
 from torch.torch_version import TorchVersion
 
-from gpurun.knobs.applied.call_types import Forward
-from gpurun.knobs.applied.replaced_forwards import among, cannot_choose, drop_frames
+from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
+from gpurun.knobs.applied.replaced_forwards import among, cannot_choose, drop_frames_before
 from gpurun.knobs.compiling.applied.nested_graphs import CannotNest
 from gpurun.knobs.compiling.applied.repeated_blocks import repeated_blocks
+from gpurun.records.frames import drop_frame
 
 SINCE = (2, 9)
 """The first torch that hands a block the random numbers of its forward again in its backward."""
@@ -64,8 +65,9 @@ class NestedCall:
     """The compiled call of a root, with one graph for all blocks of a group as long as torch can.
 
     `compiled(nested)` makes the compiled call of the root with or without inner graphs. The first
-    of them compiles the root as one graph, or raises an error before anything has run. Then the
-    second one takes its place for good, and `gave_up(reason)` is called.
+    of them compiles the root as one graph, or raises an error before anything has run. From then on
+    the second one takes its place in training, or else in evaluation, and `gave_up(reason)` is
+    called.
     """
 
     def __init__(
@@ -78,24 +80,38 @@ class NestedCall:
 
         for cls in {type(block) for blocks in groups for block in blocks}:
             _mark(cls)
-        self._refused = (TorchDynamoException, FailOnRecompileLimitHit)
+        self._errors = (TorchDynamoException, FailOnRecompileLimitHit)
         self._compiled = compiled
-        self._nested: Callable[..., Any] | None = compiled(True)
         self._gave_up = gave_up
+        self._refused: set[bool] = set()
+        """True: calls that record gradients; False: those that do not."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Torch compiles nothing in dispatch modes, which one graph for all does not allow."""
-        if self._nested is not None and not torch._C._len_torch_dispatch_stack():
+        """Call the root."""
+        try:
+            return self._call(args, kwargs)
+        except BaseException as error:
+            drop_frame(error, 2)
+            raise
+
+    def _call(self, args: Args, kwargs: Kwargs) -> Any:
+        trains = torch.is_grad_enabled()
+        # in dispatch modes torch compiles nothing, an error where one graph is wanted
+        if trains not in self._refused and not torch._C._len_torch_dispatch_stack():
             before, NESTING.active = NESTING.active, True
             try:
                 return self._nested(*args, **kwargs)
-            except self._refused as error:
+            except self._errors as error:
                 reason = _reason(error)
             finally:
                 NESTING.active = before
-            self._nested = None
-            self._gave_up(reason)
+            self._refused.add(trains)
+            self._gave_up(reason if trains else f"{reason} (without gradients)")
         return self._whole(*args, **kwargs)
+
+    @functools.cached_property
+    def _nested(self) -> Callable[..., Any]:
+        return self._compiled(True)
 
     @functools.cached_property
     def _whole(self) -> Callable[..., Any]:
@@ -115,13 +131,13 @@ def _marked_forward(original: Forward) -> Forward:
     copy = _copy(original)
     region = torch.compiler.nested_compile_region(copy)
     vars(copy).update(__marked_compile_region_max_reuse_entries__=MOST_GRAPHS)
-    nesting, drop = NESTING, drop_frames
+    nesting, drop_frames = NESTING, drop_frames_before
 
     def forward(module: Module, *args: Any, **kwargs: Any) -> object:
         try:
             return (region if nesting.active else original)(module, *args, **kwargs)
         except BaseException as error:
-            drop(error, original)
+            drop_frames(error, original)
             raise
 
     return functools.update_wrapper(among(original, forward), original)
@@ -147,6 +163,8 @@ def _reason(error: BaseException) -> str:
     inner = getattr(error, "inner_exception", error)
     if isinstance(inner, CannotNest):
         return str(inner)
+    if type(inner).__name__ == "FailOnRecompileLimitHit":
+        return "the model is compiled anew too often"
     lines = [line.strip() for line in str(inner).splitlines() if line.strip()]
     said = lines[:2] if lines[:1] and lines[0].endswith(":") else lines[:1]
     return " ".join(": ".join([type(inner).__name__, *said]).split())[:MOST_WORDS]

@@ -7,7 +7,7 @@ the graph module of the block. Blocks that compute alike share one (see `nested_
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -53,22 +53,34 @@ def check_nesting(module: GraphModule) -> None:
     """Raise `CannotNest` unless blocks share graphs, and torch compiles these as they are meant.
 
     Torch partitions the graph of a block by itself. So a checkpoint around the block would not
-    keep its results out of memory, and a buffer that the block writes would be written twice.
+    keep its results out of memory, and a buffer that the block writes would be written twice. All
+    results of a block are computed, used or not: among them are what its layers computed on the
+    way, once the block keeps something for itself.
     """
-    inner = inner_graphs(module)
-    if len(inner) >= sum(len(calls) for _, calls in inner):
-        raise CannotNest("no two of its blocks have the same graph")
     for part in module.modules():
         if isinstance(part, GraphModule) and part is not module:
             _check_operators(part)
-    if any(map(_writes, (body for body, _ in inner))):
-        raise CannotNest("a block changes a tensor that it does not own")
+    inner = inner_graphs(module)
+    if len(inner) >= sum(len(calls) for _, calls in inner):
+        raise CannotNest("no two of its blocks have the same graph")
+    for body, calls in inner:
+        if _wastes(body, calls):
+            raise CannotNest("a block leaves a result that nobody uses")
+        if _writes(body):
+            raise CannotNest("a block changes a tensor that it does not own")
 
 
 def _check_operators(part: GraphModule) -> None:
     for node in part.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             raise CannotNest(f"there is {node.target.name()} in a block or around it")
+
+
+def _wastes(body: GraphModule, calls: Sequence[Node]) -> bool:
+    """True if one of an inner graph's results is used after none of its calls."""
+    results: Any = body.graph.find_nodes(op="output")[0].args[0]
+    used = {user.args[1] for call in calls for user in call.users if user.users}
+    return len(results) > len(used)
 
 
 def _writes(body: GraphModule) -> bool:
@@ -79,7 +91,7 @@ def _writes(body: GraphModule) -> bool:
     mode = torch._guards.detect_fake_mode(examples)
     if mode is None:
         return True  # nobody can tell
-    with mode, torch.no_grad():
+    with torch.inference_mode(False), mode, torch.no_grad():
         given = [x.detach().clone() if isinstance(x, Tensor) else x for x in examples]
         before = [x._version for x in given if isinstance(x, Tensor)]
         body(*given)
