@@ -60,7 +60,7 @@ class StartBench(Knob):
         if not value["nested"]:
             from gpurun.knobs.compiling.applied import nested_blocks
 
-            nested_blocks.SINCE = (1000,)
+            nested_blocks.SINCE = "1000"  # no torch is as new as that
         ends, losses = [], []
 
         def done(step):

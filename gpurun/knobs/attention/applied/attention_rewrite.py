@@ -44,6 +44,7 @@ def rewrite(module: GraphModule, inputs: Sequence[Any], held: Held) -> Rewritten
     whether a module keeps a tensor from call to call. Attention in an inner graph, which several
     calls share, is replaced if it is shown for each of them.
     """
+    graphs: list[tuple[GraphModule, Sequence[Node | None]]]
     graphs = [(module, [None]), *inner_graphs(module)]
     if not any(_has_softmax(part.graph) for part, _ in graphs):
         return Rewritten([], [], None, module.forward)

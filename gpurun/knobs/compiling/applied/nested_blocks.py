@@ -24,7 +24,7 @@ from gpurun.knobs.compiling.applied.nested_graphs import CannotNest
 from gpurun.knobs.compiling.applied.repeated_blocks import repeated_blocks
 from gpurun.records.frames import drop_frame
 
-SINCE = (2, 9)
+SINCE = "2.9"
 """The first torch that hands a block the random numbers of its forward again in its backward."""
 MOST_GRAPHS = 1000
 """Inner graphs of a class, from torch 2.12 on: by default it raises an error at the ninth."""

@@ -38,7 +38,7 @@ def inner_graphs(module: GraphModule) -> list[tuple[GraphModule, list[Node]]]:
 
 def _called(module: GraphModule, node: Node) -> GraphModule | None:
     target = node.target
-    if not isinstance(target, torch._ops.HigherOrderOperator) or target.name() != CALL:
+    if not isinstance(target, torch._ops.HigherOrderOperator) or str(target) != CALL:
         return None
     inner: Any = node.args[0]
     body = getattr(module, inner.target)
@@ -73,7 +73,7 @@ def check_nesting(module: GraphModule) -> None:
 def _check_operators(part: GraphModule) -> None:
     for node in part.graph.nodes:
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            raise CannotNest(f"there is {node.target.name()} in a block or around it")
+            raise CannotNest(f"there is {node.target} in a block or around it")
 
 
 def _wastes(body: GraphModule, calls: Sequence[Node]) -> bool:
