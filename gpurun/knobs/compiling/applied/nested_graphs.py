@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
@@ -88,7 +89,7 @@ def _writes(body: GraphModule) -> bool:
     examples = [node.meta["example_value"] for node in body.graph.find_nodes(op="placeholder")]
     if any(getattr(node.target, "__name__", "") in WRITE_STATISTICS for node in body.graph.nodes):
         return True
-    mode = torch._guards.detect_fake_mode(examples)
+    mode = next((x.fake_mode for x in examples if isinstance(x, FakeTensor)), None)
     if mode is None:
         return True  # nobody can tell
     with torch.inference_mode(False), mode, torch.no_grad():
