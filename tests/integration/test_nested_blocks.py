@@ -59,7 +59,7 @@ def train(batch=16, steps=1):
         losses.append(loss.item())
 """
 TRAINED = """
-before = model.blocks[0].register_forward_hook(lambda m, x, y: calls.append("before") or 0.5 * y)
+before = model.blocks[0].register_forward_hook(lambda m, x, y: 0.5 * y)
 slopes = model.blocks[1].layer.weight.register_hook(lambda slope: 2 * slope)
 train(steps=16)
 graphs = counters["stats"].get("unique_graphs", 0)
