@@ -18,6 +18,8 @@ from tests.integration.isolation_launcher import tree
 from tests.integration.tunings import configure, launch, lines, report_of, run_folder
 from tests.once import once
 
+pytestmark = pytest.mark.alone  # a busy machine disturbs what it measures of loader and model
+
 WRITER = """
 import os, shutil, sqlite3, subprocess, sys, time, torch
 from torch.utils.data import DataLoader, Dataset
