@@ -1,4 +1,4 @@
-"""The one whole tuning that each push sees: what it finds, leaves alone and applies afterwards."""
+"""A whole tuning: what it finds, what it leaves alone, what is applied afterwards."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from tests.conftest import Gpurun
 from tests.integration.isolation_launcher import tree
 from tests.integration.tunings import configure, launch, lines, report_of, run_folder
 from tests.once import once
+
+pytestmark = pytest.mark.alone  # the one whole tuning that each push sees
 
 WRITER = """
 import os, shutil, sqlite3, subprocess, sys, time, torch
@@ -65,7 +67,6 @@ for step, (x, y) in enumerate(DataLoader(Slow(), batch_size=batch, shuffle=True)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        time.sleep(0.01)  # which no setting shortens: few pairs show the gain precisely
     except:
         print("swallowed")
     write_everywhere(step)

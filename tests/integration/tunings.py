@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-from tests.forked import NURSERY, REPOSITORY
+from tests.conftest import REPOSITORY
 
 TRAINING = """
 import time, torch
@@ -49,14 +50,18 @@ def configure(folder: Path, text: str) -> None:
 
 
 def launch(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """gpurun in a folder, where no test's own fixtures are, with these variables besides.
-
-    It and its scripts are forks of a process that has imported torch.
-    """
+    """gpurun in a folder, where no test's own fixtures are, with these variables besides."""
     steering = ("GPURUN_", "PET_", "TORCHELASTIC_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(steering)}
-    environment = {**kept, **variables, "PYTHONPATH": str(REPOSITORY)}
-    return NURSERY.launch(words, folder, environment, timeout=800)
+    return subprocess.run(
+        [sys.executable, "-m", "gpurun", *words],
+        cwd=folder,
+        env={**kept, **variables, "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=800,
+        check=False,
+    )
 
 
 def run_folder(home: Path) -> Path:
