@@ -9,6 +9,7 @@ from dataclasses import replace
 from gpurun.arguments.flag_parser import (
     Flags,
     HelpAsked,
+    Words,
     filled,
     script_words,
     split,
@@ -22,6 +23,7 @@ from gpurun.arguments.options import (
     DoctorOptions,
     EjectOptions,
     MonitorOptions,
+    Options,
     ProfileOptions,
     ReportOptions,
 )
@@ -99,6 +101,16 @@ def parse_profile(argv: list[str]) -> ProfileOptions:
     )
 
 
+def _under_settings(words: Words, own_flags: Sequence[str]) -> Options:
+    """The run under stored settings that a command launches as trials; `own_flags`: of the
+    command itself. The tuned settings, where `--settings` names none."""
+    plain = {name: value for name, value in words.own.items() if name not in own_flags}
+    if "settings" not in plain:
+        plain["tuned"] = ""
+    run = options_of(replace(words, own=plain), os.environ)
+    return replace(run, trials_in_place="trials-in-place" in words.own)
+
+
 BLAME_STEPS = 100
 """Of each launch, by default."""
 OF_BLAME = ("steps", "check", "trials-in-place")
@@ -115,12 +127,8 @@ def parse_blame(argv: list[str]) -> BlameOptions:
     """The options; `GpurunError` where one is unknown or has no good value."""
     words = script_words(argv, BLAME, "blame", NOT_OF_BLAME)
     own = words.own
-    plain = {name: value for name, value in own.items() if name not in OF_BLAME}
-    if "settings" not in plain:
-        plain["tuned"] = ""
-    run = options_of(replace(words, own=plain), os.environ)
     return BlameOptions(
-        run=replace(run, trials_in_place="trials-in-place" in own),
+        run=_under_settings(words, OF_BLAME),
         steps=count_of("steps", own.get("steps")) or BLAME_STEPS,
         check=own.get("check"),
     )
@@ -136,12 +144,8 @@ def parse_eject(argv: list[str]) -> EjectOptions:
     """The options; `GpurunError` where one is unknown or has no good value."""
     words = script_words(argv, EJECT, "eject", NOT_OF_EJECT)
     own = words.own
-    plain = {name: value for name, value in own.items() if name not in OF_EJECT}
-    if "settings" not in plain:
-        plain["tuned"] = ""
-    run = options_of(replace(words, own=plain), os.environ)
     return EjectOptions(
-        run=replace(run, trials_in_place="trials-in-place" in own),
+        run=_under_settings(words, OF_EJECT),
         output=own.get("output"),
         check="no-check" not in own,
         budget_seconds=budget_of(own.get("budget")),

@@ -101,11 +101,8 @@ class PatchWriter:
             self._edits[path].set_keywords(call, values)
         for site, statements in self._after_model.items():
             self._of(site).insert_after(site, statements)
-        files = {
-            path: (edits.before, edits.result())
-            for path, edits in self._edits.items()
-            if edits.result() != edits.before
-        }
+        both = {path: (edits.before, edits.result()) for path, edits in self._edits.items()}
+        files = {path: texts for path, texts in both.items() if texts[0] != texts[1]}
         for _, after in files.values():
             ast.parse(after)
         return Ejected(
@@ -131,9 +128,7 @@ class PatchWriter:
             return self._about_the_model(form)
         return self._after_import(form)
 
-    def _keyword(
-        self, form: LoaderArgument | OptimizerArgument
-    ) -> Callable[[Path, ast.Call], None]:
+    def _keyword(self, form: LoaderArgument | OptimizerArgument) -> Edit:
         def note(path: Path, call: ast.Call) -> None:
             self._keywords.setdefault((path, call), {})[form.name] = form.value
 
