@@ -207,7 +207,6 @@ def test_tuned_is_refused_where_nothing_was_tuned(tmp_path: Path, in_process: Gp
     assert b"not tuned here yet" in result.stderr
 
 
-@pytest.mark.forked
 def test_time_in_torch_save_and_what_was_read_from_disk_are_recorded(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
