@@ -26,13 +26,13 @@ from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import SEED, Exchange, Parallel, Setting, Share, TrialSpec
 from gpurun.records.tuning import WITHOUT_SPEED, TrialRecord
 from gpurun.rundir import write_json
+from gpurun.same.launch_audit import audit_of
 from gpurun.trials import knob_calls
 from gpurun.trials.knob_calls import KnobRaised
 from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.prestart import prestart_slots
 from gpurun.trials.trial_launcher import TrialLauncher
-from gpurun.tuner.guard.training_evidence import evidence
 from gpurun.tuner.trial_length import needed_steps
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
@@ -173,6 +173,7 @@ class TrialSeries:
                 seed_offset=request.seed_offset,
                 rounded=request.rounded,
                 rounding_draw=request.rounding_draw,
+                still=request.still,
                 ceilings=request.ceilings,
                 worker_turns=request.worker_turns,
             ),
@@ -290,7 +291,8 @@ def trial_of(
         peak_host_bytes=peaks.host or None,
         in_turns=outcome.in_turns,
     )
-    shown = None if log is None else evidence(log, request.seed_offset, request.rounded)
+    how = request.seed_offset, request.rounded, request.still
+    shown = None if log is None else audit_of(log, *how)
     return Trial(record, result, log, shown, objective, outcome.failure)
 
 

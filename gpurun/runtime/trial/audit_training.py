@@ -2,7 +2,7 @@
 
 Looking closely costs synchronisations and copies, so it ends before anything is measured; only
 learning rates and the order of samples are followed to the end. It draws no random numbers, changes
-no tensor, and keeps its copies in the host's memory.
+no tensor, and keeps its copies in the host's memory. Meanwhile samples draw theirs by their index.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import gc
 import math
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -27,6 +28,7 @@ from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.observe.watched_loaders import LOADERS
 from gpurun.runtime.trial.audit_samples import SamplesAudit
+from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
 GRADIENT_STEPS = 2
 """In this many steps the parameters of two trials are still close to each other."""
@@ -37,13 +39,18 @@ RATE_CHANGES = 20_000
 
 
 class TrainingAudit:
-    """Audits the first `steps` steps; the order of samples is remembered to the end."""
+    """Audits the first `steps` steps; the order of samples is remembered to the end.
 
-    def __init__(self, steps: int) -> None:
+    With a folder, `samples_in`, the samples of these steps are loaded again at their end if the
+    script is `as_it_is`, or a setting changes its loaders.
+    """
+
+    def __init__(self, steps: int, samples_in: Path | None, as_it_is: bool) -> None:
         self._steps = steps
         self._active = steps > 0
         self._process = os.getpid()
-        self._samples = SamplesAudit()
+        self._samples_in, self._as_it_is = samples_in, as_it_is
+        self._samples = SamplesAudit(steps)
         self._hooks: list[Callable[[Optimizer], None]] = []
         self._listener: Callable[[int], None] = guarded("audit of rates", self._rates_now)
         self._step = 1
@@ -69,6 +76,7 @@ class TrainingAudit:
         LOADERS.on_batch = guarded("audit of batches", self._samples.batch)
         if self._active:
             ROOTS.on_inputs = guarded("audit of inputs", self._root_inputs)
+            SAMPLE_SEEDS.begin()
             self._hooks = [guarded("audit of gradients", self._before_step)]
             CLOCK.before_step.extend(self._hooks)
         else:
@@ -83,6 +91,9 @@ class TrainingAudit:
         self._forget_step()
         self._step = step + 1
         if step >= self._steps:
+            if self._samples_in is not None and (self._as_it_is or LOADERS.edits):
+                self._samples.load_again(self._samples_in)
+            SAMPLE_SEEDS.end()
             self._stop_looking()
 
     def abandon(self) -> None:
