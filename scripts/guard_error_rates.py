@@ -108,6 +108,7 @@ def start(one: Launch) -> int:
             rounded=one.rounded,
             rounding_draw=one.draw,
             still=one.still,
+            load_again=not (one.seed or one.rounded or one.still),
         ),
     )
     write_json(one.folder / "spec.json", to_json(spec))

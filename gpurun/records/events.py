@@ -359,19 +359,15 @@ class AuditEvent:
     kind: ClassVar[str] = "audit"
     step: int
     loss: float | None
-    finite: bool
-    """No NaN or infinity in the loss."""
     hyperparameters: tuple[dict[str, Any], ...]
     gradient_norms: dict[str, float | None]
     update_norms: dict[str, float]
     side_update_norms: dict[str, float]
     """Change of what is not optimized: the roots' buffers, and copies of the model (EMA)."""
     gradient_values: tuple[float, ...]
-    """Some values of all gradients, in the first steps only."""
+    """Some values of all gradients, in the first step only."""
     input_values: tuple[float, ...]
     """Some values of the first tensor of the step's first root call."""
-    fed: tuple[int | None, ...]
-    """The batch of each tensor that roots were given, counted over all loaders; None if of none."""
     draws: bool | None
     """True if torch drew random numbers between the last root call and the optimizer's step."""
     modules: dict[str, str]

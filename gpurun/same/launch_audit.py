@@ -7,8 +7,8 @@ computed but the choice of the clock whose steps count.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
@@ -36,6 +36,8 @@ class LaunchAudit:
     microbatches: tuple[int, ...]
     audits: tuple[AuditEvent, ...] = ()
     samples: tuple[SamplesEvent, ...] = ()
+    again: Mapping[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    """By loader: its audited samples, loaded again in passes (`SamplesEvent.again`)."""
     loaders: tuple[LoaderEvent, ...] = ()
     optimizers: tuple[OptimizerEvent, ...] = ()
     rates: tuple[tuple[int, tuple[float | None, ...]], ...] = ()
@@ -80,12 +82,14 @@ def audit_of(
     if clock is None:
         return None
     training = set(clock.training_loaders)
+    samples = tuple(s for s in log.samples if s.loader in training or not training)
     return LaunchAudit(
         seed=seed,
         losses=tuple(clock.steps.loss),
         microbatches=tuple(clock.steps[StepRow.MICROBATCHES]),
         audits=_of_the_last_clock(log.audits),
-        samples=tuple(s for s in log.samples if s.loader in training or not training),
+        samples=samples,
+        again={s.loader: s.again for s in samples if s.again},
         loaders=tuple(x for x in log.loaders if x.loader in training),
         optimizers=log.optimizers,
         rates=() if log.rates is None else log.rates.changes,

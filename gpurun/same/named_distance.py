@@ -16,7 +16,6 @@ class Kind(enum.Enum):
     ORDER = "order"
     SHUFFLES = "shuffles"
     SAMPLES = "samples"
-    FED = "fed"
     INPUTS = "inputs"
     FIRST_LOSS = "first loss"
     DIRECTIONS = "gradient directions"

@@ -67,7 +67,6 @@ TABLE: dict[Kind, Row] = {
     Kind.FINITE: EXACT,
     Kind.SETTINGS: EXACT,
     Kind.ORDER: EXACT,
-    Kind.FED: EXACT,
     Kind.FORM: EXACT,
     Kind.SAMPLES: EXACT,
     # Part of a pass. Shuffles have 0.01 of neighbours; `sorted_later` all.

@@ -1,4 +1,4 @@
-"""Samples that reach the model: content by index, order, batches fed.
+"""Samples that reach the model: content by index, order, what it is fed.
 
 A sample is known by a checksum for each leaf of its batch (image, label, ...), one of a stream by
 its position. In audited steps it draws its random numbers by its index
@@ -34,7 +34,6 @@ def sample_distances(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
         **_contents(ours, theirs),
         **_order(ours, theirs),
         **_shuffles(ours, theirs),
-        **_fed(ours, theirs),
         **_inputs(ours, theirs),
     }
 
@@ -76,8 +75,8 @@ def _contents(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     for place, (wrong, seen) in differing.items():
         said = f"{wrong} of {seen} samples have another content than in the baseline"
         found[Name(Kind.SAMPLES, place)] = Distance(relative(wrong, seen), said)
-    if other_workers(ours, theirs) and any(s.again for s in theirs.samples):
-        lost = None if any(s.again for s in ours.samples) else "workers hand out no samples"
+    if other_workers(ours, theirs) and theirs.again:
+        lost = None if ours.again else "workers hand out no samples"
         found |= exact(Kind.SAMPLES, "loaded at all", lost)
     return found
 
@@ -95,10 +94,10 @@ def _same_samples(
         for position in range(max((len(a) for a, _ in shared), default=0)):
             pairs = [(a[position], b[position]) for a, b in shared if position < len(a) == len(b)]
             yield f"loader {mine.loader}, part {position + 1}", pairs
-        for one, same in zip(mine.again, other.again, strict=False):
+    for loader in ours.again.keys() & theirs.again.keys() if other_workers(ours, theirs) else ():
+        for one, same in zip(ours.again[loader], theirs.again[loader], strict=False):
             if one[:1] == same[:1]:  # not in batches of another size
-                pairs = list(zip(one[1:], same[1:], strict=False))
-                yield f"loader {mine.loader}, loaded again", pairs
+                yield f"loader {loader}, loaded again", list(zip(one[1:], same[1:], strict=False))
 
 
 def _same_start(a: SamplesEvent, b: SamplesEvent) -> bool:
@@ -185,19 +184,6 @@ _ORDERS = {
 
 
 # -- what the model is fed -------------------------------------------------------------------------
-
-
-def _fed(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
-    """The model is called with the batch that the loader handed out for it, known by its bytes."""
-    for mine, other in zip(ours.audits, theirs.audits, strict=False):
-        if len(mine.fed) != len(other.fed):
-            continue
-        for a, b in zip(mine.fed, other.fed, strict=True):
-            if b is not None and a != b:
-                what = "no batch of the loader" if a is None else f"batch {a}"
-                said = f"the model is fed {what} instead of batch {b} in step {mine.step}"
-                return exact(Kind.FED, "", said)
-    return exact(Kind.FED, "", None) if ours.audits and theirs.audits else {}
 
 
 def _inputs(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:

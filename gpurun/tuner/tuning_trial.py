@@ -133,3 +133,9 @@ class TrialRequest:
     """True if it takes turns with the reference, if there is one."""
     following: Sequence[Mapping[str, Any]] = ()
     """The settings of the launches after it, as far as one can know; none: the same."""
+
+    @property
+    def shows_samples(self) -> bool:
+        """True if its samples are compared with those of the script as it is, under one seed."""
+        apart = self.rounded or self.still or self.ceilings or self.worker_turns is not None
+        return not apart and not self.seed_offset

@@ -277,8 +277,8 @@ def trained(change: Change, direction: float, seed: int = 0) -> LaunchAudit:
 
 def first_step(**fields: object) -> AuditEvent:
     usual = AuditEvent(
-        step=1, loss=1.0, finite=True, hyperparameters=(), gradient_norms={}, update_norms={},
-        side_update_norms={}, gradient_values=(1.0, 0.0), input_values=(), fed=(), draws=True,
+        step=1, loss=1.0, hyperparameters=(), gradient_norms={}, update_norms={},
+        side_update_norms={}, gradient_values=(1.0, 0.0), input_values=(), draws=True,
         modules={},
     )  # fmt: skip
     return replace(usual, **fields)  # type: ignore[arg-type]

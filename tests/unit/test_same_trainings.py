@@ -22,10 +22,10 @@ UNSEEN = float("nan")
 
 def audit(step: int, **fields: Any) -> AuditEvent:
     usual: dict[str, Any] = {
-        "loss": 1.0, "finite": True, "hyperparameters": ({"lr": 0.1, "fused": None},),
+        "loss": 1.0, "hyperparameters": ({"lr": 0.1, "fused": None},),
         "gradient_norms": {"0.weight": 1.0, "0.bias": 0.5},
         "update_norms": {"0.weight": 0.1, "0.bias": 0.05}, "side_update_norms": {"Net 0": 0.01},
-        "gradient_values": (0.5, -0.25, 0.1), "input_values": (1.0, 2.0), "fed": (step,),
+        "gradient_values": (0.5, -0.25, 0.1), "input_values": (1.0, 2.0),
         "draws": False, "modules": {"0.": "Net(), training"},
     }  # fmt: skip
     return AuditEvent(step=step, **{**usual, **fields})
@@ -82,7 +82,6 @@ BROKEN: dict[str, dict[str, Any]] = {
     "no longer follows": audits(side_update_norms={"Net 0": 0.0}),
     "point elsewhere": audits(gradient_values=(-0.5, 0.25, -0.1)),
     "first loss": audits(loss=1.2),
-    "fed batch 9": audits(fed=(9,)),
     "fed other tensors": audits(input_values=(-1.0, 5.0)),
     "is Net(), evaluating": audits(modules={"0.": "Net(), evaluating"}),
     "2 backward passes": {"microbatches": (1, 1, 2) + (1,) * 37},
@@ -219,8 +218,8 @@ def test_a_part_in_which_repeats_differ_hides_no_other_part_and_gets_no_workers(
 
 
 def loaded_again(*passes: list[int], workers: int = 0) -> LaunchAudit:
-    samples = (passing(1, shuffled(1), again=tuple((0, *one) for one in passes)),)
-    return trial(samples=samples, loaders=(loader(workers=workers),))
+    again = {0: tuple((0, *one) for one in passes)} if passes else {}
+    return trial(again=again, loaders=(loader(workers=workers),))
 
 
 def test_samples_that_are_loaded_again_must_be_equal_in_the_second_pass_too() -> None:

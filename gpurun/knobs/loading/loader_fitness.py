@@ -9,7 +9,6 @@ from __future__ import annotations
 import copyreg
 import fcntl
 import functools
-import inspect
 import logging
 import multiprocessing
 import os
@@ -50,11 +49,11 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
     dataset = call.arguments.get("dataset")
     if call.subclass:
         return "a subclass of DataLoader, whose own rules are not known"
-    if call.iterable and not shards_itself(dataset):
-        return "an iterable data set that does not shard itself: every worker would repeat it"
+    if call.iterable:
+        return "an iterable data set: workers would hand out its samples in another order"
     if on_cuda(dataset):
         return "the data set holds CUDA tensors"
-    if call.arguments.get("batch_size", 1) is None and not call.iterable and _keeps_arrays(dataset):
+    if call.arguments.get("batch_size", 1) is None and _keeps_arrays(dataset):
         return (
             "without a batch size it may hand out a tensor that the data set keeps: a worker "
             "would overwrite it while the script reads it"
@@ -84,18 +83,6 @@ def start_method(arguments: dict[str, Any]) -> str:
     # asking for the default outright would fix it before the script can set its own
     chosen = multiprocessing.get_start_method(allow_none=True)
     return chosen or multiprocessing.get_all_start_methods()[0]
-
-
-def shards_itself(dataset: object) -> bool:
-    """True if an iterable data set asks which worker it runs in."""
-    try:
-        return any(
-            "get_worker_info" in inspect.getsource(cls)
-            for cls in type(dataset).__mro__
-            if not cls.__module__.startswith(("torch.", "builtins", "typing"))
-        )
-    except (OSError, TypeError):
-        return False
 
 
 def shared_handle(dataset: object) -> str | None:

@@ -19,7 +19,6 @@ from gpurun.records.events import SamplesEvent
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.step_agreement import rank_and_size
-from gpurun.runtime.core.tensor_values import checksum, tensors
 from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
 from gpurun.runtime.trial.sample_passes import contents, load_again
 from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
@@ -44,19 +43,16 @@ class SamplesAudit:
 
     def __init__(self, steps: int = 0) -> None:
         self.looking = True
+        """False once only the order is kept."""
         self._steps = steps
         self._passes: dict[tuple[int, int], _Pass] = {}
         self._indices = 0
         self._contents = 0
-        self._handed: dict[int, int | None] = {}
-        self._batches = 0
 
     def batch(self, loader: LoaderState, indices: object, batch: object) -> None:
         """A loader handed out a batch."""
         if not torch.is_grad_enabled() and not CLOCK.untrained:
             return
-        if self.looking:
-            self._remember_handed(batch)
         looked = self.looking and self._contents < CONTENT_LIMIT
         seen = self._passes.get((loader.number, loader.passes)) or _Pass()
         if _of_stream(indices):
@@ -75,10 +71,6 @@ class SamplesAudit:
             self._contents += len(listed)
             seen.audited.append(indices)
             seen.checksums |= zip(map(str, listed), sums, strict=True)
-
-    def fed(self, value: object) -> int | None:
-        """The batch that a tensor is a part of, counted over all loaders; None if of none."""
-        return self._handed.get(checksum(value))
 
     def load_again(self, control: Path) -> None:
         """Load the audited samples of each loader's first pass again, in a forked process."""
@@ -107,21 +99,6 @@ class SamplesAudit:
                 )
             )
         self._passes = {}
-
-    def stop_looking(self) -> None:
-        """From now on only the order is kept."""
-        self.looking = False
-        self._handed = {}
-
-    # -- inside --------------------------------------------------------------------------------
-
-    def _remember_handed(self, batch: object) -> None:
-        self._batches += 1
-        for tensor in tensors(batch):
-            if tensor.numel() > 1:
-                key = checksum(tensor)
-                # a constant part, such as a mask of ones, tells nothing
-                self._handed[key] = None if key in self._handed else self._batches
 
 
 def _of_stream(indices: object) -> bool:

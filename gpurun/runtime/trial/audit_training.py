@@ -30,9 +30,8 @@ from gpurun.runtime.observe.watched_loaders import LOADERS
 from gpurun.runtime.trial.audit_samples import SamplesAudit
 from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
-GRADIENT_STEPS = 2
-"""In this many steps the parameters of two trials are still close to each other."""
 GRADIENT_VALUES = 2048
+"""Of all gradients of the first step, in which the parameters of two trials are equal."""
 SETTINGS_LENGTH = 120
 RATE_CHANGES = 20_000
 """Changes of the learning rates remembered a trial."""
@@ -41,15 +40,14 @@ RATE_CHANGES = 20_000
 class TrainingAudit:
     """Audits the first `steps` steps; the order of samples is remembered to the end.
 
-    With a folder, `samples_in`, the samples of these steps are loaded again at their end if the
-    script is `as_it_is`, or a setting changes its loaders.
+    With a folder, `samples_in`, the samples of these steps are loaded again at their end.
     """
 
-    def __init__(self, steps: int, samples_in: Path | None, as_it_is: bool) -> None:
+    def __init__(self, steps: int, samples_in: Path | None) -> None:
         self._steps = steps
         self._active = steps > 0
         self._process = os.getpid()
-        self._samples_in, self._as_it_is = samples_in, as_it_is
+        self._samples_in = samples_in
         self._samples = SamplesAudit(steps)
         self._hooks: list[Callable[[Optimizer], None]] = []
         self._listener: Callable[[int], None] = guarded("audit of rates", self._rates_now)
@@ -65,7 +63,6 @@ class TrainingAudit:
         self._gradient_values: dict[str, tuple[float, ...]] = {}
         self._before: dict[str, tuple[Tensor, Tensor]] = {}
         self._input_values: tuple[float, ...] = ()
-        self._fed: list[int | None] = []
         self._drawn: int | None = None
         self._draws: bool | None = None
         self._modules: dict[str, str] = {}
@@ -80,7 +77,7 @@ class TrainingAudit:
             self._hooks = [guarded("audit of gradients", self._before_step)]
             CLOCK.before_step.extend(self._hooks)
         else:
-            self._samples.stop_looking()
+            self._samples.looking = False
 
     def after_step(self, step: int) -> None:
         """Write what was seen in this step; after the last one stop looking."""
@@ -91,7 +88,7 @@ class TrainingAudit:
         self._forget_step()
         self._step = step + 1
         if step >= self._steps:
-            if self._samples_in is not None and (self._as_it_is or LOADERS.edits):
+            if self._samples_in is not None:
                 self._samples.load_again(self._samples_in)
             SAMPLE_SEEDS.end()
             self._stop_looking()
@@ -108,7 +105,7 @@ class TrainingAudit:
         for hook in self._hooks:
             CLOCK.before_step.remove(hook)
         self._hooks, self._unoptimized = [], {}
-        self._samples.stop_looking()
+        self._samples.looking = False
 
     def finish(self) -> None:
         """Write what was remembered of the whole trial."""
@@ -134,10 +131,9 @@ class TrainingAudit:
     ) -> None:
         if not torch.is_grad_enabled():
             return
-        found = list(tensors((args, kwargs)))
-        if found and not self._input_values:
-            self._input_values = values(found[0])
-        self._fed.extend(self._samples.fed(tensor) for tensor in found)
+        first = next(tensors((args, kwargs)), None)
+        if first is not None and not self._input_values:
+            self._input_values = values(first)
         if self._step in (1, self._steps):
             self._describe(module)
         self._drawn = generator_state()
@@ -160,7 +156,7 @@ class TrainingAudit:
             name = self._name(optimizer, position, parameter)
             gradient = parameter.grad
             self._gradients[name] = None if gradient is None else norm(gradient)
-            if gradient is not None and self._step <= GRADIENT_STEPS and not gradient.is_sparse:
+            if gradient is not None and self._step == 1 and not gradient.is_sparse:
                 self._gradient_values[name] = values(gradient, each)
             if name not in self._before:
                 self._before[name] = (parameter, host_copy(parameter))
@@ -176,12 +172,10 @@ class TrainingAudit:
                 self._names.setdefault(id(parameter), f"{number}.{name}")
 
     def _event(self, step: int) -> AuditEvent:
-        loss = CLOCK.last_loss()
         updates = {name: _update(*kept) for name, kept in self._before.items()}
         return AuditEvent(
             step=step,
-            loss=loss,
-            finite=loss is None or math.isfinite(loss),
+            loss=CLOCK.last_loss(),
             hyperparameters=tuple(
                 hyperparameters(group) for o in list(CLOCK.optimizers) for group in o.param_groups
             ),
@@ -196,7 +190,6 @@ class TrainingAudit:
                 len(self._gradient_values[name]) for name in sorted(self._gradient_values)
             ),
             input_values=self._input_values,
-            fed=tuple(self._fed),
             draws=self._draws,
             modules=self._modules,
         )

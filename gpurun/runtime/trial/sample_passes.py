@@ -32,8 +32,8 @@ from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
 PASS_SAMPLES = 512
 """Two passes of so many are a thousand samples. Where there are fewer, the third is the rest."""
-MOST_AT_ONCE = 32
-"""Samples a batch: larger ones would keep a few workers busy only."""
+MOST_AT_ONCE = 8
+"""Samples a batch: of larger ones a pass over slow samples has few, and keeps few workers busy."""
 PASS_SECONDS = 1.5
 """A pass over slow samples ends after so long."""
 HUNG_SECONDS = 20.0
@@ -47,9 +47,9 @@ Contents = list[tuple[int, ...]]
 def load_again(twin: Any, audited: Sequence[Any], answer: Path) -> tuple[tuple[int, ...], ...]:
     """Of each pass a checksum of the batches of indices, then of each sample in turn.
 
-    Nothing where the process died, or hung. `twin`: a loader of its own. `audited`: the batches of
-    indices that were audited, as the sampler handed them out. `answer`: the file through which the
-    process answers.
+    As many passes as were over when the process ended, or hung. `twin`: a loader of its own.
+    `audited`: the batches of indices that were audited, as the sampler handed them out. `answer`:
+    the file through which the process answers.
     """
     context = {"multiprocessing_context": twin.multiprocessing_context}
     if start_method(context) != "fork":  # each worker would run the script's imports again
@@ -86,31 +86,20 @@ def _answer(answer: Path, twin: Any, audited: Sequence[Any]) -> None:
     own_positions()
     torch.set_num_threads(1)  # threads of the parent are not there
     SAMPLE_SEEDS.always = True
-    passes = list(_passes(twin, audited))
-    draft = answer.with_suffix(".new")
-    draft.write_bytes(marshal.dumps(passes))
-    draft.rename(answer)
-
-
-class _Sampler:
-    """Batches of indices, others in each pass: workers that live on keep their sampler."""
-
-    def __init__(self) -> None:
-        self.batches: Sequence[Any] = ()
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
+    draft, known = answer.with_suffix(".new"), []
+    for one in _passes(twin, audited):
+        known.append(one)
+        draft.write_bytes(marshal.dumps(known))
+        draft.rename(answer)
 
 
 def _passes(twin: Any, audited: Sequence[Any]) -> Iterator[list[int]]:
-    sampler, stream = _Sampler(), twin._dataset_kind == STREAM
+    stream = twin._dataset_kind == STREAM
+    sampler: list[Any] = []  # another content in each pass: workers that live on keep it
     if not stream:
         twin.__dict__["batch_sampler" if twin._auto_collation else "sampler"] = sampler
     for batches in ((), ()) if stream else _batches(audited):
-        sampler.batches = batches
+        sampler[:] = batches
         yield _one_pass(twin, batches)
 
 

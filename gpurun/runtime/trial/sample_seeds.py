@@ -141,8 +141,14 @@ class SampleSeeds:
             begun = fetcher._gpurun_pass
             stream = hasattr(fetcher, "dataset_iter")
             batch = f"{begun} {fetcher._gpurun_batches if stream else indices}"
+
+            @transparent
+            def collated(samples: Any) -> Any:
+                self._by_key(None, f"{batch} collated")
+                return collate(samples)
+
             fetcher.dataset = _SeededDataset(dataset, self._by_key, begun)
-            fetcher.collate_fn = _SeededCollate(collate, self._by_key, batch)
+            fetcher.collate_fn = collated
             self._by_key(dataset, batch)
             try:
                 return original(fetcher, indices)
@@ -213,18 +219,6 @@ class _SeededDataset:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dataset, name)
-
-
-class _SeededCollate:
-    def __init__(
-        self, collate: Callable[[Any], Any], by_key: Callable[[object, str], None], batch: str
-    ) -> None:
-        self._collate, self._by_key, self._batch = collate, by_key, batch
-
-    @transparent
-    def __call__(self, samples: Any) -> Any:
-        self._by_key(None, f"{self._batch} collated")
-        return self._collate(samples)
 
 
 def _own_generators(dataset: object) -> Iterator[Callable[[int], object]]:

@@ -100,9 +100,7 @@ class _Trial:
         self.enough: Callable[[int, int], str | None] = self._enough
         """Reason why it has seen enough after a step (its number, its end), None if it has not."""
         self._as_it_is = not run.settings
-        apart = spec.rounded or spec.still or spec.ceilings or spec.worker_turns is not None
-        self._samples_in = None if apart else control
-        """The folder for samples that are loaded again, of a trial whose samples are compared."""
+        self._samples_in = control if spec.load_again else None
         self._rule: StopRule = spec.stop
         self._ranks = StepAgreement(control, "stop")
         self._held = not spec.hold_at_first_step
@@ -123,7 +121,7 @@ class _Trial:
     def _begin(self, passed: int = 0) -> None:
         """Begin to count; the first `passed` steps are not audited."""
         self._passed = passed
-        self._audit = TrainingAudit(self._rule.audit_steps, self._samples_in, self._as_it_is)
+        self._audit = TrainingAudit(self._rule.audit_steps, self._samples_in)
         self._audit.begin()
         self._syncs = DeviceSyncLines(self._rule.audit_steps if self._as_it_is else 0)
         self._look_for_syncs = guarded("device syncs", self._syncs.after_step)
