@@ -9,7 +9,7 @@ from itertools import zip_longest
 from gpurun.knobs.api import Effect
 from gpurun.records.tuning import GuardVerdict, LossCurves, NamedDistance
 from gpurun.same.curve_distances import parts
-from gpurun.same.floors import Baselines
+from gpurun.same.distances import Baselines
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.measured_distance import Measured
 from gpurun.same.named_distance import Kind

@@ -42,6 +42,14 @@ ROUNDING_NORM = 1e-5
 """Norms this small against the median of all norms are made of rounding alone."""
 SAME_DRAWS = 0.99
 """First gradients with this cosine used the same random draws: dropout of 0.2 leaves 0.84."""
+FEW_SIDES = 4
+"""Fewer launches of a commit show too little of how far repeats are apart. Where they repeat each
+other exactly there is no chance in them, and two are enough."""
+FEW_NONFINITE = 2
+"""So many launches suffice if all of one commit are finite and all of the other are not: they have
+one seed, and a loss is finite or not."""
+NOT_BY_CHANCE = 0.025
+"""The one-sided p-value below which losses that are not finite in some launches are no chance."""
 
 
 @dataclass(frozen=True)

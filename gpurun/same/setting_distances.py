@@ -7,8 +7,7 @@ follows the loss) leaves the others compared.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from gpurun.records.events import AuditEvent
 from gpurun.same.launch_audit import LaunchAudit
@@ -17,75 +16,56 @@ from gpurun.same.named_distance import Distances, Kind, exact
 IMPLEMENTATION_KEYS = frozenset({"fused", "foreach", "capturable", "differentiable", "initial_lr"})
 """Optimizer settings that choose kernels, not mathematics."""
 
+Settings = Iterator[tuple[str, object, object]]
+"""What is set, our value, the other one."""
+
 
 def setting_distances(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
-    """Optimizers, their settings, learning rates, backward passes, modules, loaders, dropout."""
-    found = {
-        "optimizers": _optimizers(ours, theirs),
-        "hyperparameters": _hyperparameters(ours, theirs),
-        "learning rates": _rates(ours, theirs),
-        "backward passes": _microbatches(ours, theirs),
-        "modules": _modules(ours, theirs),
-        "loaders": _loaders(ours, theirs),
-        "draws": _draws(ours, theirs),
-    }
+    """By place: the first setting that is another one."""
     distances: Distances = {}
-    for place, reason in found.items():
-        distances |= exact(Kind.SETTINGS, place, reason)
+    for place, settings in _PLACES.items():
+        others = ((what, a, b) for what, a, b in settings(ours, theirs) if a != b)
+        said = next((f"{what} is {a} instead of {b}" for what, a, b in others), None)
+        distances |= exact(Kind.SETTINGS, place, said)
     return distances
 
 
-def _steps(ours: LaunchAudit, theirs: LaunchAudit) -> list[tuple[AuditEvent, AuditEvent]]:
-    return list(zip(ours.audits, theirs.audits, strict=False))
+def _steps(ours: LaunchAudit, theirs: LaunchAudit) -> Iterator[tuple[AuditEvent, AuditEvent]]:
+    return zip(ours.audits, theirs.audits, strict=False)
 
 
-def _optimizers(ours: LaunchAudit, theirs: LaunchAudit) -> str | None:
+def _optimizers(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
     for mine, other in zip(ours.optimizers, theirs.optimizers, strict=False):
-        if mine.class_name != other.class_name:
-            return f"the optimizer is {mine.class_name} instead of {other.class_name}"
-        if mine.parameters != other.parameters:
-            return f"{mine.parameters} parameters are optimized instead of {other.parameters}"
-    return None
+        yield "the optimizer", mine.class_name, other.class_name
+        yield "the number of optimized parameters", mine.parameters, other.parameters
 
 
-def _hyperparameters(ours: LaunchAudit, theirs: LaunchAudit) -> str | None:
+def _hyperparameters(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
     """Learning rates, decay, momentum and the like, by group, whatever the order of groups."""
     for mine, other in _steps(ours, theirs):
-        if _groups(mine) == _groups(other):
-            continue
-        groups = zip(mine.hyperparameters, other.hyperparameters, strict=False)
-        for number, (a, b) in enumerate(groups):
-            known, was = _mathematics(a), _mathematics(b)
-            for key in sorted(known.keys() & was.keys()):
-                if known[key] != was[key]:
-                    return (
-                        f"the optimizer's {key} is {a[key]} instead of {b[key]} "
-                        f"(group {number}, step {mine.step})"
-                    )
-    return None
+        for a, b in zip(_groups(mine), _groups(other), strict=False):
+            for key in sorted(a.keys() & b.keys()):
+                yield f"in step {mine.step} the optimizer's {key}", a[key], b[key]
 
 
-def _groups(audit: AuditEvent) -> Counter[str]:
-    return Counter(repr(sorted(_mathematics(g).items())) for g in audit.hyperparameters)
+def _groups(audit: AuditEvent) -> list[Mapping[str, str]]:
+    groups = [
+        {key: _shown(value) for key, value in group.items() if key not in IMPLEMENTATION_KEYS}
+        for group in audit.hyperparameters
+    ]
+    return sorted(groups, key=lambda group: repr(sorted(group.items())))
 
 
-def _mathematics(group: Mapping[str, object]) -> dict[str, str]:
-    return {
-        key: f"{value:.5g}" if isinstance(value, (int, float)) else str(value)
-        for key, value in group.items()
-        if key not in IMPLEMENTATION_KEYS
-    }
+def _shown(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, (int, float)) else str(value)
 
 
-def _rates(ours: LaunchAudit, theirs: LaunchAudit) -> str | None:
+def _rates(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
     """The learning rates of all steps that both launches took, whatever the order of groups."""
-    if not ours.rates or not theirs.rates:
-        return None
-    for step in range(1, min(len(ours.losses), len(theirs.losses)) + 1):
-        mine, other = _rate_in(ours, step), _rate_in(theirs, step)
-        if mine != other:
-            return f"the learning rate is {mine} instead of {other} in step {step}"
-    return None
+    if ours.rates and theirs.rates:
+        both = min(len(ours.losses), len(theirs.losses))
+        for step in sorted({step for step, _ in (*ours.rates, *theirs.rates) if step <= both}):
+            yield f"in step {step} the learning rate", _rate_in(ours, step), _rate_in(theirs, step)
 
 
 def _rate_in(launch: LaunchAudit, step: int) -> str:
@@ -94,43 +74,46 @@ def _rate_in(launch: LaunchAudit, step: int) -> str:
     return ", ".join(sorted("?" if rate is None else f"{rate:.5g}" for rate in rates))
 
 
-def _microbatches(ours: LaunchAudit, theirs: LaunchAudit) -> str | None:
-    """A skipped step leaves two backward passes in one."""
-    pairs = zip(ours.microbatches, theirs.microbatches, strict=False)
-    for step, (mine, other) in enumerate(pairs, 1):
-        if mine != other:
-            return f"{mine} backward passes instead of {other} before optimizer step {step}"
-    return None
+def _backward_passes(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
+    """A skipped step leaves two in one."""
+    for step, pair in enumerate(zip(ours.microbatches, theirs.microbatches, strict=False), 1):
+        yield f"before optimizer step {step} the number of backward passes", *pair
 
 
-def _modules(ours: LaunchAudit, theirs: LaunchAudit) -> str | None:
+def _modules(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
     """Settings and mode of each module whose class is still the same (a knob may replace some)."""
     for mine, other in _steps(ours, theirs):
         for name, was in other.modules.items():
             now = mine.modules.get(name, was)
-            if now != was and now.split("(")[0] == was.split("(")[0]:
-                return f"module {name} is {now} instead of {was}"
-    return None
+            if now.split("(")[0] == was.split("(")[0]:
+                yield f"module {name}", now, was
 
 
-def _loaders(ours: LaunchAudit, theirs: LaunchAudit) -> str | None:
+def _loaders(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
     known = {x.loader: x for x in theirs.loaders}
     for mine in ours.loaders:
-        other = known.get(mine.loader)
-        if other is None:
-            continue
+        other = known.get(mine.loader, mine)
         for what, a, b in (
-            ("number of samples in the data set", mine.dataset_length, other.dataset_length),
-            ("number of batches", mine.length, other.length),
-            ("batch size", mine.batch_size, other.batch_size),
+            ("the number of samples in the data set", mine.dataset_length, other.dataset_length),
+            ("the number of batches", mine.length, other.length),
+            ("the batch size", mine.batch_size, other.batch_size),
         ):
-            if a is not None and b is not None and a != b:
-                return f"the {what} is {a} instead of {b}"
-    return None
+            if a is not None and b is not None:
+                yield what, a, b
 
 
-def _draws(ours: LaunchAudit, theirs: LaunchAudit) -> str | None:
-    """A model that draws random numbers (dropout) must go on drawing them."""
-    if theirs.draws and ours.audits and not any(a.draws for a in ours.audits):
-        return "the model no longer draws random numbers (dropout)"
-    return None
+def _draws(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
+    """A model that draws random numbers must go on drawing them."""
+    if theirs.draws and ours.audits:
+        yield "dropout", "on" if any(audit.draws for audit in ours.audits) else "off", "on"
+
+
+_PLACES = {
+    "optimizers": _optimizers,
+    "hyperparameters": _hyperparameters,
+    "learning rates": _rates,
+    "backward passes": _backward_passes,
+    "modules": _modules,
+    "loaders": _loaders,
+    "draws": _draws,
+}

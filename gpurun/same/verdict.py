@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpurun.knobs.api import Effect
-from gpurun.same.distances import Pair, compare
-from gpurun.same.floors import Baselines, floors
+from gpurun.same.distances import Baselines, Pair, compare, floors
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.measured_distance import Measured, measure
 from gpurun.same.named_distance import (

@@ -9,7 +9,7 @@ from typing import Any
 from gpurun.knobs.api import Effect
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, TrialPurpose
-from gpurun.same.floors import Baselines
+from gpurun.same.distances import Baselines
 from gpurun.same.guard_record import guard_verdict
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind

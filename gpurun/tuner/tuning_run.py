@@ -273,11 +273,17 @@ class TuningRun:
         def room(late: float = 0.0) -> float:
             return (self._time.left + late * self._time.budget) / max(self._time.usual, 1e-9)
 
+        def late(request: TrialRequest) -> Trial:
+            """Like a pair that has begun: the verdict on what was proven depends on it."""
+            until = self._time.deadline + LATE_SHARE * self._time.budget
+            seconds = max(LEAST_TRIAL_SECONDS, until - time.monotonic())
+            return self._launch(replace(request, deadline=until, patience_seconds=seconds))
+
         terms = (self._launch, self._note, base, self._rule)
         repeated = partial(launch_repeat, *terms)
         rounded = partial(launch_rounded, *terms, partial(room, LATE_SHARE))
-        reseeded, still = partial(launch_reseeded, *terms, room), partial(launch_still, *terms)
-        return TrainingJudge(shown, rounded, reseeded, repeated, still)
+        reseeded, still = partial(launch_reseeded, *terms, room), partial(launch_still, late)
+        return TrainingJudge(shown, rounded, reseeded, repeated, partial(still, *terms[1:]))
 
     # -- search --------------------------------------------------------------------------------
 

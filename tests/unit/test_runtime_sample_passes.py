@@ -232,11 +232,9 @@ def test_the_data_set_of_the_script_stays_as_it_was(tmp_path: Path) -> None:
     assert not cached.kept
 
 
-def test_a_stream_is_read_twice_from_its_start(tmp_path: Path) -> None:
-    found = again(tmp_path, Stream(), audited=[[None] * 4])
-    assert [len(one) for one in found] == [513, 513]
-    assert found[0] == found[1] == again(tmp_path, Stream(), 1, [[None] * 4])[0]
-    assert found != again(tmp_path, Stream(), 2, [[None] * 4])
+def test_a_stream_is_not_read_again(tmp_path: Path) -> None:
+    """It gets no workers."""
+    assert again(tmp_path, Stream(), audited=[[None] * 4]) == ()
 
 
 def test_samples_without_batches_are_loaded_one_at_a_time(tmp_path: Path) -> None:

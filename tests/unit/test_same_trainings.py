@@ -71,7 +71,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "not finite at step 41": {"losses": (1.0, 0.9, 0.8, 0.7) * 10 + (INFINITE,)},
     "no loss was seen": {"losses": (UNSEEN,) * 40},
     "lr is 0.2": audits(hyperparameters=({"lr": 0.2, "fused": None},)),
-    "instead of 0.1 in step 21": {"rates": ((1, (0.1,)), (21, (0.05,)))},
+    "in step 21 the learning rate is 0.05": {"rates": ((1, (0.1,)), (21, (0.05,)))},
     "no gradient": audits(gradient_norms={"0.weight": 1.0, "0.bias": 0.0}),
     "no longer optimized": audits(gradient_norms={"0.weight": 1.0}),
     "gradient of 0.weight is not": audits(gradient_norms={"0.weight": INFINITE, "0.bias": 0.5}),
@@ -84,7 +84,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "first loss": audits(loss=1.2),
     "fed other tensors": audits(input_values=(-1.0, 5.0)),
     "is Net(), evaluating": audits(modules={"0.": "Net(), evaluating"}),
-    "2 backward passes": {"microbatches": (1, 1, 2) + (1,) * 37},
+    "backward passes is 2": {"microbatches": (1, 1, 2) + (1,) * 37},
     "in another order": {"samples": (passing(1, shuffled(5)), passing(2, shuffled(2)))},
     "hands out 32": {"samples": (passing(1, shuffled(1)[:32]), passing(2, shuffled(2)))},
     "another content": {

@@ -13,18 +13,11 @@ from collections.abc import Sequence
 from gpurun.formatting.number_text import count
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.bench.comparison import TrainingComparison
+from gpurun.same.sameness_table import FEW_NONFINITE, FEW_SIDES, NOT_BY_CHANCE
 from gpurun.same.side_curves import compare_sides
 from gpurun.stats.loss_curve_points import steps_below
 from gpurun.stats.two_samples import chance_of_more
 
-LEAST = 4
-"""Fewer launches of a side show too little of how far repeats are apart. Where they repeat each
-other exactly there is no chance in them, and two are enough."""
-LEAST_NONFINITE = 2
-"""So many launches suffice if all of one side are finite and all of the other are not: they have
-one seed, and a loss is finite or not."""
-NOT_BY_CHANCE = 0.025
-"""The one-sided p-value below which losses that are not finite in some launches are no chance."""
 HONEST = "one more random number, or other rounding, also causes this"
 
 Curves = Sequence[LossCurve | None]
@@ -48,8 +41,8 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
     lost = _nonfinite(mine, theirs)
     if lost is not None and lost.differs:
         return lost
-    if min(counts) < LEAST and not (_repeat(mine) and _repeat(theirs)):
-        told = f"only {count(min(counts), 'launch')} of a side, {LEAST} are needed"
+    if min(counts) < FEW_SIDES and not (_repeat(mine) and _repeat(theirs)):
+        told = f"only {count(min(counts), 'launch')} of a side, {FEW_SIDES} are needed"
         return untold(f"{told}; {lost.told}" if lost is not None else told)
     return _by_curves(mine, theirs, lost)
 
@@ -88,7 +81,7 @@ def _nonfinite(
         sum(bool(c.nonfinite_step) for c in sides[1]),
     )
     counts, step = (len(sides[0]), len(sides[1])), min(ends)
-    all_of, proven = (len(baseline), len(current)), min(counts) >= LEAST_NONFINITE or None
+    all_of, proven = (len(baseline), len(current)), min(counts) >= FEW_NONFINITE or None
     if bad == (0, counts[1]):
         told = f"the loss is not finite from step {step} on; the baseline's is finite"
         lost = step if proven else None

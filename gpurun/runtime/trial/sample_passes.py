@@ -49,10 +49,11 @@ def load_again(twin: Any, audited: Sequence[Any], answer: Path) -> tuple[tuple[i
 
     As many passes as were over when the process ended, or hung. `twin`: a loader of its own.
     `audited`: the batches of indices that were audited, as the sampler handed them out. `answer`:
-    the file through which the process answers.
+    the file through which the process answers. Streams get no other workers: nothing of them.
     """
     context = {"multiprocessing_context": twin.multiprocessing_context}
-    if start_method(context) != "fork":  # each worker would run the script's imports again
+    forked = start_method(context) == "fork"  # else each would run the script's imports again
+    if not forked or twin._dataset_kind == STREAM:
         return ()
     answer.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
@@ -94,24 +95,16 @@ def _answer(answer: Path, twin: Any, audited: Sequence[Any]) -> None:
 
 
 def _passes(twin: Any, audited: Sequence[Any]) -> Iterator[list[int]]:
-    stream = twin._dataset_kind == STREAM
     sampler: list[Any] = []  # another content in each pass: workers that live on keep it
-    if not stream:
-        twin.__dict__["batch_sampler" if twin._auto_collation else "sampler"] = sampler
-    for batches in ((), ()) if stream else _batches(audited):
+    twin.__dict__["batch_sampler" if twin._auto_collation else "sampler"] = sampler
+    for batches in _batches(audited):
         sampler[:] = batches
-        yield _one_pass(twin, batches)
-
-
-def _one_pass(twin: Any, batches: Sequence[Any]) -> list[int]:
-    found = [_sum(batches)]
-    until = time.monotonic() + PASS_SECONDS
-    for position, batch in enumerate(twin):
-        indices = batches[position] if batches else None
-        found += map(_sum, contents(batch, indices))
-        if (not batches and len(found) > PASS_SAMPLES) or time.monotonic() > until:
-            break
-    return found
+        found, until = [_sum(batches)], time.monotonic() + PASS_SECONDS
+        for indices, batch in zip(batches, twin, strict=False):
+            found += map(_sum, contents(batch, indices))
+            if time.monotonic() > until:
+                break
+        yield found
 
 
 def _sum(value: object) -> int:
