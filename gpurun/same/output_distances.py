@@ -121,6 +121,7 @@ def _form(calls: Sequence[Call], varying: set[OutputTensor]) -> Distances:
     reasons = {
         "kind": next((r for call in calls if (r := _other_kind(*call, varying))), None),
         "overwritten": next((r for call in calls if (r := _overwritten(*call))), None),
+        "zeros": _zeros(calls),
         "draws": _training_mode(calls, "draws random numbers", "draws"),
         "buffers": _training_mode(calls, "changes its buffers", "moved"),
     }
@@ -151,6 +152,18 @@ def _overwritten(ours: OutputsEvent, theirs: OutputsEvent) -> str | None:
     if ours.overwritten and theirs.overwritten is False:
         return f"the output of call {ours.call} held other numbers after the next call"
     return None
+
+
+def _zeros(calls: Sequence[Call]) -> str | None:
+    """A floating tensor that is zero in all calls, and not in the other launch."""
+    zero: dict[OutputTensor, tuple[bool, bool]] = defaultdict(lambda: (True, True))
+    for ours, theirs in calls:
+        for mine, other in zip(ours.outputs, theirs.outputs, strict=False):
+            if _floating(other.dtype) and mine.dtype == other.dtype:
+                place = _tensor(theirs, other)
+                a, b = zero[place]
+                zero[place] = a and not any(mine.values), b and not any(other.values)
+    return next((f"{place} is zero" for place, (a, b) in zero.items() if a and not b), None)
 
 
 def _training_mode(calls: Sequence[Call], what: str, field_name: str) -> str | None:
