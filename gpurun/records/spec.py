@@ -76,10 +76,11 @@ class TrialSpec:
     launcher can keep what the script wrote until then. `planted_seconds` are added to each step, a
     slow-down on purpose. With `rounded` parameters are rounded to bfloat16 once, before they train,
     and in each step what layers return; `rounding_draw` numbers draws that round parameters up or
-    down by chance, 0 is to the nearest. With `ceilings` it measures the script, then the script on
-    one batch again and again, then the loader alone. With `worker_turns` it measures several
-    numbers of loader workers. With `source_sites` it records where the script builds and calls what
-    settings change.
+    down by chance, 0 is to the nearest. With `still` dropout is off: only its audited steps count.
+    With `load_again` the samples of audited steps are loaded again at their end.
+    With `ceilings` it measures the script, then the script on one batch again and again, then the
+    loader alone. With `worker_turns` it measures several numbers of loader workers. With
+    `source_sites` it records where the script builds and calls what settings change.
     """
 
     stop: StopRule
@@ -89,6 +90,8 @@ class TrialSpec:
     planted_seconds: float = 0.0
     rounded: bool = False
     rounding_draw: int = 0
+    still: bool = False
+    load_again: bool = False
     ceilings: bool = False
     worker_turns: WorkerTurnPlan | None = None
     source_sites: bool = False

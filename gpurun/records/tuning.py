@@ -128,8 +128,12 @@ class TrialPurpose(enum.Enum):
     """The settings of the ladder up to one of its stages, in turns with the script as it is."""
     ROUNDING = "rounding"
     """The script as it is, its parameters rounded."""
+    STILL = "dropout off"
+    """A trial whose model draws no random numbers: only its audited steps count."""
     SEEDS = "seeds"
     """The script as it is under another seed."""
+    REPEAT = "repeat"
+    """The script as it is once more."""
     CEILINGS = "ceilings"
     """Model and loader each alone: the trial has no speed of its own."""
     WORKERS = "workers"
@@ -140,7 +144,7 @@ class TrialPurpose(enum.Enum):
 
 PAIR_SIDES = (TrialPurpose.PAIR_BASELINE, TrialPurpose.PAIR_CANDIDATE)
 """The purposes of the trials of the proof."""
-WITHOUT_SPEED = (TrialPurpose.CEILINGS, TrialPurpose.WORKERS)
+WITHOUT_SPEED = (TrialPurpose.CEILINGS, TrialPurpose.WORKERS, TrialPurpose.STILL)
 """The purposes of trials that measure something else than a speed of their own."""
 
 
@@ -214,6 +218,23 @@ class LossCurves:
 
 
 @record
+class NamedDistance:
+    """How far a side is from the script as it is, in one regard; 1 scaled is the most allowed.
+
+    `distance`, `floor`: None where infinite; `floor` also where nothing showed one. `bound`: the
+    largest distance that is the same. `source`: of the floor.
+    """
+
+    name: str
+    distance: float | None
+    floor: float | None
+    source: str | None
+    bound: float | None
+    scaled: float | None
+    compared: bool
+
+
+@record
 class GuardVerdict:
     """Does the script still train or infer the same way? The answer, and the reasons.
 
@@ -235,6 +256,8 @@ class GuardVerdict:
     compared: tuple[str, ...] = ()
     forward_only: bool = False
     """True if the script only infers: there is no training to compare."""
+    distances: tuple[NamedDistance, ...] = ()
+    """The distance of each kind that sticks out most, the largest scaled first."""
 
 
 @record

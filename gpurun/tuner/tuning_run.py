@@ -23,10 +23,10 @@ from gpurun.pairs.engine import ToldOnce
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialPurpose, TrialRecord
+from gpurun.same.launch_audit import LaunchAudit
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.trials import knob_calls
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
-from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.ladder.rungs import Stages, losing, measure_rungs
 from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.phases import Phases
@@ -40,7 +40,13 @@ from gpurun.tuner.search.memory_fit import make_it_fit
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.search.search_trials import SearchTrials
 from gpurun.tuner.search.stage_search import StageSearch
-from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded, launch_rounded
+from gpurun.tuner.training_judge import (
+    TrainingJudge,
+    launch_repeat,
+    launch_reseeded,
+    launch_rounded,
+    launch_still,
+)
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
 from gpurun.tuner.trial_length import (
     PROBE,
@@ -263,13 +269,21 @@ class TuningRun:
             trial = self._launch(replace(request, following=()))
         return trial
 
-    def _judge(self, shown: list[Evidence], base: Mapping[str, Any]) -> TrainingJudge:
+    def _judge(self, shown: list[LaunchAudit], base: Mapping[str, Any]) -> TrainingJudge:
         def room(late: float = 0.0) -> float:
             return (self._time.left + late * self._time.budget) / max(self._time.usual, 1e-9)
 
+        def late(request: TrialRequest) -> Trial:
+            """Like a pair that has begun: the verdict on what was proven depends on it."""
+            until = self._time.deadline + LATE_SHARE * self._time.budget
+            seconds = max(LEAST_TRIAL_SECONDS, until - time.monotonic())
+            return self._launch(replace(request, deadline=until, patience_seconds=seconds))
+
         terms = (self._launch, self._note, base, self._rule)
+        repeated = partial(launch_repeat, *terms)
         rounded = partial(launch_rounded, *terms, partial(room, LATE_SHARE))
-        return TrainingJudge(shown, rounded, partial(launch_reseeded, *terms, room))
+        reseeded, still = partial(launch_reseeded, *terms, room), partial(launch_still, late)
+        return TrainingJudge(shown, rounded, reseeded, repeated, partial(still, *terms[1:]))
 
     # -- search --------------------------------------------------------------------------------
 

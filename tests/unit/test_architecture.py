@@ -42,7 +42,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("commands",),
     ("report", "eject"),
     ("bench", "scaling", "tuner"),
-    ("pairs",),
+    ("pairs", "same"),
     ("trials", "probing", "diagnoses", "profilers", "doctor"),
     ("isolation",),
     ("launch",),

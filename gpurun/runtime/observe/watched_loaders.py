@@ -189,7 +189,6 @@ class Loaders:
             WORKERS.opened(iterator, place(state.key) in CLOCK.trained_places)
             state.batches = state.training_batches = 0
             state.passes += 1
-            state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)
             RECORDER.later(EpochEvent(state.number, "begin", now(), None, None))
             key = self._unopened.pop(state.number, None)
             if key is not None:

@@ -13,20 +13,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gpurun.runtime.core.dropout_off import switch_off_dropout
 from gpurun.runtime.core.patching import replace
-
-DROPOUTS = (
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
-)  # fmt: skip
 
 
 def disable_dropout() -> None:
     """Switch off dropout, autocast and statistics over a batch, for the whole process."""
-    for name in DROPOUTS:
-        replace(functional, name, lambda original: lambda input, *args, **kwargs: input)
-    replace(functional, "scaled_dot_product_attention", _without_probability)
+    switch_off_dropout()
     replace(functional, "batch_norm", _by_sample)
-    replace(torch.nn.RNNBase, "__init__", _without_layers_of_dropout)
     replace(torch.amp.autocast_mode.autocast, "__init__", _disabled)
 
 
@@ -35,16 +29,6 @@ def disable_tf32() -> None:
     with suppress(Exception):  # a script that uses torch's newer names may not use the older ones
         torch.backends.cuda.matmul.allow_tf32 = False
         torch.backends.cudnn.allow_tf32 = False
-
-
-def _without_probability(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def attention(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0, *args: object, **kwargs: object,
-    ) -> Tensor:  # fmt: skip
-        return original(query, key, value, attn_mask, 0.0, *args, **kwargs)
-
-    return attention
 
 
 def _by_sample(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -64,14 +48,6 @@ def _by_sample(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return result if bias is None else result + bias.view(across)
 
     return batch_norm
-
-
-def _without_layers_of_dropout(original: Callable[..., None]) -> Callable[..., None]:
-    def __init__(layer: torch.nn.RNNBase, *args: object, **kwargs: object) -> None:
-        original(layer, *args, **kwargs)
-        layer.dropout = 0.0
-
-    return __init__
 
 
 def _disabled(original: Callable[..., None]) -> Callable[..., None]:
