@@ -27,6 +27,7 @@ from gpurun.runtime.core.recorder import RECORDER, error_text
 from gpurun.runtime.ddp.accumulated_passes import AccumulatedPasses
 from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
+from gpurun.runtime.ddp.rank_zero_last import MEETINGS
 from gpurun.runtime.ddp.unwrapped_parameters import UnwrappedParameters
 from gpurun.runtime.ddp.wrapped_root import (
     RemovedParameter,
@@ -134,6 +135,7 @@ class HiddenDDP:
         """Average the remaining gradients: the script is about to read or use them."""
         if not self._exchange or not self.active():
             return
+        MEETINGS.next()
         for root in list(self._at_work):
             if root.waiting:
                 self.passes.gradients_read()
@@ -185,6 +187,7 @@ class HiddenDDP:
             parameters = [p for p in module.parameters() if p.requires_grad]
             if not parameters:
                 return
+            MEETINGS.next()
             self.connect(parameters[0].device)
             self._make_alike(module)
         except Exception as error:
@@ -227,6 +230,7 @@ class HiddenDDP:
         if not self._grad_enabled():
             if root.moved:
                 root.moved = False
+                MEETINGS.next()
                 self._share_buffers(module)
             return original
         root.moved = True
@@ -251,6 +255,7 @@ class HiddenDDP:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
+        MEETINGS.next()
         first = first_tensor(args, kwargs)
         self.called_with = None if first is None else int(first.shape[0])
         for callback in self.on_call:
@@ -299,6 +304,7 @@ class HiddenDDP:
 
     def before_backward(self) -> None:
         """Remember frozen parameters, and the gradients that no wrapper averages."""
+        MEETINGS.next()
         self._frozen = [p for x in self._at_work for p in x.frozen_without_gradient()]
         for root in self._at_work:
             if root.wrapper is None or not root.called:
