@@ -38,7 +38,7 @@ def hidden_ranks(
     options, environment = replace(options, torchrun=flags), rank_environment(environment, ranks)
     if ranks == 1 or options.shared_writes:
         return options, environment, told, ""
-    from gpurun.isolation.rank_layers.layer_command import available, layered_target
+    from gpurun.isolation.rank_command import available, layered_target
 
     able, reason = available()
     if not able:
@@ -79,13 +79,6 @@ def parallel(options: Options, shared: int = 0) -> Parallel:
     chosen = sorted(word for word in options.torchrun if word.startswith(RENDEZVOUS_FLAGS))
     seed = zlib.crc32(" ".join(chosen).encode("utf-8", "surrogatepass"))
     return Parallel(Share.GLOBAL, seed, shared, reduction)
-
-
-def clean_up(run_dir: Path) -> None:
-    """Wait until nothing is left of what ranks but the first have written."""
-    from gpurun.isolation.rank_layers.layer_command import finish
-
-    finish(run_dir)
 
 
 def distributed_by_itself(run_dir: Path) -> bool:

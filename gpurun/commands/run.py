@@ -269,9 +269,10 @@ def _hidden(
 
 
 def _end_hidden(run_dir: Path, exit_code: int, quiet: bool) -> None:
-    from gpurun.commands.ddp_ranks import clean_up, distributed_by_itself, refusal, remarks
+    from gpurun.commands.ddp_ranks import distributed_by_itself, refusal, remarks
+    from gpurun.isolation.rank_command import remove_layers
 
-    clean_up(run_dir)
+    remove_layers(run_dir)
     if distributed_by_itself(run_dir):
         _note(
             "the script is distributed by itself: run it without --ddp, under which only the files "

@@ -69,7 +69,7 @@ BEFORE_TORCH = tuple(
         "boot.orphan_ranks", "boot.prestart_wait", "boot.scripts_own_gpurun",
         "core.device_clock", "core.patching",
         "core.post_import", "core.recorder", "core.seeds",
-        "ddp.prepare_ddp", "ddp.rank_files", "ddp.rank_info", "ddp.rank_layer",
+        "ddp.prepare_ddp", "ddp.rank_info", "ddp.rank_zero_last",
         "observe.argparse_options", "observe.exit_metrics", "observe.import_log",
         "observe.loaded_modules", "observe.orphan_workers", "observe.step_clock",
         "probe.files_read", "probe.prepare_probe", "probe.refused_scripts",

@@ -11,6 +11,7 @@ from gpurun.runtime.ddp.loader_sharding import LoaderSharding
 from gpurun.runtime.ddp.loss_scaling import LossScaling
 from gpurun.runtime.ddp.rank_info import current_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
+from gpurun.runtime.ddp.rank_zero_last import MEETINGS
 
 
 def install(parallel: Parallel, exchange: Exchange, *, in_child: bool) -> None:
@@ -36,3 +37,4 @@ def install(parallel: Parallel, exchange: Exchange, *, in_child: bool) -> None:
     atexit.register(ddp.end)
     atexit.register(divergence.ended)
     atexit.register(sharding.finish)
+    atexit.register(MEETINGS.end)

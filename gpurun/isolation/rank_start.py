@@ -47,7 +47,7 @@ def _environment() -> dict[bytes, bytes]:
 
 
 def _enter_layer(order: str, command: list[str], environment: dict[bytes, bytes]) -> None:
-    from gpurun.isolation.rank_layers.layer_builder import enter_layer
+    from gpurun.isolation.rank_overlay import enter_layer
 
     enter_layer(order, tuple(command), environment)
 
