@@ -47,6 +47,7 @@ among values of a script's argument. Write the script's own value first: --lr @t
                         20 by default
   --objective GOAL      throughput (the default, and cost with it), energy: the fewest joules a
                         sample, or memory: the least peak memory
+  --verbose             with --optimize: a line for each trial and decision, and what was not tried
   --allow EFFECTS       changes to allow, a list of pipeline,numerics,training
   --tuned               apply settings that an earlier --optimize found here, without trials
   --without KNOBS       with --tuned or --settings: leave these out, a list of names

@@ -30,6 +30,7 @@ from gpurun.records.spec import LossReduction, NonfiniteAction
 OWN_SWITCHES = (
     "optimize", "tune-only", "dry-run", "tuned", "trials-in-place", "quiet", "strong",
     "oversubscribe", "ddp", "shared-writes", "emergency-checkpoint", "locate-nonfinite", "live",
+    "verbose",
 )  # fmt: skip
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
@@ -39,6 +40,7 @@ OWN_VALUES = (
 )  # fmt: skip
 NEEDS = {
     **dict.fromkeys(("max-trials", "objective", "save-settings", "dry-run"), ("optimize",)),
+    "verbose": ("optimize",),
     **dict.fromkeys(("budget", "trials-in-place"), ("optimize", "scale")),
     **dict.fromkeys(("strong", "rounds", "steps", "plot"), ("scale",)),
     **dict.fromkeys(("shared-writes", "loss-reduction"), ("ddp",)),
