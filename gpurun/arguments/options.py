@@ -74,7 +74,9 @@ class Options:
     steps that `gpurun profile` records. `verbose`: a line for each trial and decision of a tuning.
     `profile_every`: steps from one light profile of a training to the next. `live`: a line below
     the script's output shows the run. `prometheus`: host and port of its metrics. `tensorboard`:
-    the folder of its TensorBoard events. `safety`: what a full run does when it goes wrong."""
+    the folder of its TensorBoard events. `safety`: what a full run does when it goes wrong.
+    `grace_seconds`: from a signal that asks to end until SIGKILL. `requeue`: put SLURM's job back
+    after a warning."""
 
     target: Target
     torchrun: tuple[str, ...] = ()
@@ -101,6 +103,8 @@ class Options:
     out: str | None = None
     quiet: bool = False
     verbose: bool = False
+    requeue: bool = False
+    grace_seconds: float | None = None
     knob_paths: tuple[str, ...] = ()
     tuned_arguments: tuple[TunedArgument, ...] = ()
     scale: ScaleOptions | None = None
