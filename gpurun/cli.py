@@ -47,6 +47,7 @@ among values of a script's argument. Write the script's own value first: --lr @t
                         20 by default
   --objective GOAL      throughput (the default, and cost with it), energy: the fewest joules a
                         sample, or memory: the least peak memory
+  --verbose             with --optimize: a line for each trial and decision, and what was not tried
   --allow EFFECTS       changes to allow, a list of pipeline,numerics,training
   --tuned               apply settings that an earlier --optimize found here, without trials
   --without KNOBS       with --tuned or --settings: leave these out, a list of names
@@ -67,6 +68,10 @@ among values of a script's argument. Write the script's own value first: --lr @t
   --prometheus PORT     serve figures of the run and its GPUs to Prometheus, on loopback;
                         ADDRESS:PORT serves other machines too
   --tensorboard DIR     write loss, learning rate, throughput and GPU figures as TensorBoard events
+  --grace TIME          kill a script or ranks that have not ended so long after a signal that asks
+                        to end (ranks: 30s; one process: as under python, never)
+  --requeue             in a job of SLURM: after a warning (SIGUSR1, SIGUSR2, SIGTERM) put the job
+                        back into the queue; there add the script's own --resume
   --profile-every N     every N steps sample what the training's thread does for a second;
                         gpurun diagnose RUN shows the last sample
   --on-nonfinite WHAT   when the loss is NaN or infinite: warn (the default), stop the run, or

@@ -6,7 +6,7 @@ from gpurun.arguments.flag_parser import Flags, Words, filled, split
 from gpurun.arguments.flag_values import allow_of, budget_of, threshold_of
 from gpurun.arguments.options import BenchOptions
 from gpurun.errors import GpurunError
-from gpurun.records.bench.metrics import Metric
+from gpurun.records.bench.metrics import GATEABLE
 
 FLAGS = Flags(
     switches=(
@@ -132,7 +132,7 @@ def _metrics(text: str | None) -> tuple[tuple[str, float | None], ...] | None:
     if text is None:
         return None
     chosen: dict[str, float | None] = {}
-    known = [metric.value for metric in Metric]
+    known = [metric.value for metric in GATEABLE]
     for word in filter(None, (part.strip() for part in text.split(","))):
         name, _, share = word.partition("=")
         name = name.replace("-", "_")

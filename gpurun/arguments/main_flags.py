@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -30,15 +31,17 @@ from gpurun.records.spec import LossReduction, NonfiniteAction
 OWN_SWITCHES = (
     "optimize", "tune-only", "dry-run", "tuned", "trials-in-place", "quiet", "strong",
     "oversubscribe", "ddp", "shared-writes", "emergency-checkpoint", "locate-nonfinite", "live",
+    "verbose", "requeue",
 )  # fmt: skip
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
     "scale", "rounds", "steps", "plot", "ddp-options",
     "loss-reduction", "without", "prometheus", "tensorboard", "on-nonfinite", "on-oom",
-    "profile-every",
+    "profile-every", "grace",
 )  # fmt: skip
 NEEDS = {
     **dict.fromkeys(("max-trials", "objective", "save-settings", "dry-run"), ("optimize",)),
+    "verbose": ("optimize",),
     **dict.fromkeys(("budget", "trials-in-place"), ("optimize", "scale")),
     **dict.fromkeys(("strong", "rounds", "steps", "plot"), ("scale",)),
     **dict.fromkeys(("shared-writes", "loss-reduction"), ("ddp",)),
@@ -46,8 +49,8 @@ NEEDS = {
     "without": ("tuned", "settings"),
 }
 """By flag, the modes of which it needs one."""
-OF_TRAINING = ("live", "prometheus", "tensorboard", "profile-every")
-"""Flags that look at a training while it runs."""
+OF_TRAINING = ("live", "prometheus", "tensorboard", "profile-every", "grace", "requeue")
+"""Flags of a training: what shows it while it runs, and how it ends."""
 AGAINST_SCALE = (
     "ddp", "optimize", "tune-only", "tuned", "settings", "allow",
     "on-nonfinite", "locate-nonfinite", "emergency-checkpoint", "on-oom", *OF_TRAINING,
@@ -74,13 +77,17 @@ def options_of(words: Words, environment: Mapping[str, str]) -> Options:
     if "settings" in own and "tuned" in own:
         raise GpurunError("--settings and --tuned exclude each other", "drop one of them")
     args, tuned = _tuned(words.args)
+    grace = budget_of(own.get("grace"), "grace")
+    waiting = () if grace is None else (f"--shutdown-timeout={math.ceil(grace)}",)
+    elastic = bool(words.torchrun) or asks_for_ranks(environment) or "ddp" in own
     options = filled(
         Options,
         own,
         target=Target(_kind(own, environment), words.program, args),
         tuned_arguments=tuned,
-        torchrun=tuple(words.torchrun),
-        elastic=bool(words.torchrun) or asks_for_ranks(environment) or "ddp" in own,
+        torchrun=(*words.torchrun, *(waiting if elastic else ())),
+        elastic=elastic,
+        grace_seconds=grace,
         ddp_options=ddp_options(own.get("ddp-options")),
         loss_reduction=choice_of("loss-reduction", own.get("loss-reduction"), LossReduction),
         optimize="optimize" in own or "tune-only" in own,

@@ -71,10 +71,12 @@ class Options:
     for an option that nobody set; `budget_seconds` and `allow` are always set under `optimize`.
     `target` is the script as it is; `tuned_arguments` are those of its arguments that were typed as
     `@tune:` words. `without`: knobs to leave out of the stored settings. `profile`: the window of
-    steps that `gpurun profile` records. `profile_every`: steps from one light profile of a training
-    to the next. `live`: a line below the script's output shows the run.
-    `prometheus`: host and port of its metrics. `tensorboard`: the folder of its TensorBoard events.
-    `safety`: what a full run does when it goes wrong."""
+    steps that `gpurun profile` records. `verbose`: a line for each trial and decision of a tuning.
+    `profile_every`: steps from one light profile of a training to the next. `live`: a line below
+    the script's output shows the run. `prometheus`: host and port of its metrics. `tensorboard`:
+    the folder of its TensorBoard events. `safety`: what a full run does when it goes wrong.
+    `grace_seconds`: from a signal that asks to end until SIGKILL. `requeue`: put SLURM's job back
+    after a warning."""
 
     target: Target
     torchrun: tuple[str, ...] = ()
@@ -100,6 +102,9 @@ class Options:
     json: str | None = None
     out: str | None = None
     quiet: bool = False
+    verbose: bool = False
+    requeue: bool = False
+    grace_seconds: float | None = None
     knob_paths: tuple[str, ...] = ()
     tuned_arguments: tuple[TunedArgument, ...] = ()
     scale: ScaleOptions | None = None

@@ -30,8 +30,11 @@ from gpurun.records.bench.benchmark import (
     new_id,
     utc_text,
 )
+from gpurun.records.codec import from_json
 from gpurun.records.result import ENDED_WELL, RunResult
+from gpurun.records.scaling import ScalingReport
 from gpurun.records.script_arguments import masked, secrets_digest
+from gpurun.rundir import read_json
 from gpurun.trials.stop_rules import first_rule, later_rule
 
 DEFAULT_LAUNCHES = 5
@@ -133,6 +136,8 @@ def record_of(
     ended = INTERRUPTED if interrupted else "completed"
     now = datetime.now(timezone.utc)
     key = _fingerprint(benchmark, launches[-1])
+    figures = run_figures(useful)
+    peak = figures["peak_memory_bytes"]
     return BenchmarkRecord(
         id=new_id(now),
         benchmark=benchmark.name,
@@ -143,7 +148,7 @@ def record_of(
         dirty=version.dirty,
         time=utc_text(now),
         status=ended if failed is None else _status(failed),
-        **run_figures(useful),
+        **figures,
         device=key.device,
         device_count=key.device_count,
         batch_size=next((r.batch_size for r in useful if r.batch_size is not None), None),
@@ -156,7 +161,27 @@ def record_of(
         parameters=next((x.parameters for x in launches if x.parameters is not None), None),
         whole=all(x.whole for x in launches if not x.error) if useful else None,
         secrets_sha256=secrets_digest(benchmark.args),
+        gpu_utilization=figures["gpu_utilization_percent"],
+        memory_usage_gb=None if peak is None else peak / 1e9,
     )
+
+
+def scaling_efficiency(home: Path, record: BenchmarkRecord) -> float | None:
+    """The efficiency at most devices of the newest `--scale` in the folder of records that measured
+    the same command, commit and device; None if there is none."""
+    if record.commit is None or record.dirty:
+        return None
+    for path in sorted((home / "runs").glob("*/scaling.json"), reverse=True):
+        try:
+            found = from_json(ScalingReport, read_json(path))
+        except (OSError, ValueError):
+            continue
+        command = (os.path.normpath(found.command[0]), *found.command[1:])
+        wanted = (os.path.normpath(record.script), *record.args)
+        if (found.commit, found.device, command) == (record.commit, record.device, wanted):
+            points = [x for x in found.points if x.efficiency is not None and x.gpus > 1]
+            return max(points, key=lambda x: x.gpus).efficiency if points else None
+    return None
 
 
 def measure(

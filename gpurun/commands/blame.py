@@ -23,9 +23,9 @@ from gpurun.formatting.number_text import count, duration
 from gpurun.isolation.available_modes import require
 from gpurun.launch.launch_command import typed_words
 from gpurun.measure.command_fingerprint import rank_words
-from gpurun.records.blame_report import BlameLaunch, BlameReport, LaunchState
 from gpurun.records.codec import to_json
 from gpurun.records.failure import FailureKind
+from gpurun.records.settings_reports import BlameLaunch, BlameReport, LaunchState
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import SavedSettings, TrialPurpose
 from gpurun.rundir import run_folder, shown_path, write_json

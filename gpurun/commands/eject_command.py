@@ -25,7 +25,7 @@ from gpurun.measure.run_events import ProcessLog
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
-from gpurun.records.eject_report import EjectReport, LeftOut
+from gpurun.records.settings_reports import EjectReport, LeftOut
 from gpurun.records.spec import SEED, TrialSpec
 from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import run_folder, shown_path, write_json

@@ -241,7 +241,7 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     measured = with_reduction(options, os.environ, folder.parent.parent)
     fingerprint = command_fingerprint(options)
     invocation = saved_settings.tuned_command(options)  # the configuration may be edited meanwhile
-    view = tuning_view(options.quiet)
+    view = tuning_view(options.quiet, options.verbose)
     series = TrialSeries(measured, folder, mode, os.environ, view.trial_progress)
     thresholds = Thresholds(load_config(Path.cwd()).diagnose)
     tuning = TuningRun(options, series, view, started + budget, thresholds, budget)

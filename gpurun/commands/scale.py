@@ -16,6 +16,7 @@ from gpurun import __version__
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Options, ScaleOptions, TargetKind
 from gpurun.arguments.scale_flags import check_counts
+from gpurun.bench.record_of_launches import version_here
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.diagnoses.thresholds import Thresholds
@@ -222,6 +223,8 @@ def _measure(
         thresholds=thresholds,
     )
     report = replace(document(asked, rounds.measured, around), tried=told(trying))
+    version = version_here(Path.cwd())
+    report = replace(report, commit=None if version.dirty else version.commit)
     if interruption.signal is not None:
         report = replace(report, exit_code=interruption.exit_code)
     return report, folder, rounds.measured

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from gpurun.formatting.number_text import count
 from gpurun.measure.compute_use import compute_figures
 from gpurun.measure.epoch_duration import epoch_pace, epoch_seconds
+from gpurun.measure.full_run.memory_growth import growth_note, memory_growth
 from gpurun.measure.full_run.nonfinite_seen import nonfinite_loss, nonfinite_note
 from gpurun.measure.full_run.throughput_drift import drift_note, throughput_drift
 from gpurun.measure.gpu_notes import gpu_notes
@@ -95,6 +96,10 @@ def summarise_run(
     drift = steps["throughput_drift"]
     if drift is not None:
         notes = [drift_note(drift), *notes]
+    whole = not any(log.stop is not None or log.turns for log in logs)
+    growth = memory_growth(samples) if whole else None
+    if growth is not None:
+        notes = [growth_note(growth), *notes]
     return RunResult(
         status=status or _status(exit_code, run.processes),
         exit_code=exit_code,
@@ -110,6 +115,7 @@ def summarise_run(
         **_process_figures(logs),
         memory_share=_memory_share(logs, host),
         nonfinite_loss=nonfinite_loss(logs),
+        memory_growth=growth,
         emergency_checkpoint=_emergency_checkpoint(run_dir),
         **_checkpoint_figures(logs),
         **compute_figures(group, len(devices)),

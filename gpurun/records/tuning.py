@@ -331,6 +331,15 @@ class TuningReport:
     "energy" ("saves_energy") `energy_reduction` is that of joules a sample. "fits": the
     script runs out of memory as it is, and nothing was proven to be faster than `baseline`, whose
     settings make it fit. The baseline of no other script has settings.
+
+    >>> import json
+    >>> from gpurun.records.codec import from_json
+    >>> with open("tuning.json") as file:
+    ...     report = from_json(TuningReport, json.load(file))
+    >>> report.verdict, report.speedup, report.speedup_confidence_interval
+    ('faster', 2.31, (2.25, 2.37))
+    >>> sorted(report.chosen.knobs)
+    ['host_allocator', 'loader_workers', 'tf32']
     """
 
     verdict: str

@@ -87,7 +87,8 @@ class TuningRun:
         self.options = options
         self.findings = TuningFindings()
         self._trials, self._view = trials, view
-        self._note = ToldOnce(view.note, self.findings.decisions)
+        self._note = ToldOnce(view.decision, self.findings.decisions)
+        self._tell = ToldOnce(view.note, self.findings.decisions)
         self._time = Phases(deadline, budget)
         self._objective = options.aim
         self._allowed = frozenset(map(Effect, options.allowed))
@@ -156,7 +157,7 @@ class TuningRun:
         in_turn = self._proofs.obstacle(self.findings.base)
         ground = PreviewInputs(self._knobs(), self._allowed, probe, facts, batches, in_turn)
         for line in preview_lines(ground, self._time):
-            self._note(line)
+            self._tell(line)
         raise TuningEnded("dry_run", "nothing was tuned: --dry-run launches the first trial alone")
 
     # -- first trials --------------------------------------------------------------------------
@@ -171,9 +172,9 @@ class TuningRun:
         if result.steps < needed_steps(result):
             raise unusable(trial)
         for error in result.hook_errors:
-            self._note(f"a hook failed and was left out: {error}")
+            self._tell(f"a hook failed and was left out: {error}")
         for note in filter(is_about_gpus, result.notes):
-            self._note(note)
+            self._tell(note)
         modules = what_to_import(self.options.target, log, ranks=self.options.elastic)
         if isinstance(modules, Skip):
             self._note(f"trials do not start while another one runs: {modules.reason}")

@@ -196,6 +196,13 @@ def test_counters_may_be_for_administrators_only(
 
 def test_a_quota_below_the_machines_cores_is_said() -> None:
     assert system_checks.cores_check(2.5, 16).state is State.LIMITED
+    for gpu, root, state in (
+        (False, True, State.UNNEEDED),
+        (True, True, State.OK),
+        (True, False, State.UNNEEDED),
+    ):
+        assert system_checks.power_limit_check(gpu, root).state is state
+    assert "nvidia-smi -pl" in system_checks.power_limit_check(True, True).found
     assert system_checks.cores_check(2.5, 16).found == "2.5 of 16"
     assert system_checks.cores_check(16, 16).state is State.OK
 

@@ -49,6 +49,7 @@ def test_two_settings_stand_before_the_script(words: list[str]) -> None:
         (["--threshold", "5%"], "--threshold needs --compare REF"),
         (["--compare", "main", "--threshold", "0"], "--threshold: '0' is not a fraction"),
         (["--compare", "main", "--metrics", "speed"], "--metrics: 'speed' is no metric"),
+        (["--compare", "main", "--metrics", "gpu_utilization"], "--metrics: 'gpu_util"),
         (["--compare", "main", "--metrics", ","], "--metrics names none"),
         (["--compare", "main", "--launches", "3"], "--launches is not for --compare"),
         (["--export", "bencher"], "--export 'bencher' does not name a tracker and a file"),

@@ -22,7 +22,14 @@ from gpurun.bench.compare.compare_sides import (
     read_settings,
 )
 from gpurun.bench.compare.compare_with_records import compare_with_history
-from gpurun.bench.record_of_launches import DEFAULT_LAUNCHES, Version, keep, measure, version_here
+from gpurun.bench.record_of_launches import (
+    DEFAULT_LAUNCHES,
+    Version,
+    keep,
+    measure,
+    scaling_efficiency,
+    version_here,
+)
 from gpurun.bench.store import open_store
 from gpurun.bench.tracker_formats import tracked_records
 from gpurun.commands.bench.bench_outputs import (
@@ -210,6 +217,7 @@ def _measure(
         count = options.launches or DEFAULT_LAUNCHES
         version = versions[benchmark.name]
         record = measure(benchmark, new_run(home), mode, count, tell, version)
+        record = replace(record, multi_gpu_scaling_efficiency=scaling_efficiency(home, record))
         keep(record, into, say)
         records.append(record)
         if record.error is not None or not options.quiet:

@@ -35,7 +35,8 @@ usage: gpurun bench history [NAME] [flags]      the records over time
 
 Shows one row for each benchmark (all, or NAME), fingerprint and workload. gpurun never compares
 figures of two machines or of unequal work. The records are those of the checked-out branch, in the
-order of its commits. Changes of level are listed with their commits.
+order of its commits. Changes of level are listed with their commits; so is a drift, to which many
+commits add a little.
 
   --metric NAME      {",".join(metric.value for metric in Metric)}; throughput by default
   --branch NAME      the records of another branch
@@ -69,9 +70,10 @@ def history(argv: list[str]) -> int:
 
         picture = Path(options.png)
         must_write("--png", lambda: draw_history(picture, found))
-    changes = [change for trend in found.trends for change in trend.changes]
-    worse = sum(change.direction == "regression" for change in changes)
-    counts = {"regressions": worse, "improvements": len(changes) - worse}
+    changes = [change for trend in found.trends for change in (*trend.changes, trend.drift)]
+    directions = [change.direction for change in changes if change is not None]
+    worse = directions.count("regression")
+    counts = {"regressions": worse, "improvements": len(directions) - worse}
     print_verdict("ok", int(ExitCode.OK), trends=len(found.trends), **counts)
     return int(ExitCode.OK)
 

@@ -1,1 +1,1 @@
-"""Figures of a full run alone: losses that were not finite, throughput that drifts."""
+"""Figures of a full run alone: losses not finite, throughput that drifts, memory that grows."""
