@@ -56,6 +56,7 @@ def diagnosis_report(
     figures, replay = replayed or (None, None)
     timeline = evidence.timeline
     ranks = {str(rank): of for rank, of in enumerate(evidence.rank_figures)}
+    unseen = dict.fromkeys(note for each in timelines for note in each.notes)
     return DiagnosisReport(
         subject=subject,
         sources=tuple(source.value for source in Source if source in evidence.sources),
@@ -67,8 +68,8 @@ def diagnosis_report(
         rank=evidence.rank,
         other_ranks={r: of for r, of in ranks.items() if of is not evidence.figures} or None,
         result=evidence.result,
-        failed_sources=failed_sources,
-        notes=(*notes, *(() if timeline is None else timeline.notes)),
+        failed_sources=(*failed_sources, *unseen),
+        notes=notes,
         replay=figures,
         what_if=() if replay is None else replay.what_if(matched=evidence.replay is not None),
     )

@@ -30,8 +30,9 @@ class DiagnosisReport:
     one. `overhead_percent`: by how much profiling slowed its steps, None where not known.
     `figures`: of the rank that was looked at (`rank`), None without a timeline; `other_ranks`:
     those of the others. `findings`: the most severe first. `result`: the run's own record.
-    `failed_sources`: profilers that recorded nothing, each with its reason. `replay`: of the rank's
-    profiled steps, None without a timeline; `what_if`: the same with changes.
+    `failed_sources`: profilers that recorded nothing, or not all there was, each with its reason.
+    `replay`: of the rank's profiled steps, None without a timeline; `what_if`: the same with
+    changes.
     """
 
     subject: str
