@@ -49,14 +49,14 @@ def parse_fraction(text: str) -> float:
     return value
 
 
-def budget_of(text: str | None) -> float | None:
-    """The seconds of `--budget`."""
+def budget_of(text: str | None, flag: str = "budget") -> float | None:
+    """The seconds of `--budget`, or of another flag."""
     if text is None:
         return None
     try:
         return parse_duration(text)
     except GpurunError as error:
-        raise GpurunError(f"--budget: {error.what}", error.todo) from None
+        raise GpurunError(f"--{flag}: {error.what}", error.todo) from None
 
 
 def count_of(flag: str, text: str | None) -> int | None:
