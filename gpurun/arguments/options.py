@@ -139,13 +139,18 @@ class ProfileOptions:
     """The flags of `gpurun profile`. `run`: the plain run that is profiled.
 
     `sources`: names of profilers, None for those that are on by default. `steps`: to record, None
-    for the default. `stop`: the script ends after them.
+    for the default. `stop`: the script ends after them. `duration`: seconds of the window at the
+    least. The others are Nsight Compute's (see `ProfileSpec`).
     """
 
     run: Options
     sources: tuple[str, ...] | None = None
     steps: int | None = None
     stop: bool = False
+    duration: float | None = None
+    kernel: str | None = None
+    launch_count: int | None = None
+    set: str | None = None
 
 
 @record

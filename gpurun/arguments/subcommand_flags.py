@@ -77,8 +77,9 @@ def parse_report(argv: Sequence[str]) -> ReportOptions:
     return filled(ReportOptions, own, runs=tuple(runs))
 
 
-OF_PROFILE = ("sources", "steps", "stop")
-PROFILE = Flags((*MAIN.switches, "stop"), (*MAIN.values, "sources"))
+OF_NCU = ("kernel", "launch-count", "set")
+OF_PROFILE = ("sources", "steps", "stop", "duration", *OF_NCU)
+PROFILE = Flags((*MAIN.switches, "stop"), (*MAIN.values, "sources", "duration", *OF_NCU))
 NOT_OF_PROFILE = (
     "optimize", "tune-only", "dry-run", "scale", "budget", "max-trials", "objective", "allow",
     "save-settings", "trials-in-place", "rounds", "strong", "plot", "profile-every",
@@ -92,12 +93,18 @@ def parse_profile(argv: list[str]) -> ProfileOptions:
     own = words.own
     if own.get("json") == "-":
         raise GpurunError("--json - would mix with the script's own stdout", "name a file")
+    sources = names_of("sources", own.get("sources"))
+    foreign = [name for name in OF_NCU if name in own]
+    if foreign and "ncu" not in sources:
+        what = f"--{foreign[0]} is for Nsight Compute"
+        raise GpurunError(what, "add it: --sources steps,host,kineto,allocator,ncu")
     plain = replace(words, own={name: own[name] for name in own if name not in OF_PROFILE})
     return filled(
         ProfileOptions,
         own,
         run=options_of(plain, os.environ),
-        sources=names_of("sources", own.get("sources")) or None,
+        sources=sources or None,
+        duration=budget_of(own.get("duration"), "duration"),
     )
 
 

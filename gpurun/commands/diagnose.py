@@ -174,12 +174,15 @@ def write_report(
     report: DiagnosisReport, options: DiagnoseOptions, *, needed: bool = False
 ) -> None:
     """To the screen and to the files that were asked for; `needed` as in `emit_json`."""
-    from gpurun.report.findings_text import print_diagnosis
+    from gpurun.report.findings_text import TOP, print_diagnosis
     from gpurun.report.page.findings_section import diagnosis_page
     from gpurun.report.page.markdown_page import markdown_page
+    from gpurun.report.page.profile_sections import profile_sections
+    from gpurun.report.page.terminal_page import print_sections
 
     if not options.quiet:
         print_diagnosis(report, options.all)
+        print_sections(profile_sections(report, None if options.all else TOP))
     emit_json(options.json, to_json(report), needed=needed)
     if options.markdown is not None:
         page = diagnosis_page(report, options.all)

@@ -31,9 +31,13 @@ that slow the training down: evidence, the line of the script, the cure, and an 
 gain. The script's output and exit code stay its own.
 
   --steps N         record so many steps (default: 20, and at least a second)
+  --duration TIME   record for so long at the least: 90, 5s, 2m (default: a second)
   --stop            end the script after these steps
   --sources LIST    recorders to use, a list of {EVERY}
                     (default: {DEFAULT})
+  --kernel REGEX    ncu looks at the kernels whose names match (default: the six longest)
+  --launch-count N  ncu looks at so many launches of each shape of a kernel (default: 2)
+  --set NAME        a set of ncu's sections, as in full, beside those that findings need
   --json FILE       write figures and findings as JSON
   --out DIR         keep records there (default .gpurun; also GPURUN_HOME)
   --quiet           print nothing but errors and the closing verdict line
@@ -59,7 +63,12 @@ def profile(argv: list[str]) -> int:
 
 def _spec(asked: ProfileOptions, profilers: Sequence[Profiler]) -> ProfileSpec:
     names = tuple(each.name for each in profilers if each.inside)
-    spec = ProfileSpec(sources=names, stop=asked.stop)
+    spec = ProfileSpec(sources=names, stop=asked.stop, kernel=asked.kernel, set=asked.set)
+    if asked.launch_count is not None:
+        spec = replace(spec, launch_count=asked.launch_count)
+    if asked.duration is not None:
+        most = max(spec.max_steps, round(spec.max_steps * asked.duration))
+        spec = replace(spec, min_seconds=asked.duration, max_steps=most)
     return spec if asked.steps is None else replace(spec, steps=asked.steps, max_steps=asked.steps)
 
 

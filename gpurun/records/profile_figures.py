@@ -53,6 +53,22 @@ class CopyFigures:
 
 
 @record
+class CopyShare:
+    """All copies of one kind, on average a step. `kind`: "h2d", "d2h", "d2d", "memset", "other".
+
+    `pageable`: the host's memory is not pinned; None where not told. Shares of the window;
+    `exposed_share`: no kernel ran meanwhile.
+    """
+
+    kind: str
+    pageable: bool | None
+    share: float
+    exposed_share: float
+    calls_per_step: float | None
+    bytes_per_step: float | None
+
+
+@record
 class LaunchFigures:
     """Kernels of the window. `queue_depth`: mean number of kernels that were launched and waited.
 
@@ -107,12 +123,17 @@ class KernelCounters:
 
 @record
 class OperatorShare:
-    """All calls of one operator on the host. `share`: of the window, inner operators left out."""
+    """All calls of one operator on the host. `share`: of the window, inner operators left out.
+
+    `shapes`: of its tensors, such as "[64, 3] [3, 10]", in calls of these alone; None where they
+    were not recorded.
+    """
 
     name: str
     group: str
     share: float
     calls_per_step: float | None
+    shapes: str | None = None
 
 
 @record
@@ -170,6 +191,36 @@ class ProfileFigures:
     fusable_share: float | None = None
     """Of the window, the time of elementwise kernels, norms and reductions that fused ones would do
     in passing."""
+    gpu_idle_time_ms: float | None = None
+    """Of a mean step; `idle` has the causes."""
+    sync_overhead_ms: float | None = None
+    """That part of it which follows waits of the host for the device."""
+    memory_transfer_concurrent: float | None = None
+    """Of the time of copies between host and device, the share in which a kernel ran."""
+    copy_kinds: tuple[CopyShare, ...] | None = None
+    """Those that take longest first."""
+
+
+@record
+class PictureRow:
+    """A row of the picture of a step. `busy_share`: of the step, in which anything of it ran.
+
+    `spans`: [begin, end, what ran most, share of the span in which anything ran], in milliseconds
+    from the step's begin.
+    """
+
+    name: str
+    busy_share: float
+    spans: tuple[tuple[float, float, str, float], ...]
+
+
+@record
+class StepPicture:
+    """One step of median length: `step` is its number in the window, from 1."""
+
+    step: int
+    length_ms: float
+    rows: tuple[PictureRow, ...]
 
 
 @record

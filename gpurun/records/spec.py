@@ -158,7 +158,9 @@ class ProfileSpec:
     `sources`: of "kineto", "host", "allocator", "nsys", "ncu". The window begins after
     `warmup_steps` and once steps are alike. It has `steps` steps, and more, up to `max_steps`,
     until it is `min_seconds` long. `stop`: the script ends with it. `every`: a further window
-    begins so many steps after each, until the script ends; None: there is one.
+    begins so many steps after each, until the script ends; None: there is one. Of Nsight Compute:
+    `kernel`: a regular expression for the kernels to look at, None for the longest ones;
+    `launch_count`: of each shape of them; `set`: of sections, beside those that findings need.
     """
 
     sources: tuple[str, ...]
@@ -168,6 +170,9 @@ class ProfileSpec:
     min_seconds: float = 1.0
     stop: bool = False
     every: int | None = None
+    kernel: str | None = None
+    launch_count: int = 2
+    set: str | None = None
 
 
 @record

@@ -17,7 +17,7 @@ from gpurun.timeline.idle_causes import LAUNCH_NS, data_ranges
 from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
 from gpurun.timeline.kernel_time import is_long, needless_if_fused
 from gpurun.timeline.model import MODEL_PHASES, Copy, Kernel, Timeline
-from gpurun.timeline.runtime_calls import Role
+from gpurun.timeline.runtime_calls import LAUNCHES, Role
 from gpurun.timeline.time_intervals import Intervals, intervals
 
 LEAST_GAIN = 1.005
@@ -51,7 +51,6 @@ class Change(enum.Enum):
 
 
 LIMITS = (Change.HOST, Change.DEVICE)
-LAUNCHES = (Role.LAUNCH, Role.GRAPH)
 
 
 class Replay:

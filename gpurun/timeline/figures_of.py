@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import merge
@@ -44,10 +45,17 @@ def figures_of(timeline: Timeline) -> told.ProfileFigures:
         work.kernels, work.copies, key=lambda each: each.begin_ns
     )
     needless = sum(length for _, length in kernel_time.needless_if_fused(both))
+    idle = idle_time(timeline, work.since(filled_ns(timeline)), waits)
+    over_host = [c for c in work.copies if c.kind in (CopyKind.H2D, CopyKind.D2H)]
+    copying, alone = work.shares(over_host)
     return replace(
         host,
         kernel_share=work.share(work.computing.total_ns),
-        idle=idle_time(timeline, work.since(filled_ns(timeline)), waits),
+        idle=idle,
+        gpu_idle_time_ms=host.step_ms and idle.total * host.step_ms,
+        sync_overhead_ms=host.step_ms and idle.sync and idle.sync * host.step_ms,
+        memory_transfer_concurrent=1 - alone / copying if copying else None,
+        copy_kinds=None if timeline.copies is None else tuple(_by_kind(timeline, work)),
         copies=None if timeline.copies is None else _copy_figures(timeline, work),
         launches=_launch_figures(timeline, work, kinds),
         precision=kernel_time.precision_figures(kinds, work),
@@ -141,6 +149,24 @@ def _sync_figures(
         outside_share=outside / timeline.window_ns,
         per_step=timeline.a_step(len(waits)),
     )
+
+
+def _by_kind(timeline: Timeline, work: DeviceWork) -> list[told.CopyShare]:
+    """The copies of each kind, the longest first."""
+    kinds: dict[tuple[CopyKind, bool | None], list[model.Copy]] = defaultdict(list)
+    for copy in work.copies:
+        kinds[copy.kind, copy.pageable].append(copy)
+    found = [
+        told.CopyShare(
+            kind.value,
+            pageable,
+            *work.shares(copies),
+            calls_per_step=timeline.a_step(len(copies)),
+            bytes_per_step=timeline.a_step(sum(copy.bytes for copy in copies)),
+        )
+        for (kind, pageable), copies in kinds.items()
+    ]
+    return sorted(found, key=lambda each: -each.share)
 
 
 def _copy_figures(timeline: Timeline, work: DeviceWork) -> told.CopyFigures:

@@ -144,13 +144,28 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorCall:
+    """One call of an operator of torch. `shapes`: of its tensors, None where not recorded."""
+
+    begin_ns: int
+    end_ns: int
+    thread: int
+    name: str
+    shapes: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
-    """All calls of one operator of torch on the host. `self_ns` leaves inner operators out."""
+    """All calls of one operator of torch on the host, of one set of shapes where they are recorded.
+
+    `self_ns` leaves inner operators out.
+    """
 
     name: str
     group: Group
     calls: int
     self_ns: int
+    shapes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

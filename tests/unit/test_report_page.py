@@ -309,6 +309,15 @@ def test_a_run_that_was_killed_is_summed_up_from_its_events(tmp_path: Path) -> N
     assert "Loss" in headings(page_of(contents))
 
 
+def test_events_that_a_damaged_recording_lacks_are_told(tmp_path: Path) -> None:
+    """They were read by the diagnosis, as the rest of the recording was."""
+    run = unpacked("tiny_kernels", tmp_path, REPOSITORY / "tests" / "data" / "h100_profiles")
+    (trace,) = run.glob("profile/kineto-*.json")
+    trace.write_text(trace.read_text().replace('"ph": "X"', '"ph": "X', 1))
+    missing = read_contents(run, diagnose_run).missing
+    assert any("is no JSON" in line and "left out" in line for line in missing)
+
+
 def test_a_tuning_that_was_cut_off_shows_its_trials(tmp_path: Path) -> None:
     folder = tmp_path / "trials" / "01"
     folder.mkdir(parents=True)
