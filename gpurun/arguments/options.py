@@ -307,8 +307,8 @@ class Options:
         page=SAFETY_PAGE,
     )
     grace_seconds: float | None = flag(
-        "kill a script or ranks that have not ended so long after a signal that asks to end (ranks: "
-        "30s; one process: as under python, never)",
+        "kill a script or ranks that have not ended so long after a signal that asks to end; "
+        "ranks: 30s, one process: as under python, never",
         "TIME",
         name="grace",
         read=duration_of,
