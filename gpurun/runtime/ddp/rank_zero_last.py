@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any
 
 from gpurun.knobs.callers import is_ours, is_standard, is_users
+from gpurun.runtime.core.patching import guarded
 
 CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link", "shutil.rmtree")
 """Audit events of changes of a name; `os.mkdir` counts if there is nothing of that name."""
@@ -69,7 +70,7 @@ class RankZeroLast:
 
     def install(self) -> None:
         """Listen; python's audit hooks stay to the end of the process."""
-        sys.addaudithook(self._heard)
+        sys.addaudithook(guarded("order of ranks", self._heard))
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._others or os.getpid() != self._pid:
@@ -115,7 +116,8 @@ def opened(path: Path) -> mmap.mmap:
 
 
 def asked_by_script(frame: FrameType | None) -> bool:
-    """True if the user's own code calls the standard library; a library takes care of itself."""
-    while frame is not None and is_standard(frame) and not is_ours(frame):
+    """True if the user's own code calls the standard library, or what stands in for it (renames of
+    a trial); a library takes care of itself."""
+    while frame is not None and (is_ours(frame) or is_standard(frame)):
         frame = frame.f_back
     return frame is not None and is_users(frame)
