@@ -21,8 +21,11 @@ from typing import Any
 from gpurun.knobs.callers import is_ours, is_standard, is_users
 from gpurun.runtime.core.patching import guarded
 
-CHANGES = ("os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link", "shutil.rmtree")
-"""Audit events of changes of a name; `os.mkdir` counts if there is nothing of that name."""
+MADE = "os.mkdir"
+CHANGES = frozenset(
+    {MADE, "os.remove", "os.rename", "os.rmdir", "os.symlink", "os.link", "shutil.rmtree"}
+)
+"""Audit events of changes of a name."""
 PATIENCE_SECONDS = 30.0
 """Rank 0 waits no longer, and then no more in this run: a rank may wait for it in turn."""
 POLL_SECONDS = 0.002
@@ -73,10 +76,11 @@ class RankZeroLast:
         sys.addaudithook(guarded("order of ranks", self._heard))
 
     def _heard(self, event: str, args: tuple[Any, ...]) -> None:
-        if not self._others or os.getpid() != self._pid:
+        if event not in CHANGES or not self._others or os.getpid() != self._pid:
             return
-        made = event == "os.mkdir" and not os.path.lexists(args[0])
-        if (made or event in CHANGES) and asked_by_script(sys._getframe(1)):
+        if event == MADE and os.path.lexists(args[0]):
+            return  # it is there already, and stays as it is
+        if asked_by_script(sys._getframe(1)):
             self._wait()
 
     def _wait(self) -> None:
