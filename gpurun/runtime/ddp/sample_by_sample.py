@@ -1,8 +1,9 @@
 """The model computes each sample by itself, so that ranks can be compared with one process.
 
-Dropout is off, BatchNorm normalises by its running statistics, autocast does not round. Once a
-loader has handed out a batch, what the script draws is the same for each row of a tensor, and a
-permutation leaves all in place. All this holds for the whole process, a short trial.
+Dropout is off, BatchNorm normalises by its running statistics, autocast does not round. After a
+loader has handed out a batch, and until it is asked for the next one, what the script draws is the
+same for each row of a tensor, and a permutation leaves all in place. All this holds for the whole
+process, a short trial.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ DRAWS_IN_PLACE = ("bernoulli_", "cauchy_", "exponential_", "normal_", "random_",
 
 
 class SampleBySample:
-    """The draws of this process. `handed`: a loader has handed out a batch."""
+    """The draws of this process. `handed`: a batch was handed out, and no other is asked for."""
 
     def __init__(self) -> None:
         self.handed = False
@@ -59,6 +60,7 @@ class SampleBySample:
     def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @transparent
         def __next__(iterator: Any) -> Any:
+            self.handed = False
             batch = original(iterator)
             self.handed = True
             return batch
