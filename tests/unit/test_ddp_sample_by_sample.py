@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-import pytest
 import torch
 from torch.utils.data import DataLoader
 
@@ -12,51 +11,38 @@ from gpurun.runtime.ddp import sample_by_sample
 from gpurun.runtime.ddp.sample_by_sample import SampleBySample
 
 
-@pytest.fixture
-def draws() -> Iterator[Callable[[int], list[torch.Tensor]]]:
+def drawn(rows: int) -> list[torch.Tensor]:
     """What a step draws for so many rows, in a process that has drawn something else before."""
-    own = torch.Generator()
-
-    def drawn(rows: int) -> list[torch.Tensor]:
-        stand_ins = SampleBySample()
-        stand_ins.handed = True
-        wrapped = {
-            name: stand_ins._watch_draw(getattr(torch, name)) for name in sample_by_sample.DRAWS
-        }
-        normal_ = stand_ins._watch_draw(torch.Tensor.normal_)
-        randperm = stand_ins._watch_permutation(torch.randperm)
-        x = torch.zeros(rows, 20)
-        torch.manual_seed(rows)
-        return [
-            wrapped["randn"](rows, 20),
-            wrapped["randn_like"](x),
-            wrapped["rand"]((rows, 20), generator=own),
-            wrapped["randint"](0, 50, (rows, 20)),
-            wrapped["bernoulli"](torch.full((rows, 20), 0.5)),
-            normal_(x.clone()),
-            x[randperm(rows)] + torch.arange(float(rows))[randperm(rows)][:, None] * 0,
-        ]
-
-    yield drawn
+    stand_ins = SampleBySample()
+    stand_ins.handed = True
+    names = sample_by_sample.DRAWS
+    draw = {name: stand_ins._watch_draw(getattr(torch, name)) for name in names}
+    in_place = stand_ins._watch_draw(torch.Tensor.normal_)
+    x = torch.zeros(rows, 20)
+    torch.manual_seed(rows)
+    return [
+        draw["randn"](rows, 20),
+        draw["randn_like"](x),
+        draw["rand"]((rows, 20), generator=torch.Generator()),
+        draw["randint"](0, 50, (rows, 20)),
+        draw["bernoulli"](torch.full((rows, 20), 0.5)),
+        in_place(x.clone()),
+    ]
 
 
-def test_each_row_gets_the_same_numbers_whatever_part_of_a_batch_is_there(
-    draws: Callable[[int], list[torch.Tensor]],
-) -> None:
-    whole, part = draws(8), draws(4)
+def test_each_row_gets_the_same_numbers_whatever_part_of_a_batch_is_there() -> None:
+    whole, part = drawn(8), drawn(4)
     for of_all, of_some in zip(whole, part, strict=True):
         assert torch.equal(of_all[:4], of_some)
         assert torch.equal(of_all, of_all[:1].expand_as(of_all))
 
 
-def test_a_permutation_leaves_all_in_place_and_other_draws_differ_from_each_other(
-    draws: Callable[[int], list[torch.Tensor]],
-) -> None:
+def test_a_permutation_leaves_all_in_place_and_other_draws_differ_from_each_other() -> None:
     stand_ins = SampleBySample()
     stand_ins.handed = True
     randperm = stand_ins._watch_permutation(torch.randperm)
     assert randperm(5).tolist() == [0, 1, 2, 3, 4]
-    first, second, *_ = draws(8)
+    first, second, *_ = drawn(8)
     assert not torch.equal(first, second)
 
 
