@@ -1,14 +1,15 @@
 """The model computes each sample by itself, so that ranks can be compared with one process.
 
-Dropout is off, BatchNorm normalises by its running statistics, autocast does not round. After a
-loader has handed out a batch, and until it is asked for the next one, what the script draws is the
-same for each row of a tensor, and a permutation leaves all in place. All this holds for the whole
-process, a short trial.
+Dropout is off, BatchNorm normalises by its running statistics, autocast and TF32 do not round.
+After a loader has handed out a batch, and until it is asked for the next one, what the script draws
+is the same for each row of a tensor, and a permutation leaves all in place. All this holds for the
+whole process, a short trial.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -63,6 +64,7 @@ class SampleBySample:
             self.handed = False
             batch = original(iterator)
             self.handed = True
+            _compute_in_full()
             return batch
 
         return __next__
@@ -89,6 +91,13 @@ class SampleBySample:
             return order.copy_(torch.arange(len(order))) if self.handed else order
 
         return randperm
+
+
+def _compute_in_full() -> None:
+    """Products in full single precision, whatever the script has set meanwhile."""
+    with suppress(Exception):  # a script that uses torch's newer names may not use the older ones
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
 
 
 def _rows_alike(drawn: Tensor) -> Tensor:
