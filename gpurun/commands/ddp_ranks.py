@@ -60,9 +60,11 @@ def with_reduction(options: Options, environment: Mapping[str, str], home: Path)
     _, ranks = hidden_flags(options.torchrun, None)
     if ranks == 1 and nodes_asked_for(options, os.environ) is None:
         return options
-    from gpurun.probing.gradient_probe import reduction_of
+    from gpurun.ddp.verified_reduction import verified_reduction
 
-    found = reduction_of(options, environment, max(ranks, 2), home)
+    ranks = max(ranks, 2)
+    shared = shared_gpus(ranks, check_devices(ranks, oversubscribe=True))
+    found = verified_reduction(options, environment, ranks, shared, home)
     return replace(options, loss_reduction=found)
 
 

@@ -25,12 +25,12 @@ from gpurun.formatting.number_text import count
 from gpurun.isolation.available_modes import require
 from gpurun.launch.cluster_nodes import AUTO
 from gpurun.launch.rendezvous import Rendezvous, join, rendezvous_of
-from gpurun.probing.distributed_by_source import by_source, spawns_by_source
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingReport
 from gpurun.report.scaling_text import print_scaling
 from gpurun.rundir import run_folder, shown_path, write_json
 from gpurun.scaling.ddp_option_trials import DdpOptionTrials, told
+from gpurun.scaling.distributed_by_source import by_source, spawns_by_source
 from gpurun.scaling.launch_rounds import DEFAULT_ROUNDS, LaunchRounds, Measurements, Plan
 from gpurun.scaling.nodes import NodeFacts, Nodes, NodeVerdict
 from gpurun.scaling.rank_devices import RankDevices, devices

@@ -65,8 +65,6 @@ class ProcessLog:
     turns: tuple[records.TurnEvent, ...] = ()
     profile: records.ProfileEvent | None = None
     host_samples: records.HostSamplesEvent | None = None
-    gradients: tuple[records.GradientEvent, ...] = ()
-    probe: records.ProbeEvent | None = None
     ceilings: records.CeilingsEvent | None = None
     worker_turns: tuple[records.WorkerTurnEvent, ...] = ()
     source_sites: tuple[records.SourceSiteEvent, ...] = ()

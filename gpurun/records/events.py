@@ -12,8 +12,6 @@ from typing import Any, ClassVar
 from gpurun.records.messages.exit_events import EndEvent as EndEvent
 from gpurun.records.messages.exit_events import ExitRecordEvent as ExitRecordEvent
 from gpurun.records.messages.exit_events import StopEvent as StopEvent
-from gpurun.records.messages.gradient_probe_events import GradientEvent as GradientEvent
-from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEvent
 from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
 from gpurun.records.messages.profile_events import HostSamplesEvent as HostSamplesEvent
 from gpurun.records.messages.profile_events import ProfileEvent as ProfileEvent

@@ -80,7 +80,9 @@ class TrialSpec:
     With `load_again` the samples of audited steps are loaded again at their end.
     With `ceilings` it measures the script, then the script on one batch again and again, then the
     loader alone. With `worker_turns` it measures several numbers of loader workers. With
-    `source_sites` it records where the script builds and calls what settings change.
+    `source_sites` it records where the script builds and calls what settings change. With
+    `by_sample` the model computes each sample by itself, so that ranks can be compared with one
+    process.
     """
 
     stop: StopRule
@@ -95,6 +97,7 @@ class TrialSpec:
     ceilings: bool = False
     worker_turns: WorkerTurnPlan | None = None
     source_sites: bool = False
+    by_sample: bool = False
 
 
 @record
@@ -127,28 +130,14 @@ class Parallel:
 
     `seed` seeds what must agree among ranks where the script seeds nothing itself. `shared_gpus`:
     so many GPUs of this host its ranks share, more ranks than GPUs; 0 where each has its own.
-    `reduction`: the loss reduction that the gradient probe measured or the user set. None for a
-    script that is distributed by itself, where nothing was measured.
+    `reduction`: the loss reduction that trials have verified or the user set. None for a script
+    that is distributed by itself.
     """
 
     share: Share
     seed: int = 0
     shared_gpus: int = 0
     reduction: LossReduction | None = LossReduction.MEAN
-
-
-@record
-class ProbeSpec:
-    """One launch of the gradient probe: one process, a part of each training batch.
-
-    The part is `samples[start::step]`: step 1 is the whole batch. `ranks`: how many the script is
-    to train on, for the conditions under which a batch can be shared out.
-    """
-
-    start: int
-    step: int
-    ranks: int
-    seed: int = 0
 
 
 @record
@@ -225,9 +214,8 @@ class RunSpec:
     waits, before the script's first line, for `control/run_spec.json` in the run folder: the spec
     to run by. `trees`: each process records which files it loads from them. `parallel`: the script
     knows of one device, and this process is one rank of several. `exchange`: how it exchanges
-    gradients with the others.
-    `probe`: the process measures how the script's loss reduces, and ends. `kernel_oom_kills`:
-    processes that the kernel had killed for memory before, None where it does not say.
+    gradients with the others. `kernel_oom_kills`: processes that the kernel had killed for memory
+    before, None where it does not say.
     `launcher_started`: clock ticks from the boot to the launcher's start: a later process may get
     its number.
     `turns_after_steps`: after so many steps it trains in turns with the other side of a live pair;
@@ -245,7 +233,6 @@ class RunSpec:
     trees: Trees | None = None
     parallel: Parallel | None = None
     exchange: Exchange = Exchange()
-    probe: ProbeSpec | None = None
     kernel_oom_kills: int | None = None
     launcher_started: int | None = None
     turns_after_steps: int | None = None

@@ -377,7 +377,7 @@ def odd(gpurun: Gpurun, folder: Path, kind: str, how: tuple[str, ...] = RANKS) -
     return gpurun(*how, "odd.py", kind, cwd=folder)
 
 
-@pytest.mark.slow  # quick twin: the script parallel in another way of test_gradient_probe.py
+@pytest.mark.slow  # quick twin: the script parallel in another way of test_ddp_verified.py
 @pytest.mark.parametrize("kind", ["distributed", "parallel"])
 def test_a_script_that_is_parallel_by_itself_runs(
     tmp_path: Path, gpurun: Gpurun, kind: str
@@ -434,7 +434,7 @@ def test_what_cannot_train_alike_ends_by_name(
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.slow  # quick twin: test_gradient_probe.py has one
+@pytest.mark.slow  # quick twin: test_ddp_verified.py has one
 def test_a_loss_that_cannot_be_put_together_is_told_with_its_figure(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

@@ -42,8 +42,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("commands",),
     ("report", "eject"),
     ("bench", "scaling", "tuner"),
-    ("pairs", "same"),
-    ("trials", "probing", "diagnoses", "profilers", "doctor"),
+    ("pairs", "same", "ddp"),
+    ("trials", "diagnoses", "profilers", "doctor"),
     ("isolation",),
     ("launch",),
     ("measure", "replay"),
@@ -58,7 +58,7 @@ MOST_FILES = 25
 """Files in a folder."""
 SHARED_NAMES = ("__init__", "api")
 
-STAIRS = ("core", "observe", "safety", "trial", "profile", "ddp", "probe", "boot", "bootstrap")
+STAIRS = ("core", "observe", "safety", "trial", "profile", "ddp", "boot", "bootstrap")
 """The rooms of `gpurun.runtime` from the lowest: a room imports itself and those before it."""
 
 BEFORE_TORCH = tuple(
@@ -72,7 +72,6 @@ BEFORE_TORCH = tuple(
         "ddp.prepare_ddp", "ddp.rank_info", "ddp.rank_zero_last",
         "observe.argparse_options", "observe.exit_metrics", "observe.import_log",
         "observe.loaded_modules", "observe.orphan_workers", "observe.step_clock",
-        "probe.files_read", "probe.prepare_probe", "probe.refused_scripts",
         "profile.kineto_trace",
         "trial.outside_connections", "trial.planted_delay", "trial.prepare_trial",
         "trial.quiet_loggers",

@@ -15,7 +15,6 @@ from gpurun.isolation.isolation_mode import Mode
 from gpurun.launch.error_in_output import OUT_OF_MEMORY, last_error_line
 from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.pairs.engine import PairOutcome
-from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import TrialSpec
@@ -26,6 +25,7 @@ from gpurun.trials.failure_cause import recompiled, while_compiling
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.progress import Progress
+from gpurun.tuner.batch_size_uses import batch_size_uses
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import TrialRequest

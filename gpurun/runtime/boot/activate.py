@@ -104,10 +104,6 @@ def _prepare(spec: RunSpec, is_rank: bool) -> None:
         prepare_ddp.prepare(
             spec.parallel, spec.run_dir, trial=spec.trial is not None, in_child=not is_rank
         )
-    if spec.probe is not None:
-        from gpurun.runtime.probe import prepare_probe
-
-        prepare_probe.prepare(spec.probe, spec.run_dir)
     if spec.trial is not None:
         from gpurun.runtime.trial import prepare_trial
 

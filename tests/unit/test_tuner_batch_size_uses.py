@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.probing.batch_size_uses import batch_size_uses
+from gpurun.tuner.batch_size_uses import batch_size_uses
 
 CASES = {
     "a number written out, and other numbers": (
