@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
-from gpurun.knobs.api import Effect
 from gpurun.records.tuning import GuardVerdict, LossCurves, NamedDistance
 from gpurun.same.curve_distances import parts
 from gpurun.same.distances import Baselines
@@ -15,29 +14,31 @@ from gpurun.same.measured_distance import Measured
 from gpurun.same.named_distance import Kind
 from gpurun.same.verdict import Sameness
 
-NUMBERS = (Kind.OUTPUTS, Kind.EVALUATIONS)
-DECISIONS = (Kind.DECISIONS, Kind.EVALUATED_DECISIONS)
+NUMBERS = frozenset({Kind.OUTPUTS, Kind.EVALUATIONS})
+ANY_OUTPUTS = NUMBERS | {Kind.DECISIONS, Kind.EVALUATED_DECISIONS}
+SHOWN = {
+    "samples": {Kind.SAMPLES, Kind.ORDER},
+    "gradients": {Kind.GRADIENTS},
+    "losses": {Kind.CURVE},
+}
+"""What a report says was compared, beside outputs, and the kinds that say so."""
 Launches = Sequence[LaunchAudit]
 
 
-def guard_verdict(
-    found: Sameness, baselines: Launches, candidates: Launches, effect: Effect
-) -> GuardVerdict:
+def guard_verdict(found: Sameness, baselines: Launches, candidates: Launches) -> GuardVerdict:
     """Write a verdict down. `baselines`: those that it was made with."""
     plain = Baselines.of(baselines).plain
-    curve = found.worst(Kind.CURVE)
-    told = effect is not Effect.TRAINING and not any(b.nonfinite_from for b in plain)
-    loss = curve if told else None
-    seen = () if found.outputs_unseen else found.table
-    numbers = [m.distance.size for m in seen if m.name.kind in NUMBERS and _whole(m)]
-    shares = [1 - m.distance.size**2 for m in seen if m.name.kind in DECISIONS]
+    told = {kind for kind in Kind if found.worst(kind) is not None}
+    if found.outputs_unseen is not None:
+        told -= ANY_OUTPUTS
+    if any(b.nonfinite_from for b in plain):
+        told -= {Kind.CURVE}
+    loss = found.worst(Kind.CURVE) if Kind.CURVE in told else None
+    outputs = [m for m in found.table if m.name.kind in told & ANY_OUTPUTS and _whole(m)]
+    numbers = [m.distance.size for m in outputs if m.name.kind in NUMBERS]
+    shares = [1 - m.distance.size**2 for m in outputs if m.name.kind not in NUMBERS]
+    compared = [name for name, kinds in SHOWN.items() if kinds & told]
     forward_only = bool(candidates) and all(c.forward_only for c in candidates)
-    shown = {
-        "samples": _both(plain, candidates, lambda t: any(s.order for s in t.samples)),
-        "gradients": effect is not Effect.TRAINING and _both(plain, candidates, _has_gradients),
-        "losses": loss is not None,
-        "outputs": bool(numbers or shares),
-    }
     return GuardVerdict(
         accepted=found.same,
         loss_deviation=None if loss is None else loss.distance.size,
@@ -47,7 +48,7 @@ def guard_verdict(
         output_deviation=max(numbers, default=None),
         output_agreement=min(shares, default=None),
         outputs_not_compared=found.outputs_unseen,
-        compared=tuple(name for name, seen in shown.items() if seen),
+        compared=tuple([*compared, "outputs"] if outputs else compared),
         forward_only=forward_only,
         distances=_of_each_kind(found.table),
     )
@@ -79,15 +80,6 @@ def _figure(value: float) -> float | None:
 def _whole(measured: Measured) -> bool:
     """True for the distance of a tensor over all calls."""
     return not measured.name.place.endswith(("worst call", "as a whole", "inputs of calls"))
-
-
-def _both(plain: Launches, candidates: Launches, shows: Callable[[LaunchAudit], bool]) -> bool:
-    return any(map(shows, plain)) and bool(candidates) and all(map(shows, candidates))
-
-
-def _has_gradients(launch: LaunchAudit) -> bool:
-    norms = (norm for audit in launch.audits for norm in audit.gradient_norms.values())
-    return any(norm is not None and math.isfinite(norm) for norm in norms)
 
 
 def curves(plain: Launches, candidates: Launches) -> LossCurves | None:

@@ -80,14 +80,14 @@ class TrainingJudge:
                     stills = self._launch_still(settings)
                     continue
                 found = replace(found, reasons=(*found.reasons, HIDDEN))
-            return guard_verdict(found, known, candidates, effect)
+            return guard_verdict(found, known, candidates)
 
     def loss_deviation(self, trial: Trial, effect: Effect) -> float | None:
         """Of the loss in one trial, whatever the verdict; nothing is launched for it."""
         if trial.evidence is None:
             return None
         found = judge(self.baselines, [trial.evidence], effect)
-        return guard_verdict(found, self.baselines, [trial.evidence], effect).loss_deviation
+        return guard_verdict(found, self.baselines, [trial.evidence]).loss_deviation
 
     def _learn(self, found: Sameness, candidates: Launches, repeats: Launches) -> bool:
         """Launch what is missing; true if any of it showed anything."""

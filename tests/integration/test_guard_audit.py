@@ -105,7 +105,9 @@ def trial(
     folder = tmp_path / f"audit{audit_steps}{rounded}{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
     rule = StopRule(10_000, 60, 10_000, 2, audit_steps)
-    how = TrialSpec(rule, seed=3, rounded=rounded, rounding_draw=draw, still=still)
+    how = TrialSpec(
+        rule, seed=3, rounded=rounded, rounding_draw=draw, still=still, load_again=not still
+    )
     spec = RunSpec(str(folder), os.getpid(), trial=how)
     (folder / "train.py").write_text(script)
     done = run_recorded(["train.py"], folder, spec)

@@ -17,7 +17,7 @@ def judged(
     baselines: Sequence[LaunchAudit], candidates: Sequence[LaunchAudit], effect: Effect
 ) -> GuardVerdict:
     """The verdict as a tuning writes it down, with these launches and no others."""
-    return guard_verdict(judge(baselines, candidates, effect), baselines, candidates, effect)
+    return guard_verdict(judge(baselines, candidates, effect), baselines, candidates)
 
 
 def missing(

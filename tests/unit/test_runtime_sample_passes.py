@@ -166,13 +166,14 @@ class Ends(Plain):
 
 
 @pytest.fixture(autouse=True)
-def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+def seeded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(DataLoader, "__iter__", DataLoader.__iter__)
     for kind in (_MapDatasetFetcher, _IterableDatasetFetcher):
         for name in ("__init__", "fetch"):
             monkeypatch.setattr(kind, name, getattr(kind, name))
     SAMPLE_SEEDS.install(7, Path("/nowhere"))
-    monkeypatch.setattr(SAMPLE_SEEDS, "_control", None)
+    monkeypatch.setattr(SAMPLE_SEEDS, "_control", tmp_path)
+    monkeypatch.setattr(SAMPLE_SEEDS, "_active", True)
     monkeypatch.setattr(sample_passes, "PASS_SECONDS", 60.0)
     monkeypatch.setattr(sample_passes, "HUNG_SECONDS", 120.0)
 

@@ -28,7 +28,6 @@ from gpurun.knobs.loading.file_positions import own_positions
 from gpurun.knobs.loading.loader_fitness import start_method
 from gpurun.runtime.core.tensor_values import checksum, is_tensor, leaves, plain, tensors
 from gpurun.runtime.observe.torch_loader_internals import STREAM
-from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
 PASS_SAMPLES = 512
 """Two passes of so many are a thousand samples. Where there are fewer, the third is the rest."""
@@ -86,7 +85,6 @@ def _answer(answer: Path, twin: Any, audited: Sequence[Any]) -> None:
         os.dup2(silent, stream)
     own_positions()
     torch.set_num_threads(1)  # threads of the parent are not there
-    SAMPLE_SEEDS.always = True
     draft, known = answer.with_suffix(".new"), []
     for one in _passes(twin, audited):
         known.append(one)

@@ -37,13 +37,9 @@ ADAPTERS = {"albumentations": "set_random_seed", "monai": "set_random_state"}
 
 
 class SampleSeeds:
-    """`seeded`: batches that were seeded in this process.
-
-    `always`: true in a process that loads samples only to have them compared.
-    """
+    """`seeded`: batches that were seeded in this process."""
 
     def __init__(self) -> None:
-        self.always = False
         self.seeded = 0
         self._active = False
         self._seed = 0
@@ -160,8 +156,6 @@ class SampleSeeds:
         return fetch
 
     def _wanted(self) -> bool:
-        if self.always:
-            return True
         if self._control is None or threading.current_thread() is not threading.main_thread():
             return False
         if get_worker_info() is None:
