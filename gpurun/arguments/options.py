@@ -172,8 +172,9 @@ class EjectOptions:
 
 @record
 class DoctorOptions:
-    """The flags of `gpurun doctor`."""
+    """The flags of `gpurun doctor`. `gpu`: put the GPUs to work too."""
 
+    gpu: bool = False
     json: str | None = None
     out: str | None = None
     quiet: bool = False

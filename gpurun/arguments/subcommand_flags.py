@@ -59,11 +59,11 @@ def parse_diagnose(argv: Sequence[str]) -> DiagnoseOptions:
 
 def parse_doctor(argv: list[str]) -> DoctorOptions:
     """The options of `gpurun doctor`."""
-    words = split(argv, MAIN)
-    stray = [name for name in words.own if name not in ("json", "out", "quiet")]
+    words = split(argv, Flags((*MAIN.switches, "gpu"), MAIN.values))
+    stray = [name for name in words.own if name not in ("gpu", "json", "out", "quiet")]
     if words.program is not None or words.torchrun or stray:
         raise GpurunError(
-            "doctor takes --json, --out and --quiet only", "gpurun ./doctor runs a script"
+            "doctor takes --gpu, --json, --out and --quiet only", "gpurun ./doctor runs a script"
         )
     return filled(DoctorOptions, words.own)
 
