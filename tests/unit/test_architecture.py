@@ -74,8 +74,8 @@ BEFORE_TORCH = tuple(
         "observe.loaded_modules", "observe.orphan_workers", "observe.step_clock",
         "probe.files_read", "probe.prepare_probe", "probe.refused_scripts",
         "profile.kineto_trace",
-        "trial.outside_connections", "trial.planted_delay", "trial.prepare_trial",
-        "trial.quiet_loggers",
+        "trial.opened_files", "trial.outside_connections", "trial.planted_delay",
+        "trial.prepare_trial", "trial.quiet_loggers",
     )
 )  # fmt: skip
 """Modules of the runtime that a process loads before its script imports torch. All others load
