@@ -76,6 +76,10 @@ def parse_diagnose(argv: Sequence[str]) -> DiagnoseOptions:
 class DoctorOptions:
     """The flags of `gpurun doctor`."""
 
+    gpu: bool = flag(
+        "put the GPUs to work too: a matrix product, clocks, memory errors, an all-reduce among "
+        "several (some seconds a GPU; best while nothing else uses them)"
+    )
     json: str | None = flag("write the checks as JSON; `-` writes them to stdout", "FILE")
     out: str | None = flag(
         "check the folder of records there (default .gpurun; also GPURUN_HOME)", "DIR"
@@ -88,7 +92,7 @@ def parse_doctor(argv: list[str]) -> DoctorOptions:
     words = split(argv, flags_of(DoctorOptions))
     if words.program is not None:
         raise GpurunError(
-            "doctor takes --json, --out and --quiet only", "gpurun ./doctor runs a script"
+            "doctor takes --gpu, --json, --out and --quiet only", "gpurun ./doctor runs a script"
         )
     return filled(DoctorOptions, words.own)
 

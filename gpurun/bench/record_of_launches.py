@@ -34,6 +34,7 @@ from gpurun.records.codec import from_json
 from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.records.scaling import ScalingReport
 from gpurun.records.script_arguments import masked, secrets_digest
+from gpurun.records.spec import Trees
 from gpurun.rundir import read_json
 from gpurun.trials.stop_rules import first_rule, later_rule
 
@@ -163,7 +164,15 @@ def record_of(
         secrets_sha256=secrets_digest(benchmark.args),
         gpu_utilization=figures["gpu_utilization_percent"],
         memory_usage_gb=None if peak is None else peak / 1e9,
+        files_opened=_files_opened(launches),
     )
+
+
+def _files_opened(launches: Sequence[Launch]) -> tuple[str, ...] | None:
+    told = [launch.files_opened for launch in launches]
+    if None in told:
+        return None
+    return tuple(sorted({file for files in told for file in files or ()}))
 
 
 def scaling_efficiency(home: Path, record: BenchmarkRecord) -> float | None:
@@ -193,7 +202,7 @@ def measure(
     `folder` receives their run folders; `version` is what is measured. Nothing is set up: the
     user's environment is measured.
     """
-    start = users_side(benchmark)
+    start = _watched(users_side(benchmark))
     launcher = Launcher(benchmark, folder, mode, tell)
     measured: list[Launch] = []
     interrupted = False
@@ -216,6 +225,15 @@ def measure(
         for line in measured[-1].printed:
             tell(f"output: {line}")
     return record_of(benchmark, measured, version, BenchmarkPurpose.BENCH, interrupted=interrupted)
+
+
+def _watched(side: Side) -> Side:
+    """The side with a record of the files that it opens, if it lies in a repository."""
+    try:
+        root = open_repository(side.folder).root.resolve()
+    except GpurunError:
+        return side
+    return replace(side, tree=Tree(root), trees=Trees(own=str(root), others=()))
 
 
 def users_side(benchmark: Benchmark) -> Side:

@@ -43,6 +43,7 @@ class ProcessLog:
     torch: records.TorchEvent | None = None
     imports: records.ImportsEvent | None = None
     origins: tuple[records.OriginsEvent, ...] = ()
+    files_opened: records.FilesOpenedEvent | None = None
     planted: tuple[records.PlantedEvent, ...] = ()
     arguments: tuple[records.ArgumentsEvent, ...] = ()
     loaders: tuple[records.LoaderEvent, ...] = ()

@@ -99,6 +99,15 @@ class OriginsEvent:
 
 
 @record
+class FilesOpenedEvent:
+    """The files of a benchmark's tree that the launch opened, by any of its processes, from the
+    tree's top folder; written at the end of the first process. None: some may be missing."""
+
+    kind: ClassVar[str] = "files_opened"
+    files: tuple[str, ...] | None
+
+
+@record
 class PlantedEvent:
     """A slow-down that was planted on purpose in this process, written at its end.
 

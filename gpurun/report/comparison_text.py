@@ -63,6 +63,8 @@ def _headline(found: Comparison, told: Callable[[MetricComparison], str]) -> str
     title = f"{TITLES.get(found.verdict, found.verdict)} {found.benchmark}"
     if found.error is not None:
         return f"{title}: {one_line(found.error)}"
+    if not found.launched:
+        return f"{title}: no file that the benchmark opens has changed (nothing was launched)"
     grounds = [told(metric) for metric in found.metrics if metric.slowdown is not None]
     training = found.training
     if training is not None and training.nonfinite_from_step is not None:
@@ -263,6 +265,8 @@ def _share(value: float) -> str:
 
 def _ground(found: Comparison) -> str:
     """The measurements behind the verdict."""
+    if not found.launched:
+        return "without a launch"
     if found.baseline_records is None:
         live = found.method is not None and found.method.live
         return count(found.pairs, "live pair" if live else "pair")

@@ -73,8 +73,8 @@ BEFORE_TORCH = tuple(
         "observe.argparse_options", "observe.exit_metrics", "observe.import_log",
         "observe.loaded_modules", "observe.orphan_workers", "observe.step_clock",
         "profile.kineto_trace",
-        "trial.outside_connections", "trial.planted_delay", "trial.prepare_trial",
-        "trial.quiet_loggers",
+        "trial.opened_files", "trial.outside_connections", "trial.planted_delay",
+        "trial.prepare_trial", "trial.quiet_loggers",
     )
 )  # fmt: skip
 """Modules of the runtime that a process loads before its script imports torch. All others load

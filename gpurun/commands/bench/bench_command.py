@@ -22,6 +22,7 @@ from gpurun.bench.compare.compare_sides import (
     read_settings,
 )
 from gpurun.bench.compare.compare_with_records import compare_with_history
+from gpurun.bench.history.branch_records import PURPOSES
 from gpurun.bench.record_of_launches import (
     DEFAULT_LAUNCHES,
     Version,
@@ -112,6 +113,7 @@ def run_bench(options: BenchOptions) -> int:
             tell=teller(options.quiet),
             fail_on_training_change=options.fail_on_training_change,
             accepted=store.baselines,
+            recorded=lambda name: store.query(name, purposes=PURPOSES),
         )
         return _compare(wanted, options, asked, interruption, compared)
 

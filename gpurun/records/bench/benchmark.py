@@ -124,6 +124,8 @@ class BenchmarkRecord:
     `gpu_utilization` (percent) and `memory_usage_gb` (10^9 bytes) are the same figures by the names
     that other pipelines read. `multi_gpu_scaling_efficiency`: a fraction, at most devices of the
     newest `gpurun --scale` of this command, commit and device; None where there is none.
+    `files_opened`: those of the repository that the launches opened, from its top folder; None
+    where some may be missing.
     """
 
     id: str
@@ -157,6 +159,7 @@ class BenchmarkRecord:
     gpu_utilization: float | None = None
     memory_usage_gb: float | None = None
     multi_gpu_scaling_efficiency: float | None = None
+    files_opened: tuple[str, ...] | None = None
     schema: str = BENCHMARK_SCHEMA
 
 

@@ -98,6 +98,10 @@ def _prepare(spec: RunSpec, is_rank: bool) -> None:
         from gpurun.runtime.observe import loaded_modules
 
         loaded_modules.watch(spec.trees)
+        if "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):
+            from gpurun.runtime.trial import opened_files
+
+            opened_files.watch(spec.trees.own)
     if spec.parallel is not None:
         from gpurun.runtime.ddp import prepare_ddp
 
