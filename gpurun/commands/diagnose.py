@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpurun.arguments.flag_table import flags_of
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.arguments.options import DiagnoseOptions
-from gpurun.arguments.subcommand_flags import parse_diagnose
+from gpurun.arguments.subcommand_flags import DiagnoseOptions, parse_diagnose
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, emit_text
 from gpurun.diagnoses.diagnosis_report import diagnosis_report
@@ -45,20 +45,18 @@ BEFORE and AFTER are two such folders or recordings, which are compared: the ker
 and causes that were added, lost or became slower, each with what it explains of the difference in
 step time. Two recordings that name different ranks are of one training.
 
-  --all            show all findings (default: the five most severe), or all changes
-  --json FILE      write figures and findings as JSON (- for stdout)
-  --markdown FILE  write the report as Markdown
-  --quiet          print nothing but errors and the closing verdict line
+{flags}
 
 Thresholds are set in [diagnose] of gpurun.toml. The exit code is 0, with or without findings.
 """
+FLAGS = flags_of(DiagnoseOptions)
 
 
 def diagnose(argv: list[str]) -> int:
     """Read, diagnose, report; exit code 0 whatever is found."""
     options = parse_diagnose(argv)
     check_outputs(json=options.json, markdown=options.markdown)
-    home = existing_home(Path.cwd(), load_config(Path.cwd()).run.out)
+    home = existing_home(Path.cwd(), load_config(Path.cwd()).out)
     paths = [named_run(home, path) or Path(path) for path in options.paths]
     if len(paths) == 2:
         from gpurun.commands.compare_profiles import compare_and_report

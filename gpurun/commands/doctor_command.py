@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpurun.arguments.subcommand_flags import parse_doctor
+from gpurun.arguments.flag_table import flags_of
+from gpurun.arguments.subcommand_flags import DoctorOptions, parse_doctor
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json
 from gpurun.errors import ExitCode
@@ -14,12 +15,11 @@ from gpurun.records.doctor import Check, DoctorReport, State
 HELP = """\
 usage: gpurun doctor [flags]     what is installed, permitted or missing here
 
-  --json FILE  write the checks as JSON; `-` writes them to stdout
-  --out DIR    check the folder of records there (default .gpurun; also GPURUN_HOME)
-  --quiet      print nothing but errors and the closing verdict line
+{flags}
 
 The exit code is 0, whatever is missing.
 """
+FLAGS = flags_of(DoctorOptions)
 
 
 def doctor(argv: list[str]) -> int:

@@ -33,10 +33,9 @@ def tuned_command(options: Options) -> tuple[str, ...]:
     """
     configured = load_config(Path.cwd())
     words = ["gpurun", "--tuned"]
-    allow = tuple(effect.value for effect in configured.optimize.allow)
-    if set(options.allowed) != set(allow):
+    if set(options.allowed) != set(configured.allowed):
         words += ["--allow", ",".join(options.allowed)]
-    if options.out is not None and options.out != configured.run.out:
+    if options.out is not None and options.out != configured.out:
         words += ["--out", options.out]
     return masked((*words, *typed_words(rank_words(options), options.typed)))
 

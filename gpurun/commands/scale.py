@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +16,6 @@ from pathlib import Path
 from gpurun import __version__
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Options, ScaleOptions, TargetKind
-from gpurun.arguments.scale_flags import check_counts
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.diagnoses.thresholds import Thresholds
@@ -170,6 +170,21 @@ def _check(
             f"--strong: the script is distributed by itself ({hint}) and shares out its batches",
             "drop it; a fixed global batch is the script's own matter",
         )
+
+
+def check_counts(counts: Sequence[int], ranks: int, nodes: int) -> None:
+    """`GpurunError` where a count does not fill nodes of `ranks` each, or needs more of them."""
+    for wanted in counts:
+        if wanted > ranks * nodes:
+            raise GpurunError(
+                f"--scale: {wanted} is above the {ranks * nodes} ranks of {nodes} nodes",
+                "leave it out",
+            )
+        if wanted > ranks and wanted % ranks:
+            raise GpurunError(
+                f"--scale: {wanted} does not fill nodes of {ranks} ranks",
+                f"write multiples of {ranks}, or give the ranks of a node with --nproc-per-node",
+            )
 
 
 def _check_counts(asked: ScaleOptions, here: RankDevices, ranks: int, nodes: int) -> None:
