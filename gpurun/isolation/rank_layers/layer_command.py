@@ -20,7 +20,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import gpurun
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.available_modes import CHANGES, PROBE_CODE, place_files, probe_folder
 from gpurun.isolation.folder_removal import discard
@@ -69,7 +68,7 @@ def _entry_words(
         "start_ns": time.time_ns() - CLOCK_GRAIN_NS,
         "start_clock_ns": time.monotonic_ns() - CLOCK_GRAIN_NS,
     }
-    root = str(Path(gpurun.__file__).resolve().parent.parent)
+    root = str(Path(__file__).resolve().parents[3])
     entry = (sys.executable, "-I", "-S", "-c", _ENTRY.format(root))
     return [*entry, json.dumps(order), *command]
 

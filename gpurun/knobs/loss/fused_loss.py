@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import missing_tool
+from gpurun.knobs.skip_reasons import SCRIPT_COMPILES
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -40,7 +41,7 @@ class FusedLoss(Knob):
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """On top of autocast; how large the outputs are is seen when it runs."""
         if facts.script_compiles():
-            return Skip("the script compiles by itself")
+            return Skip(SCRIPT_COMPILES)
         if "autocast" not in facts.current:
             return Skip("it saves autocast's cast, and autocast is off")
         missing = missing_tool(facts.device, facts.machine.compute_capability)

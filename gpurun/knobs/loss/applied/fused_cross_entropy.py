@@ -19,6 +19,7 @@ from gpurun.knobs.loss.applied.cross_entropy_kernels import (
 )
 from gpurun.knobs.loss.applied.padded_logits import ENDS_IN_ZEROS, PADDED, columns, confirm
 from gpurun.knobs.loss.applied.uncast import Computed, half_of, in_float32, of_half, uncast
+from gpurun.knobs.skip_reasons import SCRIPT_COMPILES
 
 LEAST_ELEMENTS = 1 << 24
 """A smaller output is cast and read so fast that our own work in python would cost more."""
@@ -66,7 +67,7 @@ class FusedCrossEntropy:
         """Look at a new root: nothing may compile but we."""
         device = next(module.parameters()).device
         if self._hooks.has_trait("compile") is not None or hasattr(module, "_orig_mod"):
-            self._give_up("the script compiles by itself")
+            self._give_up(SCRIPT_COMPILES)
         else:
             missing = missing_on(device)
             if missing is not None:
