@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import FrameType
 
 from gpurun.knobs import USER_PACKAGE
@@ -21,6 +22,13 @@ def is_ours(frame: FrameType) -> bool:
 def is_users(frame: FrameType) -> bool:
     """True if the user's own source calls: not an installed package's, python's or ours."""
     return is_users_file(frame.f_code.co_filename) and not is_ours(frame)
+
+
+def caller_past(frame: FrameType | None, passed: Callable[[FrameType], bool]) -> FrameType | None:
+    """The first frame, from this one outward, that is not passed over; None where all are."""
+    while frame is not None and passed(frame):
+        frame = frame.f_back
+    return frame
 
 
 def is_users_file(file: str) -> bool:
