@@ -19,7 +19,6 @@ from gpurun.knobs.compiling.applied.graph_rewrites import compile_in_place
 from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
 from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks, repeated_blocks
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, REGIONAL, missing_on
-from gpurun.knobs.loss.applied.padded_logits import copy_of
 from gpurun.knobs.skip_reasons import COPIES_STAY_PLAIN, NO_DOUBLE_BACKWARD, SCRIPT_COMPILES
 from gpurun.records.events import DOUBLE_BACKWARD
 
@@ -195,4 +194,4 @@ def _twice(hooks: Hooks) -> str | None:
 
 def _clone(tensor: Tensor) -> Tensor:
     kept = not tensor.is_cuda or any(copies(tensor) for copies in COPIED_LATER)
-    return tensor if kept else copy_of(tensor)
+    return tensor if kept else tensor.clone()
