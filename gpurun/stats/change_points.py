@@ -89,7 +89,7 @@ def find_changes(
         raise ValueError("a history holds positive numbers")
     if len(points) < 2 * plan.least + 2:
         return ()
-    return _Finder(points, higher_is_better, plan).find()
+    return _ChangeFinder(points, higher_is_better, plan).find()
 
 
 def positions(points: Sequence[Point]) -> list[float]:
@@ -108,15 +108,15 @@ def positions(points: Sequence[Point]) -> list[float]:
     return places
 
 
-class _Finder:
+class _ChangeFinder:
     """The search in one history; places are indices of points."""
 
     def __init__(self, points: Sequence[Point], higher_is_better: bool, plan: ChangePlan) -> None:
-        from gpurun.stats.level_shifts import Series  # numpy comes with it
+        from gpurun.stats.level_shifts import ShiftSeries  # numpy comes with it
 
         self.points, self.plan, self.higher_is_better = points, plan, higher_is_better
         values = [math.fsum(map(math.log, p.values)) / len(p.values) for p in points]
-        self.series = Series(values, positions(points), [len(p.values) for p in points])
+        self.series = ShiftSeries(values, positions(points), [len(p.values) for p in points])
 
     def find(self) -> tuple[Change, ...]:
         """Add changes while there is evidence for more; then drop what does not stand."""

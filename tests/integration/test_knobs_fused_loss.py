@@ -192,7 +192,9 @@ def test_the_training_is_that_of_autocast_alone(train: Train) -> None:
         assert {name.startswith(COMPILED) for name in found[kind]["fused"]["taken"]} == {True}
     taken = found["every way"]["fused"]["taken"]
     flat = taken[5::14]
-    assert all(name.startswith(COMPILED) for name in flat), "also where the graph is kept for a second pass"
+    assert all(name.startswith(COMPILED) for name in flat), (
+        "also where the graph is kept for a second pass"
+    )
     assert not any(name.startswith(COMPILED) for name in taken[13::14]), "the batch is too small"
 
 

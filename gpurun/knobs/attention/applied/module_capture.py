@@ -18,7 +18,7 @@ from torch.nn import Module
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.autograd_state import is_checkpointed
 from gpurun.knobs.applied.root_contexts import RootContext
-from gpurun.knobs.attention.applied.attention_modules import Look
+from gpurun.knobs.attention.applied.attention_modules import AttentionCalls
 from gpurun.knobs.attention.applied.attention_rewrite import rewrite
 from gpurun.knobs.attention.applied.captured_call import (
     MOST_GRAPHS,
@@ -41,7 +41,7 @@ class Capture(RootContext):
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._roots: list[weakref.ref[Module]] = []
-        self._look: Look | None = None
+        self._look: AttentionCalls | None = None
         self._captured: dict[type, Captured] = {}
         self._unsettled: list[Captured] = []
         self._compile: Callable[..., Any] | None = None
@@ -55,7 +55,7 @@ class Capture(RootContext):
             self._hooks.skipped(COPIES_MODEL)
         else:
             self._roots.append(weakref.ref(module))
-            self._look = self._look or Look()
+            self._look = self._look or AttentionCalls()
 
     def __enter__(self) -> None:
         self.inner = None
