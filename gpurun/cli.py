@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from gpurun import __version__
 from gpurun.arguments.flag_parser import HelpAsked, split
 from gpurun.arguments.main_flags import MAIN, parse, with_configuration
 from gpurun.arguments.mistyped_command import refuse_mistyped
@@ -20,6 +19,7 @@ from gpurun.arguments.options import TargetKind
 from gpurun.commands import run_command
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError, ScriptFailed, say
+from gpurun.version import VERSION
 
 HELP = """\
 usage: gpurun [flags] script.py [script's arguments]     run it, and record the run
@@ -125,7 +125,7 @@ def main_form(argv: list[str]) -> int:
     if "version" in split(argv, MAIN).own:
         from gpurun.commands.written_outputs import must_write, write_stdout
 
-        must_write("the version", lambda: write_stdout(f"gpurun {__version__}\n"))
+        must_write("the version", lambda: write_stdout(f"gpurun {VERSION}\n"))
         return int(ExitCode.OK)
     options = with_configuration(parse(argv), _working_folder())
     if options.target.kind is TargetKind.SCRIPT:

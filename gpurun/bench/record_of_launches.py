@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gpurun import __version__
 from gpurun.bench.benchmark_launcher import Launch, Launcher, Tell
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import Repository, open_repository, short, without_redirection
@@ -37,6 +36,7 @@ from gpurun.records.script_arguments import masked, secrets_digest
 from gpurun.records.spec import Trees
 from gpurun.rundir import read_json
 from gpurun.trials.stop_rules import first_rule, later_rule
+from gpurun.version import VERSION
 
 DEFAULT_LAUNCHES = 5
 """Launches differ by more than the steps of one do; fewer say little of how much."""
@@ -156,7 +156,7 @@ def record_of(
         steps=useful[-1].steps if useful else None,
         launches=tuple(launch_record(launch) for launch in launches),
         fingerprint=key,
-        gpurun_version=__version__,
+        gpurun_version=VERSION,
         error=None if failed is None else failed.error,
         purpose=purpose,
         parameters=next((x.parameters for x in launches if x.parameters is not None), None),

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import gpurun
 from gpurun.arguments import settings_file
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Objective, Options, TargetKind
@@ -65,7 +64,7 @@ EXIT_CODES = {
     "inconclusive": ExitCode.INCONCLUSIVE,
 }
 """Exit codes of `--tune-only`; every other verdict is the script's own failure."""
-PACKAGE = Path(gpurun.__file__).parent
+PACKAGE = Path(__file__).parents[1]
 """In a checkout below the user's folder gpurun's own bytecode is written at its first runs."""
 PASSES_LANDLOCK = "by a trial's chmod, chown, utime or truncate"
 """Landlock does not forbid these, the last one before Linux 6.2: who it was cannot be told."""

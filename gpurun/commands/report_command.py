@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpurun.arguments.flag_table import flags_of
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.subcommand_flags import ReportOptions, parse_report
-from gpurun.commands.diagnose import diagnose_run
+from gpurun.commands.diagnosed_launch import diagnose_run
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_text, must_write
 from gpurun.errors import ExitCode, GpurunError

@@ -13,7 +13,6 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from gpurun import __version__
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Options, ScaleOptions, TargetKind
 from gpurun.bench.record_of_launches import version_here
@@ -38,6 +37,7 @@ from gpurun.scaling.scaling_document import MeasurementContext, document, worth_
 from gpurun.scaling.scaling_launcher import ScalingLauncher
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import later_rule
+from gpurun.version import VERSION
 
 OF_NODES = ("--nnodes", "--nproc-per-node", "--rdzv", "--node-rank", "--master", "--local-addr")
 """Flags of torchrun that say which nodes there are and where they meet."""
@@ -281,7 +281,7 @@ def _facts(
         room=sys.maxsize if asked.oversubscribe else here.count,
         ranks=here.count if rendezvous.ranks is None else rendezvous.ranks,
         same={
-            "version of gpurun": __version__,
+            "version of gpurun": VERSION,
             "version of torch": version("torch"),
             "command": " ".join((target.kind.value, *target.shown)),
             "script": hashlib.sha256(text).hexdigest(),

@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-import gpurun
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.available_modes import CHANGES, PROBE_CODE, place_files, probe_folder
 from gpurun.isolation.folder_removal import discard, is_marked, sweep
@@ -103,7 +102,7 @@ def _entry_words(
         "places": _places(),
         "familiar": familiar_folders(Path.cwd(), tuple(command), dict(os.environ)),
     }
-    root = str(Path(gpurun.__file__).resolve().parent.parent)
+    root = str(Path(__file__).resolve().parents[2])
     entry = (sys.executable, "-I", "-S", "-c", _ENTRY.format(root))
     return [*entry, json.dumps(order), *command]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import FrameType
 
 from gpurun.knobs import USER_PACKAGE
@@ -27,6 +28,13 @@ def is_standard(frame: FrameType) -> bool:
     """True if the standard library calls."""
     file = frame.f_code.co_filename
     return file.startswith((STANDARD, "<frozen")) and not _is_installed(file)
+
+
+def caller_past(frame: FrameType | None, passed: Callable[[FrameType], bool]) -> FrameType | None:
+    """The first frame, from this one outward, that is not passed over; None where all are."""
+    while frame is not None and passed(frame):
+        frame = frame.f_back
+    return frame
 
 
 def is_users_file(file: str) -> bool:

@@ -14,10 +14,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gpurun import __version__
 from gpurun.measure.machine import machine
 from gpurun.measure.nvml import driver_version
 from gpurun.records.script_arguments import masked, secrets_digest
+from gpurun.version import VERSION
 
 MOST_MODULES = 500
 """A script that imports more files beside it is fingerprinted by the first of them."""
@@ -56,7 +56,7 @@ def fingerprint(
         "driver": driver_version(),
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
-        "gpurun": __version__,
+        "gpurun": VERSION,
     }
 
 

@@ -99,7 +99,7 @@ def read_run(run_dir: Path) -> RunLog:
     lost = lost_events(run_dir)
     notes = [] if lost is None else [f"{INCOMPLETE}: {lost}"]
     for path in sorted(run_dir.glob("events-*.jsonl")):
-        reader = _Reader(path, incomplete=lost is not None)
+        reader = _EventReader(path, incomplete=lost is not None)
         reader.read()
         logs += reader.logs
         notes += reader.lines.notes()
@@ -118,7 +118,7 @@ def _field_names(cls: type[Any]) -> frozenset[str]:
     return frozenset(f.name for f in dataclasses.fields(cls))
 
 
-class _Reader:
+class _EventReader:
     """Reads one file. A process that replaced itself (exec) starts a second log in it."""
 
     def __init__(self, path: Path, incomplete: bool) -> None:

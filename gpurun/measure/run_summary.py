@@ -12,12 +12,16 @@ from typing import Any, TypeVar
 from gpurun.formatting.number_text import count
 from gpurun.measure.compute_use import compute_figures
 from gpurun.measure.epoch_duration import epoch_pace, epoch_seconds
-from gpurun.measure.full_run.memory_growth import growth_note, memory_growth
-from gpurun.measure.full_run.nonfinite_seen import nonfinite_loss, nonfinite_note
-from gpurun.measure.full_run.throughput_drift import drift_note, throughput_drift
+from gpurun.measure.full_run import (
+    drift_note,
+    nonfinite_loss,
+    nonfinite_note,
+    throughput_drift,
+)
 from gpurun.measure.gpu_notes import gpu_notes
 from gpurun.measure.machine import available_memory
 from gpurun.measure.measured_window import NS, Window, measured_window, unfrozen_spans
+from gpurun.measure.memory_growth import growth_note, memory_growth
 from gpurun.measure.optional_figures import known, mean, shared
 from gpurun.measure.read_attempts import read_attempts
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples

@@ -114,7 +114,7 @@ def find_trend(
         raise ValueError("a history holds positive numbers")
     if len(points) < 2 * plan.least + 2:
         return (), None
-    finder = _Finder(points, higher_is_better, plan)
+    finder = _ChangeFinder(points, higher_is_better, plan)
     found = finder.find()
     return tuple(finder.described(found, place) for place in found), finder.drift(found)
 
@@ -135,15 +135,15 @@ def positions(points: Sequence[Point]) -> list[float]:
     return places
 
 
-class _Finder:
+class _ChangeFinder:
     """The search in one history; places are indices of points."""
 
     def __init__(self, points: Sequence[Point], higher_is_better: bool, plan: ChangePlan) -> None:
-        from gpurun.stats.level_shifts import Series  # numpy comes with it
+        from gpurun.stats.level_shifts import ShiftSeries  # numpy comes with it
 
         self.points, self.plan, self.higher_is_better = points, plan, higher_is_better
         values = [math.fsum(map(math.log, p.values)) / len(p.values) for p in points]
-        self.series = Series(values, positions(points), [len(p.values) for p in points])
+        self.series = ShiftSeries(values, positions(points), [len(p.values) for p in points])
 
     def find(self) -> Places:
         """Add changes while there is evidence for more; then drop what does not stand."""

@@ -119,7 +119,7 @@ class Left:
         return mean, float(np.sqrt(variance))
 
 
-class Series:
+class ShiftSeries:
     """`values` at `positions` along the axis of correlation, each the mean of `counts` values."""
 
     def __init__(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.measure import memory_growth as growing
 from gpurun.measure import summarise_run
-from gpurun.measure.full_run import memory_growth as growing
-from gpurun.measure.full_run.memory_growth import memory_growth
+from gpurun.measure.memory_growth import memory_growth
 from gpurun.measure.resource_use import SAMPLES_FILE, Samples
 from gpurun.records.codec import to_json
 from gpurun.records.samples import DeviceSample, HostSample

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpurun.arguments.gpurun_toml import ReportConfig
-from gpurun.commands.diagnose import diagnose_run
+from gpurun.commands.diagnosed_launch import diagnose_run
 from gpurun.errors import GpurunError
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.finding import Finding, FindingType, Location

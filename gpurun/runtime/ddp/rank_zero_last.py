@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gpurun.knobs.callers import is_ours, is_standard, is_users
+from gpurun.knobs.callers import caller_past, is_ours, is_standard, is_users
 from gpurun.runtime.core.patching import guarded
 
 MADE = "os.mkdir"
@@ -122,6 +122,5 @@ def opened(path: Path) -> mmap.mmap:
 def asked_by_script(frame: FrameType | None) -> bool:
     """True if the user's own code calls the standard library, or what stands in for it (renames of
     a trial); a library takes care of itself."""
-    while frame is not None and (is_ours(frame) or is_standard(frame)):
-        frame = frame.f_back
-    return frame is not None and is_users(frame)
+    caller = caller_past(frame, lambda one: is_ours(one) or is_standard(one))
+    return caller is not None and is_users(caller)

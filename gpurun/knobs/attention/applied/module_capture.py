@@ -18,7 +18,7 @@ from torch.nn import Module
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.autograd_state import is_checkpointed
 from gpurun.knobs.applied.root_contexts import RootContext
-from gpurun.knobs.attention.applied.attention_modules import Look
+from gpurun.knobs.attention.applied.attention_modules import AttentionCalls
 from gpurun.knobs.attention.applied.attention_rewrite import rewrite
 from gpurun.knobs.attention.applied.captured_call import (
     MOST_GRAPHS,
@@ -28,8 +28,8 @@ from gpurun.knobs.attention.applied.captured_call import (
     is_captured,
     running,
 )
-from gpurun.knobs.attention.attention import COMPILED
 from gpurun.knobs.compiling.applied.graph_rewrites import Finish
+from gpurun.knobs.skip_reasons import COPIES_MODEL, SCRIPT_COMPILES
 from gpurun.records.frames import drop_frame
 
 MASKS = {"causal": "causal", "nothing": "no mask", "other": "masked"}
@@ -41,7 +41,7 @@ class Capture(RootContext):
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._roots: list[weakref.ref[Module]] = []
-        self._look: Look | None = None
+        self._look: AttentionCalls | None = None
         self._captured: dict[type, Captured] = {}
         self._unsettled: list[Captured] = []
         self._compile: Callable[..., Any] | None = None
@@ -50,12 +50,12 @@ class Capture(RootContext):
         """Look at the calls of a new root until the end of the step."""
         compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
         if compiled or self._hooks.has_trait("compile") is not None:
-            self._hooks.skipped(COMPILED)
+            self._hooks.skipped(SCRIPT_COMPILES)
         elif self._hooks.has_trait("data_parallel") is not None:
-            self._hooks.skipped("DataParallel calls copies of the model")
+            self._hooks.skipped(COPIES_MODEL)
         else:
             self._roots.append(weakref.ref(module))
-            self._look = self._look or Look()
+            self._look = self._look or AttentionCalls()
 
     def __enter__(self) -> None:
         self.inner = None

@@ -18,9 +18,8 @@ from gpurun.knobs.compiling.applied.compiled_blocks import compile_blocks
 from gpurun.knobs.compiling.applied.graph_rewrites import compile_in_place
 from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
 from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks, repeated_blocks
-from gpurun.knobs.compiling.compile import BY_ITSELF, CANNOT_TWICE, COPIES_MODEL, REGIONAL
-from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_on
-from gpurun.knobs.loss.applied.padded_logits import copy_of
+from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, REGIONAL, missing_on
+from gpurun.knobs.skip_reasons import COPIES_STAY_PLAIN, NO_DOUBLE_BACKWARD, SCRIPT_COMPILES
 from gpurun.records.events import DOUBLE_BACKWARD
 
 MOST_SHAPES = 10
@@ -176,11 +175,11 @@ class _GraphSteps:
 
 def _unfit(module: Module, device: torch.device, hooks: Hooks) -> str | None:
     if hooks.has_trait("compile") is not None or hasattr(module, "_orig_mod"):
-        return BY_ITSELF
+        return SCRIPT_COMPILES
     if getattr(module, "_compiled_call_impl", None) is not None:
-        return BY_ITSELF
+        return SCRIPT_COMPILES
     if hooks.has_trait("data_parallel") is not None:
-        return COPIES_MODEL
+        return COPIES_STAY_PLAIN
     return _twice(hooks) or missing_on(device)
 
 
@@ -190,9 +189,9 @@ def _text(groups: Sequence[Sequence[Module]]) -> str:
 
 def _twice(hooks: Hooks) -> str | None:
     where = hooks.has_trait(DOUBLE_BACKWARD)
-    return None if where is None else f"{where}: {CANNOT_TWICE}"
+    return None if where is None else f"{where}: {NO_DOUBLE_BACKWARD}"
 
 
 def _clone(tensor: Tensor) -> Tensor:
     kept = not tensor.is_cuda or any(copies(tensor) for copies in COPIED_LATER)
-    return tensor if kept else copy_of(tensor)
+    return tensor if kept else tensor.clone()

@@ -1,16 +1,20 @@
-"""Throughput that drifts within a full run: heat, a growing list, a filling disk, a neighbour."""
+"""Figures of a full run alone: losses that were not finite, throughput that drifts.
+
+Throughput drifts by heat, a growing list, a filling disk, a neighbour.
+"""
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from gpurun.formatting.number_text import milliseconds, percent
+from gpurun.formatting.number_text import count, milliseconds, percent
 from gpurun.measure.measured_window import MS, NS, Window, queue_in_steps
+from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN
 from gpurun.records.events import StepRow
-from gpurun.records.result import ThroughputDrift
+from gpurun.records.result import NonfiniteLoss, ThroughputDrift
 from gpurun.stats.descriptive import median
 from gpurun.stats.pace_drift import LEAST_CHANGE, PaceDrift, pace_drift
 
@@ -19,6 +23,34 @@ LEAST_SECONDS = 60.0
 LEAVE_OUT_STEPS = 10
 LEAVE_OUT_SHARE = 20
 """The beginning that never counts: so many steps, and one in so many of all."""
+
+
+def nonfinite_loss(logs: Iterable[ProcessLog]) -> NonfiniteLoss | None:
+    """The first step of any rank with such a loss; counts are those of its process."""
+    events = [log.nonfinite for log in logs if log.nonfinite is not None]
+    if not events:
+        return None
+    first = min(events, key=lambda event: event.step)
+    return NonfiniteLoss(
+        step=first.step,
+        loss=first.loss,
+        last_finite_step=first.last_finite_step,
+        steps=first.seen,
+        skipped_steps=first.skipped,
+        action=first.action,
+        origin=first.origin,
+    )
+
+
+def nonfinite_note(seen: NonfiniteLoss) -> str:
+    """One line about them."""
+    note = f"the loss was {seen.loss} at step {seen.step}"
+    if seen.steps > 1:
+        note += f", and at {count(seen.steps - 1, 'later step')}"
+    if seen.skipped_steps:
+        left_out = count(seen.skipped_steps, "optimizer step")
+        note += f"; {left_out} left out, which changes the training (--on-nonfinite skip)"
+    return note if seen.origin is None else f"{note}; {seen.origin}"
 
 
 def throughput_drift(window: Window) -> ThroughputDrift | None:

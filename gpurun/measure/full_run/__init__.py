@@ -1,1 +1,0 @@
-"""Figures of a full run alone: losses not finite, throughput that drifts, memory that grows."""
