@@ -19,8 +19,7 @@ from gpurun.isolation.available_modes import require
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.launch.error_in_output import out_of_memory
-from gpurun.measure.command_fingerprint import command_fingerprint
-from gpurun.measure.fingerprint import differences
+from gpurun.measure.fingerprint import command_fingerprint, differences
 from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.probing.distributed_by_source import by_source
 from gpurun.probing.mean_or_sum import ReductionVerdict, judge_reduction
@@ -82,7 +81,7 @@ def reduction_of(
     name = _name(options, ranks)
     place, folder = home / "probes" / f"{name}.json", home / "probes" / f"{name}.{os.getpid()}"
     fingerprint = {
-        **command_fingerprint(options),
+        **command_fingerprint(options.typed, options.rank_words, options.knob_paths),
         "ranks": ranks,
         "environment_sha256": _digest(
             f"{k}={os.environ[k]}" for k in sorted(os.environ) if _matters(k)
