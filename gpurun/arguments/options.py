@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from dataclasses import replace
 
-from gpurun.arguments.ddp_options import ddp_options_of
+from gpurun.arguments.ddp_options import ddp_options_of, flag_of
 from gpurun.arguments.flag_table import flag
 from gpurun.arguments.flag_values import (
     address_of,
@@ -374,6 +374,14 @@ class Options:
     def allowed(self) -> tuple[str, ...]:
         """The effects that may be applied; the default ones where nobody said others."""
         return self.allow or DEFAULT_EFFECTS
+
+    @property
+    def rank_words(self) -> tuple[str, ...]:
+        """The words that ask for ranks, ours before torchrun's."""
+        words = ["--ddp"] if self.ddp else []
+        if self.ddp_options:
+            words += ["--ddp-options", flag_of(self.ddp_options)]
+        return (*words, *self.torchrun)
 
     @property
     def typed(self) -> Target:

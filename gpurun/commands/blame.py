@@ -22,7 +22,6 @@ from gpurun.errors import ExitCode
 from gpurun.formatting.number_text import count, duration
 from gpurun.isolation.available_modes import require
 from gpurun.launch.launch_command import typed_words
-from gpurun.measure.command_fingerprint import rank_words
 from gpurun.records.codec import to_json
 from gpurun.records.failure import FailureKind
 from gpurun.records.settings_reports import BlameLaunch, BlameReport, LaunchState
@@ -157,7 +156,7 @@ class BlameSearch:
             how = ["--settings", run.settings] if run.settings else ["--tuned"]
             how += ["--allow", ",".join(run.allow)] if run.allow else []
             how += ["--out", run.out] if run.out else []
-            words = shlex.join([*how, "--without", out, *typed_words(rank_words(run), run.typed)])
+            words = shlex.join([*how, "--without", out, *typed_words(run.rank_words, run.typed)])
             steps = count(asked.steps, "step")
             self.say(f"nothing went wrong in {steps} with: gpurun {words}")
 

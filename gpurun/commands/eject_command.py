@@ -127,7 +127,7 @@ class _Command:
             home=self.folder.parent.parent,
             plan=GatePlan(),
             deadline=time.monotonic() + (self._asked.budget_seconds or BUDGET_SECONDS),
-            in_place=options.trials_in_place,
+            in_place=self._asked.trials_in_place,
             keep=lambda record: None,
             tell=self._tell,
             fail_on_training_change=True,
@@ -152,7 +152,7 @@ class _Command:
 
     def _launched(self) -> ProcessLog:
         options, settings = self._options, self._settings
-        mode = isolation(self._here, options.trials_in_place, self._tell)
+        mode = isolation(self._here, self._asked.trials_in_place, self._tell)
         launcher = TrialLauncher(self.folder, mode, tell=self._tell)
         request = LaunchRequest(
             name="the script under the settings",

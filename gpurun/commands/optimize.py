@@ -29,7 +29,7 @@ from gpurun.isolation.folder_snapshot import files_open_for_writing, snapshot
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import all_knobs, find
 from gpurun.launch.compile_caches import KERNELS
-from gpurun.measure.command_fingerprint import command_fingerprint
+from gpurun.measure.fingerprint import command_fingerprint
 from gpurun.measure.nvml import tells_energy
 from gpurun.records.codec import to_json
 from gpurun.records.script_arguments import TunedArgument
@@ -238,7 +238,7 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     folder = run_folder(Path.cwd(), options.out)
     untouched = FolderState(options, folder.parent.parent)
     measured = with_reduction(options, os.environ, folder.parent.parent)
-    fingerprint = command_fingerprint(options)
+    fingerprint = command_fingerprint(options.typed, options.rank_words, options.knob_paths)
     invocation = saved_settings.tuned_command(options)  # the configuration may be edited meanwhile
     view = tuning_view(options.quiet, options.verbose)
     series = TrialSeries(measured, folder, mode, os.environ, view.trial_progress)

@@ -366,7 +366,7 @@ def _noted(result: RunResult, error: OSError | None) -> RunResult:
 
 def _bare_result(outcome: RunOutcome, options: Options, lost: str | None) -> RunResult:
     """The result of a program in which there was nothing to measure, as far as that is known."""
-    from gpurun.measure.read_attempts import read_attempts
+    from gpurun.measure.run_events import read_attempts
     from gpurun.records.result import RunResult, status_of
 
     unmeasured = {f.name: None for f in fields(RunResult) if f.default is MISSING}

@@ -13,8 +13,7 @@ from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
 
-from gpurun.measure.gpu_activity.dcgm_counters import DcgmCounters
-from gpurun.measure.gpu_activity.gpm_counters import GpmActivity
+from gpurun.measure.gpu_counters import DcgmCounters, GpmActivity
 from gpurun.measure.visible_gpus import Gpu, ask, error_text, text, visible_gpus
 from gpurun.records.samples import POWER_CAP, DeviceSample
 from gpurun.records.topology import GpuPair, GpuTopology

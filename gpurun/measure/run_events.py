@@ -18,6 +18,7 @@ from gpurun.measure.step_table import StepTable
 from gpurun.records import events as records
 from gpurun.records.codec import RecordError, from_json
 from gpurun.records.parse_json import JsonLines
+from gpurun.records.ranks import ATTEMPTS_FILE, Attempt
 from gpurun.rundir import INCOMPLETE, lost_events
 
 T = TypeVar("T")
@@ -189,3 +190,20 @@ def _event_fields() -> tuple[tuple[str, str, bool], ...]:
         for name, part in parts.items()
         if part and part[0] in EVENT_TYPES.values()
     )
+
+
+def read_attempts(run_dir: Path, notes: list[str] | None = None) -> tuple[Attempt, ...]:
+    """In their order; none for a run without an agent. `notes` gains what could not be read."""
+    path = run_dir / ATTEMPTS_FILE
+    if not path.exists():
+        return ()
+    found = []
+    lines = JsonLines(path)
+    for document in lines:
+        try:
+            found.append(from_json(Attempt, document))
+        except RecordError as error:
+            lines.problem(f"an attempt is unreadable ({error})")
+    if notes is not None:
+        notes += lines.notes()
+    return tuple(found)

@@ -85,7 +85,7 @@ class _CompiledLoss(torch.autograd.Function):
         weight: Tensor | None, *options: Any,
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(logits, target, weight)  # type: ignore[arg-type]  # it takes None
-        ctx.options = options  # type: ignore[assignment]
+        ctx.options = options
         with torch.enable_grad():
             given = logits.detach().requires_grad_()
             loss = run(given, target, weight, *options)

@@ -1,7 +1,7 @@
-"""Activity of a GPU's units, from DCGM's fields 1001 to 1005 (Volta and later).
+"""How busy the units of a GPU are: NVML's GPM counters (Hopper and later), else DCGM (Volta on).
 
-`dcgmi dmon` prints them once a second; it needs DCGM's host engine. Formats: DCGM's user guide,
-"Feature Overview".
+`dcgmi dmon` prints DCGM's fields 1001 to 1005 once a second; it needs DCGM's host engine.
+Formats: DCGM's user guide, "Feature Overview".
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterable
+from typing import Any
+
+from gpurun.measure.visible_gpus import ask, error_text
 
 DCGM_FIELDS = {"GRACT": "graphics", "SMACT": "sm", "TENSO": "tensor", "DRAMA": "dram"}
 """The names of the columns, and what they are here: parts of the time, from 0 to 1."""
@@ -23,6 +26,69 @@ OLD_SECONDS = 3.0
 PATIENCE_SECONDS = 10.0
 _NUMBER = re.compile(r"^\|\s*(\d+)\s*\|")
 _UUID = re.compile(r"UUID:\s*(\S+)")
+
+
+GPM_METRICS = {"graphics": 1, "sm": 2, "tensor": 5, "dram": 10}
+"""NVML_GPM_METRIC_GRAPHICS_UTIL, _SM_UTIL, _ANY_TENSOR_UTIL and _DRAM_BW_UTIL, in percent."""
+
+
+class GpmActivity:
+    """Activities of one GPU: means between two samples of its counters.
+
+    `refused`: why a GPU that has these counters does not tell them; None if it does, and for GPUs
+    without.
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self.refused: str | None = None
+        self._nvml = nvml
+        self._handle = handle
+        support = ask(getattr(nvml, "nvmlGpmQueryDeviceSupport", None), handle)
+        self._supported = support is not None and bool(support.isSupportedDevice)
+        self._before: Any = None
+        self._spare: Any = None
+
+    @property
+    def supported(self) -> bool:
+        """True if this GPU has the counters and tells them."""
+        return self._supported
+
+    def since_last(self) -> dict[str, float]:
+        """Percent by name of `GPM_METRICS`, without those that the device does not tell."""
+        if not self._supported:
+            return {}
+        try:
+            sample = self._spare or self._nvml.nvmlGpmSampleAlloc()
+            self._spare = sample
+            self._nvml.nvmlGpmSampleGet(self._handle, sample)
+        except Exception as error:
+            self._supported = False
+            self.refused = error_text(error)
+            return {}
+        before, self._before, self._spare = self._before, sample, self._before
+        return {} if before is None else self._metrics(before, sample)
+
+    def close(self) -> None:
+        """Give the samples back."""
+        for sample in (self._before, self._spare):
+            if sample is not None:
+                ask(self._nvml.nvmlGpmSampleFree, sample)
+
+    def _metrics(self, before: Any, after: Any) -> dict[str, float]:
+        nvml = self._nvml
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(GPM_METRICS)
+        request.sample1, request.sample2 = before, after
+        for index, metric in enumerate(GPM_METRICS.values()):
+            request.metrics[index].metricId = metric
+        try:
+            nvml.nvmlGpmMetricsGet(request)
+        except Exception as error:
+            self.refused = error_text(error)
+            return {}
+        told = zip(GPM_METRICS, request.metrics, strict=False)
+        return {name: float(metric.value) for name, metric in told if metric.nvmlReturn == 0}
 
 
 class DcgmCounters:
