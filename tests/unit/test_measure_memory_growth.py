@@ -71,7 +71,7 @@ def test_a_list_that_keeps_everything_is_told_with_the_time_that_is_left(tmp_pat
     assert growth.bytes_per_second == pytest.approx(8 * GIB / 400, rel=0.02)
     assert growth.seconds_left == pytest.approx((64 - 12) / 8 * 400, rel=0.02)
     (note,) = [x for x in result.notes if x.startswith("host memory grows: ")]
-    assert note.endswith("at this rate it is full after 43 min 20 s more")
+    assert note.endswith("at this rate it is full after 43 min 21 s more")
 
 
 def test_the_memory_that_is_full_first_is_named() -> None:
