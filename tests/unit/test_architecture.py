@@ -421,6 +421,23 @@ def test_a_plain_run_imports_nothing_heavy_in_the_launcher(
     assert heavy_imports(done.stderr) == set()
 
 
+def test_a_command_loads_charts_databases_and_statistics_only_when_it_uses_them() -> None:
+    code = (
+        "import importlib, sys\n"
+        "from pkgutil import walk_packages\n"
+        "import gpurun.commands as commands\n"
+        "for found in walk_packages(commands.__path__, 'gpurun.commands.'):\n"
+        "    importlib.import_module(found.name)\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    loaded = {word.partition(".")[0] for word in done.stdout.split()}
+    assert "gpurun" in loaded
+    assert loaded & {"matplotlib", "sqlalchemy", "psycopg", "scipy", "torch", "rich"} == set()
+
+
 def bad_tree(root: Path, files: dict[str, str]) -> list[Source]:
     """A small package: texts by the module's name below gpurun."""
     for name, text in files.items():
