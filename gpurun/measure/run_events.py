@@ -65,6 +65,7 @@ class ProcessLog:
     turns: tuple[records.TurnEvent, ...] = ()
     profile: records.ProfileEvent | None = None
     host_samples: records.HostSamplesEvent | None = None
+    memory_traces: tuple[records.MemoryTraceEvent, ...] = ()
     gradients: tuple[records.GradientEvent, ...] = ()
     probe: records.ProbeEvent | None = None
     ceilings: records.CeilingsEvent | None = None
