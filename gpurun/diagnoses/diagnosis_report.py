@@ -80,6 +80,7 @@ def diagnosis_report(
         host_functions=tuple(longest[:MOST_FUNCTIONS]),
         host_sampled_seconds=None if timeline is None else timeline.host_sampled_seconds,
         memory=tuple(evidence.memory),
+        memory_traces=() if timeline is None else tuple(timeline.memory_traces or ()),
     )
 
 

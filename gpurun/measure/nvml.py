@@ -29,6 +29,8 @@ THROTTLE_REASONS = {
 """Bits of NVML's clock event reasons; being idle and clocks set on purpose are none."""
 
 
+UNCORRECTED, SINCE_DRIVER_LOAD = 1, 0
+"""NVML's numbers of this type and of this count of ECC errors."""
 COMPUTE_MODES = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 """NVML's compute modes but the default, which lets in everybody."""
 
@@ -145,6 +147,9 @@ class DeviceSampler:
             sm_activity_percent=activity.get("sm"),
             tensor_activity_percent=activity.get("tensor"),
             dram_activity_percent=activity.get("dram"),
+            uncorrected_ecc_errors=told(
+                "nvmlDeviceGetTotalEccErrors", UNCORRECTED, SINCE_DRIVER_LOAD
+            ),
             refused=tuple(told.refused),
             activity_source=source,
         )

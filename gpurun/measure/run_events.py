@@ -67,6 +67,7 @@ class ProcessLog:
     turns: tuple[records.TurnEvent, ...] = ()
     profile: records.ProfileEvent | None = None
     host_samples: records.HostSamplesEvent | None = None
+    memory_traces: tuple[records.MemoryTraceEvent, ...] = ()
     ceilings: records.CeilingsEvent | None = None
     worker_turns: tuple[records.WorkerTurnEvent, ...] = ()
     source_sites: tuple[records.SourceSiteEvent, ...] = ()

@@ -5,7 +5,11 @@ from __future__ import annotations
 import enum
 
 from gpurun.records.finding import Finding, FindingType
-from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples
+from gpurun.records.messages.profile_events import (
+    AllocatorState,
+    FunctionSamples,
+    MemoryTraceEvent,
+)
 from gpurun.records.profile_figures import ProfileFigures, ReplayFigures, StepPicture, WhatIf
 from gpurun.records.record import record
 from gpurun.records.result import RunResult
@@ -34,7 +38,8 @@ class DiagnosisReport:
     `failed_sources`: profilers that recorded nothing, or not all there was, each with its reason.
     `replay`: of the rank's profiled steps, None without a timeline; `what_if`: the same with
     changes. `step_picture`: one of these steps. `host_functions`: of the thread that trains, the
-    longest first. `memory`: torch's, by device.
+    longest first. `memory`: torch's, by device; `memory_traces`: its parts and largest allocations,
+    from further steps.
     """
 
     subject: str
@@ -55,6 +60,7 @@ class DiagnosisReport:
     host_functions: tuple[FunctionSamples, ...] = ()
     host_sampled_seconds: float | None = None
     memory: tuple[AllocatorState, ...] = ()
+    memory_traces: tuple[MemoryTraceEvent, ...] = ()
     schema: str = DIAGNOSIS_SCHEMA
 
 

@@ -14,6 +14,7 @@ from gpurun.records.messages.exit_events import ExitRecordEvent as ExitRecordEve
 from gpurun.records.messages.exit_events import StopEvent as StopEvent
 from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
 from gpurun.records.messages.profile_events import HostSamplesEvent as HostSamplesEvent
+from gpurun.records.messages.profile_events import MemoryTraceEvent as MemoryTraceEvent
 from gpurun.records.messages.profile_events import ProfileEvent as ProfileEvent
 from gpurun.records.messages.source_sites import SourceSiteEvent as SourceSiteEvent
 from gpurun.records.messages.training_events import CeilingsEvent as CeilingsEvent
@@ -305,6 +306,8 @@ KEEPS_TENSORS = "keeps_tensors"
 """The trait of a model whose forward pass leaves tensors in it, by the name of one."""
 CHANGING_SHAPES = "changing_shapes"
 """The trait of a model whose inputs had many shapes in few calls."""
+PADDING = "padding"
+"""The trait of a model of tokens: the share of the first batch that is padding, and its size."""
 OUT_OF_MEMORY = "out_of_memory"
 """The trait of a script whose model ran out of memory. It may catch that and train with less."""
 CONNECTED = "connected"

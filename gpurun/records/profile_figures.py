@@ -32,24 +32,7 @@ class IdleTime:
     launch: float | None
     host: float | None
     other: float | None
-    before_first_kernel_ms: float | None
-    """Median idle time before the first kernel of a step."""
     exchange: float | None = None
-
-
-@record
-class CopyFigures:
-    """Host-to-device copies. Shares of the window; `pageable`: copies from memory not pinned.
-
-    `exposed_share`: no kernel ran meanwhile.
-    """
-
-    h2d_share: float
-    exposed_share: float | None
-    pageable_share: float | None
-    pageable_exposed_share: float | None
-    h2d_bytes_per_step: float | None
-    copies_per_step: float | None
 
 
 @record
@@ -72,19 +55,15 @@ class CopyShare:
 class LaunchFigures:
     """Kernels of the window. `queue_depth`: mean number of kernels that were launched and waited.
 
-    `gap_ms_per_step`: pauses between kernels in sum. `small_grid_share`: of the kernels' time, that
-    of kernels with fewer blocks than the device has multiprocessors. `device_allocations_per_step`:
-    calls of cudaMalloc and cudaFree. `short_kernels_share`: of the window, that of kernels shorter
-    than 10 µs.
+    `small_grid_share`: of the kernels' time, that of kernels with fewer blocks than the device has
+    multiprocessors. `device_allocations_per_step`: calls of cudaMalloc and cudaFree.
     """
 
     kernels_per_step: float | None
     mean_kernel_us: float | None
-    gap_ms_per_step: float | None
     queue_depth: float | None
     small_grid_share: float | None
     device_allocations_per_step: float | None
-    short_kernels_share: float | None = None
 
 
 @record
@@ -177,7 +156,8 @@ class ProfileFigures:
     step_ms: float | None = None
     kernel_share: float | None = None
     idle: IdleTime | None = None
-    copies: CopyFigures | None = None
+    copies: tuple[CopyShare, ...] | None = None
+    """Those that take longest first."""
     launches: LaunchFigures | None = None
     syncs: SyncFigures | None = None
     precision: PrecisionFigures | None = None
@@ -197,8 +177,6 @@ class ProfileFigures:
     """That part of it which follows waits of the host for the device."""
     memory_transfer_concurrent: float | None = None
     """Of the time of copies between host and device, the share in which a kernel ran."""
-    copy_kinds: tuple[CopyShare, ...] | None = None
-    """Those that take longest first."""
 
 
 @record

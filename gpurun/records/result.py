@@ -79,6 +79,7 @@ class HostUse:
     `disk_read_bytes`: what the tree read from storage, as last sampled; files that the system held
     in memory cost no reading.
     `steady_cpu_percent`: over the measured steps alone; None if they last less than half a second.
+    `slow_governor`: the kernel's governor, if it holds the clocks of the cores down.
     """
 
     cpu_percent: float | None
@@ -88,6 +89,7 @@ class HostUse:
     others_cpu_percent: float | None = None
     disk_read_bytes: int | None = None
     steady_cpu_percent: float | None = None
+    slow_governor: str | None = None
 
 
 @record

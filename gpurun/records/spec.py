@@ -140,11 +140,15 @@ class Parallel:
     reduction: LossReduction | None = LossReduction.MEAN
 
 
+OPERATOR_STEPS = 2
+"""Steps behind the window in which operators and allocations are recorded on a GPU."""
+
+
 @record
 class ProfileSpec:
     """A window of steady steps is profiled.
 
-    `sources`: of "kineto", "host", "allocator", "nsys", "ncu". The window begins after
+    `sources`: of "kineto", "host", "allocator", "operators", "nsys", "ncu". The window begins after
     `warmup_steps` and once steps are alike. It has `steps` steps, and more, up to `max_steps`,
     until it is `min_seconds` long. `stop`: the script ends with it. `every`: a further window
     begins so many steps after each, until the script ends; None: there is one. Of Nsight Compute:

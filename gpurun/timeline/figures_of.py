@@ -55,8 +55,7 @@ def figures_of(timeline: Timeline) -> told.ProfileFigures:
         gpu_idle_time_ms=host.step_ms and idle.total * host.step_ms,
         sync_overhead_ms=host.step_ms and idle.sync and idle.sync * host.step_ms,
         memory_transfer_concurrent=1 - alone / copying if copying else None,
-        copy_kinds=None if timeline.copies is None else tuple(_by_kind(timeline, work)),
-        copies=None if timeline.copies is None else _copy_figures(timeline, work),
+        copies=None if timeline.copies is None else tuple(_copies(timeline, work)),
         launches=_launch_figures(timeline, work, kinds),
         precision=kernel_time.precision_figures(kinds, work),
         communication=_communication_figures(timeline, work),
@@ -70,7 +69,6 @@ def _launch_figures(
     timeline: Timeline, work: DeviceWork, kinds: Sequence[KindTime]
 ) -> told.LaunchFigures:
     durations = ends(work.kernels) - begins(work.kernels)
-    short = durations[durations < kernel_time.SHORT_NS]
     calls = timeline.runtime_calls
     allocations = sum(
         role_of(call.name) is Role.ALLOCATE and "Host" not in call.name for call in calls or ()
@@ -78,11 +76,9 @@ def _launch_figures(
     return told.LaunchFigures(
         kernels_per_step=timeline.a_step(len(work.kernels)),
         mean_kernel_us=float(durations.mean()) / 1e3,
-        gap_ms_per_step=timeline.a_step((work.window_ns - work.busy.total_ns) / 1e6),
         queue_depth=_queue_depth(timeline, work),
         small_grid_share=_small_grids(timeline, work, kinds),
         device_allocations_per_step=None if calls is None else timeline.a_step(allocations),
-        short_kernels_share=work.share(short.sum()),
     )
 
 
@@ -151,7 +147,7 @@ def _sync_figures(
     )
 
 
-def _by_kind(timeline: Timeline, work: DeviceWork) -> list[told.CopyShare]:
+def _copies(timeline: Timeline, work: DeviceWork) -> list[told.CopyShare]:
     """The copies of each kind, the longest first."""
     kinds: dict[tuple[CopyKind, bool | None], list[model.Copy]] = defaultdict(list)
     for copy in work.copies:
@@ -167,18 +163,3 @@ def _by_kind(timeline: Timeline, work: DeviceWork) -> list[told.CopyShare]:
         for (kind, pageable), copies in kinds.items()
     ]
     return sorted(found, key=lambda each: -each.share)
-
-
-def _copy_figures(timeline: Timeline, work: DeviceWork) -> told.CopyFigures:
-    copies = [c for c in work.copies if c.kind is CopyKind.H2D]
-    all_told = all(copy.pageable is not None for copy in copies)
-    share, exposed = work.shares(copies)
-    pageable = work.shares([c for c in copies if c.pageable]) if all_told else (None, None)
-    return told.CopyFigures(
-        h2d_share=share,
-        exposed_share=exposed,
-        pageable_share=pageable[0],
-        pageable_exposed_share=pageable[1],
-        h2d_bytes_per_step=timeline.a_step(sum(copy.bytes for copy in copies)),
-        copies_per_step=timeline.a_step(len(copies)),
-    )

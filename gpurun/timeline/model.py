@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples, SampleMoment
+from gpurun.records.messages.profile_events import (
+    AllocatorState,
+    FunctionSamples,
+    MemoryTraceEvent,
+    SampleMoment,
+)
 
 
 class Group(enum.Enum):
@@ -236,6 +241,7 @@ class Timeline:
     host_moments: Sequence[SampleMoment] | None = None
     """When each of them was seen; None of recordings that do not tell."""
     memory: Sequence[AllocatorState] | None = None
+    memory_traces: Sequence[MemoryTraceEvent] | None = None
     kernel_metrics: Sequence[KernelMetrics] | None = None
     notes: tuple[str, ...] = ()
     """What a source could not see here, a sentence each."""

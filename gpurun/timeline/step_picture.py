@@ -88,7 +88,8 @@ def _total_ns(of: Mapping[str, Events]) -> int:
 
 
 def _row(name: str, of: Mapping[str, Events], step: Range) -> PictureRow:
-    edges = np.linspace(step.begin_ns, step.end_ns, CELLS + 1).astype(np.int64)
+    length = step.end_ns - step.begin_ns
+    edges = step.begin_ns + np.linspace(0, length, CELLS + 1).astype(np.int64)
     busy = [intervals(events) for events in of.values()]
     covered = np.array([each.covered(edges[:-1], edges[1:]) for each in busy])
     width = np.maximum(np.diff(edges), 1)
@@ -107,5 +108,5 @@ def _row(name: str, of: Mapping[str, Events], step: Range) -> PictureRow:
         if level[begin]
     ]
     whole = intervals([event for events in of.values() for event in events])
-    share = whole.within(step.begin_ns, step.end_ns).total_ns / (step.end_ns - step.begin_ns)
+    share = whole.within(step.begin_ns, step.end_ns).total_ns / length
     return PictureRow(name, share, tuple(spans))

@@ -14,6 +14,7 @@ from gpurun.diagnoses.evidence import Evidence
 from gpurun.measure.run_summary import read_records
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.diagnosis import DiagnosisReport
+from gpurun.records.messages.profile_events import Allocation, MemoryTraceEvent
 from gpurun.records.profile_figures import OperatorShare, PictureRow, ProfileFigures, StepPicture
 from gpurun.report.page.findings_section import diagnosis_page
 from gpurun.report.page.html_page import html_page
@@ -126,6 +127,17 @@ def test_operators_have_their_shapes() -> None:
     figures = ProfileFigures(step_ms=10.0, top_operators=shares)
     (section,) = profile_sections(replace(empty(), figures=figures))
     assert rows(section) == (("4.00 ms", "2.00", "40.0 %", "aten::mm", "[8, 3] [3, 5]"),)
+
+
+def test_memory_is_told_by_part_of_the_step_and_by_line() -> None:
+    line = Allocation("train.py", 12, "forward", "forward", 2.0, 3 << 20, 2 << 20)
+    trace = MemoryTraceEvent(0, 2, {"forward": 5 << 30, "backward": 7 << 30}, (line,))
+    found = by_title(profile_sections(replace(empty(), memory_traces=(trace,))))
+    parts = found["Memory of device 0 by part of the step"]
+    assert rows(parts) == (("7.00 GiB", "backward"), ("5.00 GiB", "forward"))
+    assert rows(found["Memory of device 0 by line"]) == (
+        ("3.00 MiB", "2.00", "2.00 MiB", "forward", "train.py:12 in forward"),
+    )
 
 
 def test_a_profile_without_a_timeline_has_no_section() -> None:

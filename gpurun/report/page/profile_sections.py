@@ -8,8 +8,9 @@ from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.formatting.number_text import byte_size, factor, milliseconds, number, percent
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import Location
-from gpurun.records.messages.profile_events import FunctionSamples
+from gpurun.records.messages.profile_events import FunctionSamples, MemoryTraceEvent
 from gpurun.records.profile_figures import IdleTime, ProfileFigures, StepPicture
+from gpurun.replay.spent_time import IDLE
 from gpurun.report.counter_grid import TITLE, counter_grid
 from gpurun.report.findings_text import place
 from gpurun.report.page.bar_chart import Span, span_chart
@@ -21,15 +22,6 @@ COLOURS = (
 )  # fmt: skip
 """What spans of the picture are, in the order of the page's colours; all else has the last one."""
 ON_CORES = {True: "yes", False: "no", None: ""}
-CAUSES = (
-    ("data", "the script waits for its loader"),
-    ("sync", "the host had waited for the device"),
-    ("launch", "the next launch came late"),
-    ("host", "the host did something else for over 0.1 ms"),
-    ("exchange", "ranks exchanged data on the host"),
-    ("other", "work was launched and did not run"),
-)
-"""Field of `IdleTime`, and its words."""
 
 
 def profile_sections(report: DiagnosisReport, most: int | None = None) -> list[Section]:
@@ -39,7 +31,7 @@ def profile_sections(report: DiagnosisReport, most: int | None = None) -> list[S
         *_what_if(report, most),
         *_of_device(report.figures or ProfileFigures(), most),
         *_host_functions(report, most),
-        *_memory(report),
+        *_memory(report, most),
     ]
     return [section for section in found if section.blocks]
 
@@ -111,7 +103,7 @@ def _kernels(figures: ProfileFigures, most: int | None) -> Section:
     ]
     columns = _columns("time a step", "calls", "mean", "share", "tensor cores", last="kind")
     groups, launches = figures.group_shares or {}, figures.launches
-    said = []
+    said: list[str] = []
     if launches is not None and launches.kernels_per_step is not None:
         said.append(f"Kernels launched a step: {number(launches.kernels_per_step)}.")
     if groups:
@@ -146,20 +138,20 @@ def _copies(figures: ProfileFigures, most: int | None) -> Section:
             "" if copy.bytes_per_step is None else byte_size(copy.bytes_per_step),
             f"{copy.kind}{memory[copy.pageable]}",
         )
-        for copy in (figures.copy_kinds or ())[:most]
+        for copy in (figures.copies or ())[:most]
     ]
     columns = _columns("time a step", "no kernel ran", "calls", "bytes", last="copies")
-    share, said = figures.memory_transfer_concurrent, []
-    if share is not None:
-        beside = f"Kernels ran in {percent(share)} of the time of copies between host and device."
-        said.append(Paragraph(beside))
-    return Section("Copies", (*_table(columns, rows), *said))
+    share = figures.memory_transfer_concurrent
+    if share is None:
+        return Section("Copies", tuple(_table(columns, rows)))
+    beside = f"Kernels ran in {percent(share)} of the time of copies between host and device."
+    return Section("Copies", (*_table(columns, rows), Paragraph(beside)))
 
 
 def _idle(figures: ProfileFigures, idle: IdleTime) -> tuple[Block, ...]:
     rows = [
         (_ms(share, figures.step_ms), percent(share), why)
-        for field, why in CAUSES
+        for field, why in IDLE.items()
         if (share := getattr(idle, field))
     ]
     rows.append((_ms(idle.total, figures.step_ms), percent(idle.total), "all idle time"))
@@ -168,7 +160,8 @@ def _idle(figures: ProfileFigures, idle: IdleTime) -> tuple[Block, ...]:
 
 def _host_functions(report: DiagnosisReport, most: int | None) -> Iterator[Section]:
     """Times are of the sampled part of the window, a step: calls are not counted."""
-    seconds, step = report.host_sampled_seconds, report.figures and report.figures.step_ms
+    seconds = report.host_sampled_seconds
+    step = None if report.figures is None else report.figures.step_ms
     if not seconds:
         return
     rows = [
@@ -189,7 +182,7 @@ def _at(function: FunctionSamples) -> str:
     return place(Location(function.file, function.line, function.function))
 
 
-def _memory(report: DiagnosisReport) -> Iterator[Section]:
+def _memory(report: DiagnosisReport, most: int | None) -> Iterator[Section]:
     rows = [
         (
             byte_size(each.allocated_bytes),
@@ -205,6 +198,28 @@ def _memory(report: DiagnosisReport) -> Iterator[Section]:
                        last="device")  # fmt: skip
     if rows:
         yield Section("Memory", tuple(_table(columns, rows)))
+    for trace in report.memory_traces:
+        yield from _memory_trace(trace, most)
+
+
+def _memory_trace(trace: MemoryTraceEvent, most: int | None) -> Iterator[Section]:
+    """The most that each part of a step holds, and the lines that allocate most."""
+    ranked = sorted(trace.peak_bytes.items(), key=lambda each: -each[1])
+    parts = [(byte_size(peak), part) for part, peak in ranked]
+    lines = [
+        (
+            byte_size(each.bytes),
+            _each(each.calls),
+            byte_size(each.largest_bytes),
+            each.phase or "",
+            place(Location(each.file, each.line, each.function)),
+        )
+        for each in trace.allocations[:most]
+    ]
+    title, columns = f"Memory of device {trace.device}", _columns("peak", last="part of the step")
+    yield Section(f"{title} by part of the step", tuple(_table(columns, parts)))
+    columns = (*_columns("bytes a step", "calls", "largest", last="part"), Column("line"))
+    yield Section(f"{title} by line", tuple(_table(columns, lines)))
 
 
 def _columns(*numbers: str, last: str) -> tuple[Column, ...]:
