@@ -60,6 +60,7 @@ def _phase_finder(phases: Phases) -> Callable[[int], str | None]:
 
 def _place(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int, str]:
     """The innermost line of the user's own, else the innermost line."""
+    unknown: Mapping[str, Any] = {"filename": "unknown", "line": 0, "name": ""}
     own = (frame for frame in frames if is_users_file(str(frame["filename"])))
-    frame = next(own, next(iter(frames), {"filename": "unknown", "line": 0, "name": ""}))
+    frame = next(own, next(iter(frames), unknown))
     return str(frame["filename"]), int(frame["line"]), str(frame["name"])
