@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def host(gib: Callable[[float], float], seconds: int = 400) -> tuple[HostSample,
 
 
 def device(gib: Callable[[float], float], others: int = 0) -> tuple[DeviceSample, ...]:
-    blank = dict.fromkeys(DeviceSample.__dataclass_fields__)
+    blank = dict.fromkeys(field.name for field in fields(DeviceSample))
     fixed = {
         **blank,
         "uuid": "GPU-1",
