@@ -309,7 +309,7 @@ def test_unfit_loaders_stay_as_they_are_with_the_reason_in_the_record(run_knobs:
     for detail, reason in zip(
         details,
         (
-            "every worker would repeat it",
+            "in another order",
             "subclass of DataLoader",
             "cannot be pickled",
             "share the open answers",
