@@ -12,7 +12,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
+import gpurun
 from gpurun.runtime.trial.sample_seeds import SampleSeeds
+
+PACKAGE = Path(gpurun.__file__).parent
 
 
 class Draws(Dataset[tuple[float, float, float]]):
@@ -149,7 +152,7 @@ def test_an_error_of_a_data_set_shows_nothing_of_ours(seeds: SampleSeeds) -> Non
     fetcher: Any = _MapDatasetFetcher(Broken(), True, list, False)
     with pytest.raises(ValueError, match="0") as caught:
         fetcher.fetch([0])
-    assert not [frame for frame in caught.traceback if "gpurun" in str(frame.path.parent)]
+    assert not [frame for frame in caught.traceback if PACKAGE in Path(frame.path).parents]
     assert type(fetcher.dataset) is Broken
 
 
