@@ -96,8 +96,8 @@ def test_a_signal_to_the_rank_reaches_the_script_and_nothing_outlives_it(
     assert process.stdout.readline() == "up\n"
     process.send_signal(signal.SIGUSR1)
     assert process.wait(DEADLINE_SECONDS) == 5
-    process.communicate()
     assert ranks.leave_nothing()
+    process.communicate(timeout=DEADLINE_SECONDS)  # until what has its stdout is gone
     assert gone_within(marker, ORPHAN_SECONDS)
 
 
