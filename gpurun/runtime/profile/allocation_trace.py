@@ -14,6 +14,7 @@ BETWEEN = "between the parts"
 MOST_LINES = 10
 DEEPEST = 4
 """Parts that are looked at: none nests deeper."""
+NOWHERE: Mapping[str, Any] = {"filename": "unknown", "line": 0, "name": ""}
 Phases = Sequence[tuple[str, int, int]]
 """Name, begin and end of the parts of the steps."""
 
@@ -60,7 +61,6 @@ def _phase_finder(phases: Phases) -> Callable[[int], str | None]:
 
 def _place(frames: Sequence[Mapping[str, Any]]) -> tuple[str, int, str]:
     """The innermost line of the user's own, else the innermost line."""
-    unknown: Mapping[str, Any] = {"filename": "unknown", "line": 0, "name": ""}
     own = (frame for frame in frames if is_users_file(str(frame["filename"])))
-    frame = next(own, next(iter(frames), unknown))
+    frame = next(own, next(iter(frames), NOWHERE))
     return str(frame["filename"]), int(frame["line"]), str(frame["name"])
