@@ -18,12 +18,12 @@ from gpurun.arguments.flag_table import flags_of
 from gpurun.arguments.flag_values import duration_of, parse_duration, parse_fraction
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError
-from gpurun.records.bench.metrics import Metric
+from gpurun.records.bench.metrics import GATEABLE, Metric
 from gpurun.records.codec import RecordError, from_json
 
 FLAG_KEYS = {"flags": True}
 """Metadata of a table whose keys are those of flags."""
-FRACTIONS = {"fractions": Metric}
+FRACTIONS = {"fractions": GATEABLE}
 """Metadata of a table of fractions by metric, which the file may also write as "5%"."""
 POSITIVE = {"positive": True}
 """Metadata of a number that is above zero."""
@@ -157,8 +157,7 @@ def type_in_words(kind: Any) -> str:
     if origin is tuple:
         inner = arguments[0]
         if isinstance(inner, enum.EnumMeta):
-            choices: dict[str, Any] = dict(inner.__members__)
-            return f"a list of {', '.join(choice.value for choice in choices.values())}"
+            return f"a list of {', '.join(_values(inner))}"
         if is_dataclass(inner):
             return "a list of tables of keys and values"
         return f"a list of {type_in_words(inner).removeprefix('a ')}s"
@@ -169,11 +168,16 @@ def _check_choices(inner: Any, value: Any, path: Path, name: str) -> None:
     """A list of an enum's values: name the one that is none of them, and the near one."""
     if not (isinstance(inner, enum.EnumMeta) and isinstance(value, list)):
         return
-    choices: dict[str, Any] = dict(inner.__members__)
-    known = [str(choice.value) for choice in choices.values()]
+    known = _values(inner)
     for item in value:
         if item not in known:
             raise _unknown(f"{name} value", str(item), str(item), known, path)
+
+
+def _values(kind: enum.EnumMeta) -> list[str]:
+    """All that the file may write for an enum; of metrics those that can fail a comparison."""
+    members: dict[str, Any] = dict(kind.__members__)
+    return [str(one.value) for one in (GATEABLE if kind is Metric else members.values())]
 
 
 def _unknown(what: str, name: str, word: str, known: list[str], path: Path) -> GpurunError:

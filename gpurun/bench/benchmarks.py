@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpurun.arguments.gpurun_toml import BenchConfig, BenchmarkConfig, Config
 from gpurun.errors import GpurunError
-from gpurun.records.bench.metrics import GATEABLE, Metric
+from gpurun.records.bench.metrics import Metric
 
 GATED = (Metric.THROUGHPUT, Metric.PEAK_MEMORY)
 """Metrics that can fail a comparison unless the configuration names others."""
@@ -73,12 +73,6 @@ def _configured(one: BenchmarkConfig, common: BenchConfig, source: Path) -> Benc
         where = f"[[bench.benchmark]] {one.name or ''}".strip() if common.benchmark else "[bench]"
         raise GpurunError(f"{source}: {where} names no script", 'add script = "train.py"')
     metrics = both.metrics or GATED
-    for metric in metrics:
-        if metric not in GATEABLE:
-            raise GpurunError(
-                f"{source}: metrics: {metric.value} stands in histories and fails no comparison",
-                f"choose among {', '.join(one.value for one in GATEABLE)}",
-            )
     thresholds = {**(common.thresholds or {}), **(one.thresholds or {})}
     return Benchmark(
         name=both.name or Path(both.script).stem,

@@ -133,7 +133,8 @@ def test_a_log_of_it_is_at_most_forty_lines_without_decisions(writer: Tuned) -> 
     assert len(said) <= 40, said
     stages = [line.split(": ")[1] for line in said if " took " in line or " trials in " in line]
     assert stages[:3] == ["script as it is", "search", "proof"]
-    assert not set(writer.report["decisions"]) & {x.removeprefix("gpurun: ") for x in said}
+    assert any("not tried" in line for line in writer.report["decisions"])
+    assert not any("not tried" in line for line in said)
 
 
 def test_what_faster_loading_can_gain_at_most_is_measured_too(writer: Tuned) -> None:

@@ -167,8 +167,7 @@ def test_a_value_of_the_wrong_kind_is_named(tmp_path: Path, text: str, key: str)
         ("[bench]\nneeded = 3\n", "bench.needed takes a list of texts."),
         (
             "[bench]\nmetrics = 3\n",
-            "bench.metrics takes a list of throughput, step_time, peak_memory, energy, "
-            "gpu_utilization.",
+            "bench.metrics takes a list of throughput, step_time, peak_memory, energy.",
         ),
         ("[bench.benchmark]\n", "bench.benchmark takes tables, each headed [[bench.benchmark]]."),
     ],
