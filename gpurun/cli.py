@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from gpurun import __version__
 from gpurun.arguments.flag_parser import HelpAsked, split
 from gpurun.arguments.main_flags import MAIN, parse, with_configuration
 from gpurun.arguments.mistyped_command import refuse_mistyped
@@ -20,6 +19,7 @@ from gpurun.arguments.options import TargetKind
 from gpurun.commands import run_command
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError, ScriptFailed, say
+from gpurun.version import VERSION
 
 HELP = """\
 usage: gpurun [flags] script.py [script's arguments]     run it, and record the run
@@ -39,52 +39,13 @@ usage: gpurun [flags] script.py [script's arguments]     run it, and record the 
 Flags stand before the script; everything after it belongs to the script. --optimize can choose
 among values of a script's argument. Write the script's own value first: --lr @tune:0.1,0.2
 
-  --optimize            try settings in short trials, prove the best, then train with them
-  --tune-only           the same without the training
-  --dry-run             with --optimize: launch the script once and list the changes to try
-  --budget TIME         how long tuning may take: 90s, 5m, 1h
-  --max-trials N        trials before the proof, including two of the script as it is;
-                        20 by default
-  --objective GOAL      throughput (the default, and cost with it), energy: the fewest joules a
-                        sample, or memory: the least peak memory
-  --allow EFFECTS       changes to allow, a list of pipeline,numerics,training
-  --tuned               apply settings that an earlier --optimize found here, without trials
-  --without KNOBS       with --tuned or --settings: leave these out, a list of names
-  --save-settings FILE  write the settings found; --settings FILE applies them
-  --scale COUNTS        measure the script on so many devices in turn: table, JSON, --plot FILE.png.
-                        Each device keeps the script's batch; with --strong they share it.
-                        --rounds N, --steps N; --oversubscribe allows more ranks than devices
-  --trials-in-place     do not isolate trials: they write to your files
-  --ddp                 run a script written for one device on --nproc-per-node N ranks: each takes
-                        a share of every batch, and the training stays the same
-  --ddp-options LIST    with --ddp or --scale: how ranks exchange gradients, a list of static_graph,
-                        gradient_as_bucket_view, bucket_cap_mb=N and compression=bf16
-  --loss-reduction HOW  with --ddp: the loss is the mean or the sum of its samples' losses;
-                        without it gpurun measures this before training
-  --shared-writes       with --ddp: let ranks write the same files if they cannot have
-                        private layers
-  --live                keep a line below the script's output: steps, throughput, loss, GPUs
-  --prometheus PORT     serve figures of the run and its GPUs to Prometheus, on loopback;
-                        ADDRESS:PORT serves other machines too
-  --tensorboard DIR     write loss, learning rate, throughput and GPU figures as TensorBoard events
-  --profile-every N     every N steps sample what the training's thread does for a second;
-                        gpurun diagnose RUN shows the last sample
-  --on-nonfinite WHAT   when the loss is NaN or infinite: warn (the default), stop the run, or
-                        skip the optimizer's step (changes the training, waits for each loss)
-  --locate-nonfinite    name the module, input or gradient in which the first NaN or infinite value
-                        came up (looks at the output of every module: slower)
-  --on-oom stop         when memory runs out, end with the script's own error (the default)
-  --emergency-checkpoint  save root modules and optimizers into the run folder if the script dies
-                        by an exception, Ctrl-C or a SIGTERM that it does not handle itself
-  --json FILE           write the result as JSON
-  --out DIR             keep records there (default .gpurun; also GPURUN_HOME)
-  --quiet               print nothing but errors and the closing verdict line
-  -m, --module          the script is a module's name; --no-python: it is any command
+{flags}
 
 torchrun's flags (--nproc-per-node, --nnodes, --rdzv-endpoint, --standalone, ...) and its PET_*
 variables mean the same as for torchrun: the script runs on torch's elastic agent.
 --nnodes auto takes nodes and rendezvous from SLURM's or an operator's variables.
 """
+FLAGS = MAIN
 
 
 def main(args: list[str] | None = None) -> int:
@@ -164,7 +125,7 @@ def main_form(argv: list[str]) -> int:
     if "version" in split(argv, MAIN).own:
         from gpurun.commands.written_outputs import must_write, write_stdout
 
-        must_write("the version", lambda: write_stdout(f"gpurun {__version__}\n"))
+        must_write("the version", lambda: write_stdout(f"gpurun {VERSION}\n"))
         return int(ExitCode.OK)
     options = with_configuration(parse(argv), _working_folder())
     if options.target.kind is TargetKind.SCRIPT:

@@ -20,7 +20,7 @@ REPORT = re.compile(
     r"|.*measured steps|the loss is a (mean|sum) over samples \()"
 )
 """Lines that every run of several ranks prints: they say nothing about this training."""
-PROBE_COST = re.compile(r"measured in (\d+\.\d+) s, before any rank")
+PROBE_COST = re.compile(r"verified in (\d+\.\d+) s by trials")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Run:
     """One finished launch. `exit_code` is None for one that was ended after `PATIENCE_SECONDS`.
 
     `steps`: lines that the script has left in `steps.csv`, one for each optimizer step that it took
-    in earnest; the probe's and the other ranks' files are private.
+    in earnest; the trials' and the other ranks' files are private.
     """
 
     exit_code: int | None
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def probe_seconds(self) -> float | None:
-        """What gpurun says that measuring the loss took."""
+        """What gpurun says that its trials took."""
         found = [PROBE_COST.search(line) for line in self.stderr.splitlines()]
         times = [float(match[1]) for match in found if match]
         return times[0] if times else None

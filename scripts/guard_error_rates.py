@@ -9,7 +9,8 @@ The plants and sound changes are those of `guard_cases.py`, in real training scr
 a candidate is judged twice: one trial against two of the baseline under one seed (screening), then
 trials of several seeds against the baseline's. It is rejected if either rejects it. A broken
 training must always be, a sound change never. With `--bar` the cases are those of `guard_bar.py`,
-half of them on scripts that only infer.
+half of them on scripts that only infer. Changes of rounding in scripts whose model draws random
+numbers are launched once more without dropout, as a tuning does before its last verdict.
 """
 
 from __future__ import annotations
@@ -28,18 +29,20 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from gpurun.knobs.api import Effect
 from gpurun.measure.machine import available_cores
 from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
-from gpurun.tuner.guard.training_evidence import Evidence, evidence
+from gpurun.same.launch_audit import LaunchAudit, audit_of
 from gpurun.tuner.training_judge import MOST_DRAWS, TrainingJudge, rounding_rule
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
 
 STEPS = 64
 STOP = StopRule(min_steps=STEPS, min_seconds=0, max_steps=STEPS, warmup_steps=4, audit_steps=8)
+STILL_STOP = StopRule(min_steps=9, min_seconds=0, max_steps=9, warmup_steps=4, audit_steps=8)
 SEEDS = (0, 1, 2)
 """Seed offsets of the baseline's trials; the first is launched twice."""
 CANDIDATE_SEEDS = (0, 1)
@@ -52,7 +55,8 @@ CANDIDATE_SEEDS = (0, 1)
 class Launch:
     """One trial to run: a script under settings and a seed offset, recorded in a new folder.
 
-    With `rounded` it rounds as half precision does, its parameters in each `draw` otherwise.
+    With `rounded` it rounds as half precision does, its parameters in each `draw` otherwise; with
+    `still` dropout is off.
     """
 
     script: str
@@ -61,10 +65,11 @@ class Launch:
     folder: Path
     rounded: bool = False
     draw: int = 0
+    still: bool = False
     stop: StopRule = STOP
 
 
-def run_all(launches: Sequence[Launch]) -> list[Evidence]:
+def run_all(launches: Sequence[Launch]) -> list[LaunchAudit]:
     """Run the trials, each in a process of its own, some at a time.
 
     The processes are forked from this one, which has imported torch but not used it: starting the
@@ -77,7 +82,7 @@ def run_all(launches: Sequence[Launch]) -> list[Evidence]:
     running: set[int] = set()
     try:
         for one in launches:
-            running.add(_start(one))
+            running.add(start(one))
             while len(running) >= available_cores():
                 running.discard(os.wait()[0])
         while running:
@@ -88,7 +93,8 @@ def run_all(launches: Sequence[Launch]) -> list[Evidence]:
     return [_shown(one) for one in launches]
 
 
-def _start(one: Launch) -> int:
+def start(one: Launch) -> int:
+    """Launch it; the process id."""
     one.folder.mkdir()
     spec = RunSpec(
         run_dir=str(one.folder),
@@ -101,6 +107,8 @@ def _start(one: Launch) -> int:
             seed_offset=one.seed,
             rounded=one.rounded,
             rounding_draw=one.draw,
+            still=one.still,
+            load_again=not (one.seed or one.rounded or one.still),
         ),
     )
     write_json(one.folder / "spec.json", to_json(spec))
@@ -110,11 +118,11 @@ def _start(one: Launch) -> int:
     return process
 
 
-def _shown(one: Launch) -> Evidence:
+def _shown(one: Launch) -> LaunchAudit:
     """What the trial showed; RuntimeError with its output if it or a knob of it failed."""
     logs = read_run(one.folder).processes
     output = (one.folder / "output.log").read_text()
-    shown = evidence(logs[0], one.seed, one.rounded) if logs else None
+    shown = audit_of(logs[0], one.seed, one.rounded, one.still) if logs else None
     if shown is None:
         raise RuntimeError(f"{one} showed nothing:\n{output}")
     hooks = [h.error for log in logs for h in log.hooks]
@@ -200,6 +208,8 @@ def judge_cases(
         for draw in range(MOST_DRAWS)
     ]
     shown |= zip(rounding, run_all(rounding), strict=True)
+    still = [one for first, e in list(shown.items()) if e.draws for one in _still(first, cases)]
+    shown |= zip(still, run_all(still), strict=True)
     return [
         _judged(
             case,
@@ -210,20 +220,39 @@ def judge_cases(
     ]
 
 
-def _rounding(baseline: Launch, shown: Evidence, draw: int) -> Launch:
+def _still(first: Launch, cases: Sequence[Case]) -> list[Launch]:
+    """Of a script's first launch, or a case's: the same without dropout, where a tuning asks."""
+    name, _, number = first.folder.name.rpartition("-")
+    numerics = any(c.effect is Effect.NUMERICS for c in cases if c.script == first.script)
+    if number != "0" or not numerics:
+        return []
+    place = first.folder.with_name(f"{name}-still")
+    plain = replace(first, folder=place, still=True, stop=STILL_STOP)
+    if first.settings:
+        return [plain]
+    return [plain, replace(plain, folder=place.with_name(f"{name}-still-rounded"), rounded=True)]
+
+
+def _rounding(baseline: Launch, shown: LaunchAudit, draw: int) -> Launch:
     """A trial of a script that only rounds, as a tuning launches it."""
     stop = rounding_rule(STOP, [shown], STEPS)
     place = baseline.folder.with_name(f"{baseline.script}-rounded{draw}")
     return replace(baseline, folder=place, rounded=True, draw=draw, stop=stop)
 
 
-def _judged(case: Case, baselines: list[Evidence], candidates: list[Evidence]) -> Judged:
+def _judged(case: Case, baselines: list[LaunchAudit], candidates: list[LaunchAudit]) -> Judged:
     """As a tuning does."""
-    draws = [b for b in baselines if b.rounded]
-    plain = [b for b in baselines if not b.rounded]
-    judge = TrainingJudge(plain[:2], lambda shown, steps, draw: draws[draw])
-    screening = judge.judge(candidates[:1], case.effect)
-    proof = judge.judge(candidates, case.effect, repeats=plain[2:])
+    draws = [b for b in baselines if b.rounded and not b.still]
+    plain = [b for b in baselines if not b.rounded and not b.still]
+    shown = [c for c in candidates if not c.still]
+
+    def still(settings: Mapping[str, Any] | None, rounded: bool) -> LaunchAudit | None:
+        of = baselines if settings is None else candidates
+        return next((one for one in of if one.still and one.rounded is rounded), None)
+
+    judge = TrainingJudge(plain[:2], lambda shown, steps, draw: draws[draw], still=still)
+    screening = judge.judge(shown[:1], case.effect)
+    proof = judge.judge(shown, case.effect, plain[2:], dict(case.settings))
     return Judged(case, screening.reasons, proof.reasons)
 
 

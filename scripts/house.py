@@ -30,6 +30,7 @@ from tests.unit.test_architecture import (  # noqa: E402
 )
 
 LONG_FUNCTION = 40
+NUMBERS = (int, float)
 TYPED_ZONES = ("gpurun.runtime", "gpurun.knobs")
 
 
@@ -58,6 +59,49 @@ def bare_any(source: Source) -> int:
         for argument in ast.walk(function.args)
         if isinstance(argument, ast.arg)
     )
+
+
+def set_by_hand(source: Source) -> int:
+    """Constants of a module, or of a class in it, that are numbers a person has chosen."""
+    nodes = [source.tree, *(n for n in ast.walk(source.tree) if isinstance(n, ast.ClassDef))]
+    values = [
+        child.value
+        for node in nodes
+        for child in node.body
+        if isinstance(child, ast.Assign | ast.AnnAssign)
+    ]
+    return sum(value is not None and _is_number(value) for value in values)
+
+
+def _is_number(value: ast.expr) -> bool:
+    """True for a number, or a sum, a product or a tuple of numbers alone."""
+    leaves = [node for node in ast.walk(value) if isinstance(node, ast.Constant | ast.Name)]
+    allowed = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.Tuple, ast.operator, ast.unaryop, ast.Load)
+    plain = all(isinstance(node, allowed) for node in ast.walk(value))
+    return plain and bool(leaves) and all(type(getattr(n, "value", "")) in NUMBERS for n in leaves)
+
+
+def compared_literals(source: Source) -> int:
+    """Numbers other than 0, 1 and 2 that something is compared with."""
+    return sum(
+        isinstance(side, ast.Constant)
+        and type(side.value) in NUMBERS
+        and side.value not in (0, 1, 2)
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Compare)
+        for side in (node.left, *node.comparators)
+    )
+
+
+def shared_class_names(sources: list[Source]) -> list[str]:
+    """Names of classes that several modules define."""
+    names = Counter(
+        node.name
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef)
+    )
+    return sorted(name for name, count in names.items() if count > 1)
 
 
 def public_docstrings(source: Source) -> tuple[int, int]:
@@ -100,14 +144,23 @@ def main() -> int:
         rooms_in_circles(imports),
         long_functions(sources),
     )
+    classes = shared_class_names(sources)
+    tests = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "tests").rglob("*.py")]
     told, public = (sum(x) for x in zip(*map(public_docstrings, sources), strict=True))
     typed = [s for s in sources if s.name.startswith(TYPED_ZONES)]
     rows = {
         "files in gpurun/": str(len(files)),
         "lines in gpurun/": str(sum(source.text.count("\n") for source in sources)),
+        "lines in tests/": str(sum(text.count("\n") for text in tests)),
         "most files in a folder": ", ".join(f"{n} in {f}" for f, n in folders.most_common(3)),
         "imports upward": str(len(up)),
         "circles of rooms": str(len(circles)),
+        "circles of modules, lazy imports counted": str(len(cycles(imports))),
+        "numbers set by hand": (
+            f"{sum(map(set_by_hand, sources))} constants, "
+            f"{sum(map(compared_literals, sources))} literals in comparisons"
+        ),
+        "class names of several classes": f"{len(classes)}: {', '.join(classes)}",
         "file names that occur more than once": f"{len(repeated)}: {', '.join(repeated)}",
         "bare Any parameters in runtime and knobs": str(sum(map(bare_any, typed))),
         f"functions over {LONG_FUNCTION} lines": f"{len(long)}: {', '.join(long[:5])}",

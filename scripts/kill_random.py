@@ -6,9 +6,9 @@ The commands are run, tune, compare, ddp and profile, on a small script with loa
 hits the launcher, or a process below it: a trial, a worker, a rank, the parent of a sandbox. Then:
 
 * no process of the command is left, frozen ones included;
-* its scratch folders below /var/tmp and TMPDIR are gone, and nothing is mounted there (a folder
-  `gpurun-probe-*` may stay, of a launcher that was killed while it tried the isolation: one that
-  tries it more than a minute later removes it);
+* its scratch folders below /var/tmp and TMPDIR are gone, and nothing is mounted there (folders
+  `gpurun-probe-*` and `gpurun-rank-*` may stay, of a launcher that was killed while it tried the
+  isolation, or had ranks: one that does so more than a minute later removes them);
 * every JSON document below `.gpurun/` is whole;
 * after each fourth kill, the same command runs to its end, and only its own leftovers remain (and
   half-written files that were younger than a minute when it began).
@@ -37,6 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+STAY = ("gpurun-probe-", "gpurun-rank-")
 GONE_SECONDS = 40.0
 END_SECONDS = 400.0
 LATEST_SECONDS = 25.0
@@ -159,7 +160,7 @@ class Place:
 
 
 def _ours(path: Path) -> bool:
-    return path.name.startswith("gpurun-") and not path.name.startswith("gpurun-probe-")
+    return path.name.startswith("gpurun-") and not path.name.startswith(STAY)
 
 
 @contextmanager

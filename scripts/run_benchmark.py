@@ -1,7 +1,7 @@
 """Measure a training script, or the benchmarks of gpurun.toml, and keep a record: `gpurun bench`.
 
     python scripts/run_benchmark.py [flags] [train.py args...]
-    python scripts/run_benchmark.py --commit-sha SHA [--output FILE] [flags] [train.py args...]
+    python scripts/run_benchmark.py --commit-sha SHA [--branch B] [--output FILE] [flags] [train.py]
 
 For pipelines that call scripts. Flags and exit codes are those of `gpurun bench` (`--help`); often
 used: `--launches N`, `--steps N`, `--json FILE`, `--export KIND=FILE`, `--store URL`, `--quiet`.

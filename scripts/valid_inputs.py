@@ -20,7 +20,7 @@ from gpurun.bench.store import open_store
 from gpurun.commands.bench.history_command import read_history
 from gpurun.commands.saved_settings import settings_path
 from gpurun.launch.spec_file import write_spec
-from gpurun.measure.command_fingerprint import command_fingerprint
+from gpurun.measure.fingerprint import command_fingerprint
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkLaunch
 from gpurun.records.codec import to_json
 from gpurun.records.ranks import Attempt, RankFailure
@@ -124,7 +124,7 @@ def _write_settings(place: Path) -> None:
     with _inside(place):
         options = parse(["train.py"])
         settings: dict[str, object] = {"loader_workers": 4, "tf32": True, "autocast": "bfloat16"}
-        fingerprint = command_fingerprint(options)
+        fingerprint = command_fingerprint(options.typed, options.rank_words, options.knob_paths)
         saved = SavedSettings(settings, ("a",), 2.0, fingerprint, (options.target.path,))
         cached = settings_path(place / ".gpurun", options)
         settings_file.save(cached, saved)

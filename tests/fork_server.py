@@ -219,7 +219,7 @@ def launch(words: Sequence[str]) -> None:
         really(file, args, environment)
 
     os.execvpe = execute  # type: ignore[assignment]
-    sandbox._start_supervisor = fork_supervisor
+    sandbox._supervisor_process = fork_supervisor
     sys.argv = [str(REPOSITORY / "gpurun" / "__main__.py"), *words]
     sys.orig_argv = [sys.executable, "-m", "gpurun", *words]
     sys.path[0] = os.getcwd()
@@ -274,9 +274,8 @@ class Supervisor(subprocess.Popen[bytes]):
 
 
 def fork_supervisor(spec: Any) -> Supervisor:
-    """What `sandbox._start_supervisor` does, in a fork."""
+    """The process that `sandbox._supervisor_process` starts, as a fork."""
     from gpurun.isolation import sandbox_supervisor
-    from gpurun.records.codec import to_json
 
     reads, writes = os.pipe()
     pid = os.fork()
@@ -296,14 +295,7 @@ def fork_supervisor(spec: Any) -> Supervisor:
         finally:
             os._exit(sandbox_supervisor.NOT_SET_UP)
     os.close(reads)
-    supervisor = Supervisor(pid, writes)
-    assert supervisor.stdin is not None
-    try:
-        supervisor.stdin.write(json.dumps(to_json(spec)).encode() + b"\n")
-        supervisor.stdin.flush()
-    except BrokenPipeError:  # the report says why
-        pass
-    return supervisor
+    return Supervisor(pid, writes)
 
 
 if __name__ == "__main__":

@@ -39,21 +39,19 @@ KNOWN: dict[str, Callable[[str], Any]] = {
 """`compression` is a communication hook: gradients travel in half precision."""
 
 
-def ddp_options(text: str | None) -> tuple[Setting, ...]:
+def ddp_options_of(flag: str, text: str) -> tuple[Setting, ...]:
     """The options that a flag's value lists, by name; `GpurunError` names the first wrong one."""
     found: dict[str, Any] = {}
-    for word in [] if text is None else text.split(","):
+    for word in text.split(","):
         name, _, value = word.strip().partition("=")
         if name not in KNOWN:
             raise GpurunError(
-                f"--ddp-options: {name!r} is none of {', '.join(KNOWN)}", f"write {EXAMPLE}"
+                f"--{flag}: {name!r} is none of {', '.join(KNOWN)}", f"write {EXAMPLE}"
             )
         try:
             found[name] = KNOWN[name](value)
         except ValueError as error:
-            raise GpurunError(
-                f"--ddp-options: {name} {value!r} {error}", f"write {EXAMPLE}"
-            ) from None
+            raise GpurunError(f"--{flag}: {name} {value!r} {error}", f"write {EXAMPLE}") from None
     return tuple(Setting(name, value) for name, value in sorted(found.items()))
 
 

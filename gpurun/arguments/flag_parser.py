@@ -5,19 +5,16 @@ Not argparse: it would swallow the script's own `--`, and parsing must stop at t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar, cast
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from gpurun.arguments.flag_values import count_of
+from gpurun.arguments.flag_table import Flags
 from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.record import record
 from gpurun.records.script_arguments import masked
 
-T = TypeVar("T")
-
-SHORT = {"-m": "module", "-r": "redirects", "-t": "tee", "-h": "help"}
+HELP = "help"
+SHORT = {"-m": "module", "-r": "redirects", "-t": "tee", "-h": HELP}
 
 
 class HelpAsked(Exception):
@@ -26,21 +23,6 @@ class HelpAsked(Exception):
     def __init__(self, code: ExitCode = ExitCode.OK) -> None:
         super().__init__(code)
         self.code = code
-
-
-@record
-class Flags:
-    """The flags that a command knows: those that stand alone, those that take a value, and those
-    that take two (kept as one text, a line each). Every command knows `--help` besides."""
-
-    switches: tuple[str, ...]
-    values: tuple[str, ...]
-    pairs: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All of them."""
-        return (*self.switches, *self.values, *self.pairs, "help")
 
 
 @dataclass
@@ -74,13 +56,13 @@ def split(argv: list[str], flags: Flags) -> Words:
             words.args = tuple(argv[position:])
             return words
         name, value = _flag(word, flags)
-        if name == "help":
+        if name == HELP:
             raise HelpAsked
-        if name in flags.switches:
+        wanted = flags[name].values
+        if not wanted:
             if value is not None:
                 raise GpurunError(f"--{name} takes no value", f"write --{name} alone")
         else:
-            wanted = 2 if name in flags.pairs else 1
             values = [] if value is None else [value]
             following = argv[position : position + wanted - len(values)]
             position += len(following)
@@ -109,13 +91,14 @@ def _flag(word: str, flags: Flags) -> tuple[str, str | None]:
     """The full name and the value glued to it, if any, of a word such as `--nproc_per_node=2`."""
     if not word.startswith("--"):
         name = SHORT.get(word[:2])
-        glued = name not in flags.values and len(word) > 2
-        if name is None or name not in flags.names or glued:
+        if name is None or name not in (*flags, HELP):
+            raise unknown_flag(word, flags)
+        if len(word) > 2 and (name == HELP or not flags[name].value):
             raise unknown_flag(word, flags)
         return name, word[2:].removeprefix("=") or None
     text, equals, value = word[2:].partition("=")
     text = text.replace("_", "-")
-    names = flags.names
+    names = (*flags, HELP)
     matches = [text] if text in names else [f for f in names if f.startswith(text)]
     if len(matches) != 1:
         raise unknown_flag(word, flags, matches)
@@ -131,7 +114,7 @@ def unknown_flag(word: str, flags: Flags, matches: Sequence[str] = ()) -> Gpurun
         )
     from difflib import get_close_matches
 
-    near = get_close_matches(word.lstrip("-").replace("_", "-"), flags.names, 1)
+    near = get_close_matches(word.lstrip("-").replace("_", "-"), (*flags, HELP), 1)
     todo = f"did you mean --{near[0]}?" if near else "see gpurun --help"
     return GpurunError(f"unknown flag {word}", f"{todo} (the script's own flags go after it)")
 
@@ -164,34 +147,15 @@ def flags_and_names(
     return own, names
 
 
-def filled(options: type[T], own: Mapping[str, str], **known: object) -> T:
-    """The options with `known` fields, and every other one by the flag of its name.
-
-    A switch is True where it stands, a text is itself, a whole number counts from 1. A field of any
-    other type keeps its default.
-    """
-    for one in fields(cast(Any, options)):
-        flag = one.name.replace("_", "-")
-        if one.name in known or flag not in own:
-            continue
-        if one.type == "bool":
-            known[one.name] = True
-        elif one.type == "int | None":
-            known[one.name] = count_of(flag, own[flag])
-        elif one.type in ("str", "str | None"):
-            known[one.name] = own[flag]
-    return options(**known)
-
-
-def script_words(argv: list[str], flags: Flags, command: str, against: Sequence[str]) -> Words:
+def script_words(argv: list[str], flags: Flags, command: str) -> Words:
     """The words of a command that runs a script; `HelpAsked` where there are none.
 
-    Refuses the flags `against`, which are not for this command, and a line that names no script.
+    Refuses flags that are against this command, and a line that names no script.
     """
     if not argv:
         raise HelpAsked(ExitCode.USAGE)
     words = split(argv, flags)
-    foreign = [name for name in against if name in words.own]
+    foreign = [name for name in words.own if command in flags[name].against]
     if foreign:
         raise GpurunError(f"--{foreign[0]} is not for {command}", "drop it")
     if words.program is None:

@@ -1,15 +1,17 @@
-"""Values of flags: durations, fractions, counts, dates, effects and metrics."""
+"""Readers of flags: each makes a value of a flag's name and its text."""
 
 from __future__ import annotations
 
 import enum
 import math
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
 from gpurun.errors import GpurunError
 from gpurun.records.effects import Effect
+from gpurun.records.spec import NonfiniteAction
 
 E = TypeVar("E", bound=enum.Enum)
 
@@ -49,62 +51,56 @@ def parse_fraction(text: str) -> float:
     return value
 
 
-def budget_of(text: str | None) -> float | None:
-    """The seconds of `--budget`."""
-    if text is None:
-        return None
+def duration_of(flag: str, text: str) -> float:
+    """The seconds of a flag such as `--budget`."""
     try:
         return parse_duration(text)
     except GpurunError as error:
-        raise GpurunError(f"--budget: {error.what}", error.todo) from None
+        raise GpurunError(f"--{flag}: {error.what}", error.todo) from None
 
 
-def count_of(flag: str, text: str | None) -> int | None:
+def count_of(flag: str, text: str) -> int:
     """The number from 1 on that a flag was given."""
-    if text is None:
-        return None
     if not text.isdigit() or int(text) == 0:
         raise GpurunError(f"--{flag} {text!r} is not a count", "write a number from 1")
     return int(text)
 
 
-def choice_of(flag: str, text: str | None, choices: type[E]) -> E | None:
-    """The member of an enum that a flag was given by its value."""
-    try:
-        return None if text is None else choices(text)
-    except ValueError:
-        known = " or ".join(str(one.value) for one in choices)
-        what = flag.rpartition("-")[2]
-        raise GpurunError(f"--{flag} {text!r} is no {what}", f"write {known}") from None
+def choice_of(choices: type[E]) -> Callable[[str, str], E]:
+    """The reader of a flag whose value is that of an enum's member."""
+
+    def read(flag: str, text: str) -> E:
+        try:
+            return choices(text)
+        except ValueError:
+            known = " or ".join(str(one.value) for one in choices)
+            what = flag.rpartition("-")[2]
+            raise GpurunError(f"--{flag} {text!r} is no {what}", f"write {known}") from None
+
+    return read
 
 
-def allow_of(text: str | None) -> tuple[str, ...] | None:
+def effects_of(flag: str, text: str) -> tuple[str, ...]:
     """The effects of `--allow`."""
-    if text is None:
-        return None
     chosen = tuple(word.strip() for word in text.split(",") if word.strip())
     wrong = [word for word in chosen if word not in EFFECTS]
     if wrong or not chosen:
         raise GpurunError(
-            f"--allow {text!r} is not a list of effects", f"choose among {','.join(EFFECTS)}"
+            f"--{flag} {text!r} is not a list of effects", f"choose among {','.join(EFFECTS)}"
         )
     return chosen
 
 
-def names_of(flag: str, text: str | None) -> tuple[str, ...]:
-    """The names of a flag that takes a list of them; none without it."""
-    if text is None:
-        return ()
+def names_of(flag: str, text: str) -> tuple[str, ...]:
+    """The names of a flag that takes a list of them."""
     names = tuple(word.strip() for word in text.split(",") if word.strip())
     if not names:
         raise GpurunError(f"--{flag} {text!r} is no list of names", f"write --{flag} NAME,NAME")
     return names
 
 
-def address_of(flag: str, text: str | None) -> tuple[str, int] | None:
+def address_of(flag: str, text: str) -> tuple[str, int]:
     """The host and the port of "9400" (on loopback), "0.0.0.0:9400" or "[::]:9400"."""
-    if text is None:
-        return None
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not (port.isascii() and port.isdigit() and int(port) < 65536) or (colon and not host):
@@ -114,14 +110,65 @@ def address_of(flag: str, text: str | None) -> tuple[str, int] | None:
     return host or LOOPBACK, int(port)
 
 
-def threshold_of(text: str | None, flag: str = "--threshold") -> float | None:
+def fraction_of(flag: str, text: str) -> float:
     """The fraction of a flag such as `--threshold`."""
-    if text is None:
-        return None
     try:
         return parse_fraction(text)
     except GpurunError as error:
-        raise GpurunError(f"{flag}: {error.what}", error.todo) from None
+        raise GpurunError(f"--{flag}: {error.what}", error.todo) from None
+
+
+def nonfinite_action_of(flag: str, text: str) -> NonfiniteAction:
+    """The answer to a loss that is not finite."""
+    try:
+        return NonfiniteAction(text)
+    except ValueError:
+        raise GpurunError(f"--{flag} {text!r} is not known", "write warn, skip or stop") from None
+
+
+UNSOUND = {
+    "skip": "the error leaves the script's own loop, and nothing outside can return to it",
+    "shrink": "the script's own variables would still hold the old batch size",
+    "restart": "gpurun cannot prove that the script has written nothing",
+}
+"""Why gpurun does not answer an error for lack of memory in these ways on an untouched script."""
+
+
+def oom_action_of(flag: str, text: str) -> str:
+    """The answer to a lack of memory: `stop` is python's, the script ends with its own error."""
+    if text in UNSOUND:
+        raise GpurunError(
+            f"--{flag} {text} is refused: {UNSOUND[text]}",
+            "gpurun --optimize finds settings that fit, before the training; or drop the flag",
+        )
+    if text != "stop":
+        raise GpurunError(f"--{flag} {text!r} is not known", "write stop, or drop the flag")
+    return text
+
+
+def device_counts_of(flag: str, text: str) -> tuple[int, ...]:
+    """The counts of `--scale 1,2,4`, rising."""
+    words = [word.strip() for word in text.split(",")]
+    if "," not in text and any(letter.isalpha() for letter in text):  # the next flag or the script
+        raise GpurunError(
+            f"--{flag} needs counts of devices, not {text}",
+            "write counts, as in gpurun --scale 1,2,4 train.py; see gpurun --help",
+        )
+    wrong = [word for word in words if not (word.isascii() and word.isdigit() and int(word))]
+    if wrong:
+        raise GpurunError(
+            f"--{flag}: {wrong[0]!r} is no count of devices", "write counts from 1: --scale 1,2,4"
+        )
+    counts = [int(word) for word in words]
+    twice = [count for count in counts if counts.count(count) > 1]
+    if twice:
+        raise GpurunError(f"--{flag}: {twice[0]} is there twice", "write each count once")
+    if len(counts) == 1:
+        raise GpurunError(
+            f"--{flag} {text} is one count only",
+            f"name another one to compare it with: --scale 1,{max(counts[0], 2)}",
+        )
+    return tuple(sorted(counts))
 
 
 def moment_of(flag: str, text: str | None, now: datetime, *, end: bool = False) -> datetime | None:

@@ -1,7 +1,7 @@
 """`gpurun.toml`: the nearest one upward, or `[tool.gpurun]` of a pyproject.toml. Flags win over it.
 
-The known keys are the fields of the dataclasses below, and nothing else: a new section is a new
-dataclass and a field of `Config`.
+The known keys are the flags of `Options` that have one, and the fields of the dataclasses below: a
+new section is a new dataclass and a field of `Config`.
 """
 
 from __future__ import annotations
@@ -14,46 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.arguments.gpurun_toml_keys import (
-    DURATION,
+    FLAG_KEYS,
     FRACTIONS,
     NOT_A_KEY,
     POSITIVE,
     checked_table,
+    flag_values,
+    keys_of,
 )
-from gpurun.arguments.options import Objective
+from gpurun.arguments.options import DEFAULT_EFFECTS
 from gpurun.arguments.trusted_files import read_regular, require_trusted
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json
-from gpurun.records.effects import DEFAULT_ALLOW, Effect
-from gpurun.records.spec import LossReduction
-
-
-@dataclass(frozen=True)
-class OptimizeConfig:
-    """`[optimize]`: how `--optimize` searches. `budget` and `patience` are in seconds.
-
-    A trial that shows no sign of life for `patience` is given up; None: four times what the script
-    took before, at least a minute.
-    """
-
-    budget: float = field(default=300.0, metadata=DURATION)
-    allow: tuple[Effect, ...] = DEFAULT_ALLOW
-    max_trials: int | None = None
-    objective: Objective = Objective.THROUGHPUT
-    patience: float | None = field(default=None, metadata=DURATION)
-
-
-@dataclass(frozen=True)
-class RunConfig:
-    """`[run]`: what holds for every launch. `out`: where `.gpurun/` goes, None for the default.
-
-    `loss_reduction`: with `--ddp`, None to measure it.
-    """
-
-    out: str | None = None
-    quiet: bool = False
-    loss_reduction: LossReduction | None = None
 
 
 @dataclass(frozen=True)
@@ -105,18 +78,34 @@ class ReportConfig:
 class Config:
     """The values of the configuration file, else the defaults.
 
-    `knobs` and `run.out` are written relative to the file and are absolute here. `source` is the
+    `knobs` and `out` are written relative to the file and are absolute here. `source` is the
     file itself, not a link to it; None if there is none.
     """
 
-    optimize: OptimizeConfig = OptimizeConfig()
-    run: RunConfig = RunConfig()
+    optimize: dict[str, Any] = field(default_factory=dict, metadata=FLAG_KEYS)
+    """`[optimize]`: how `--optimize` searches. A trial that shows no sign of life for `patience` is
+    given up; by default after four times what the script took before, at least a minute."""
+    run: dict[str, Any] = field(default_factory=dict, metadata=FLAG_KEYS)
+    """`[run]`: what holds for every launch."""
     bench: BenchConfig = BenchConfig()
     report: ReportConfig = ReportConfig()
     diagnose: dict[str, tuple[float, float]] = field(default_factory=dict)
     """`[diagnose]`: thresholds by name, each as [warning, critical]."""
     knobs: tuple[str, ...] = ()
+    flags: dict[str, Any] = field(default_factory=dict, metadata=NOT_A_KEY)
+    """The values of `[optimize]` and `[run]`, by the option of `Options` that each sets."""
     source: Path | None = field(default=None, metadata=NOT_A_KEY)
+
+    @property
+    def out(self) -> str | None:
+        """Where records go; None for the default."""
+        out: str | None = self.flags.get("out")
+        return out
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The effects that may be applied."""
+        return self.flags.get("allow") or DEFAULT_EFFECTS
 
 
 def load_config(start: Path) -> Config:
@@ -164,19 +153,16 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
 
 
 def _decode(document: dict[str, Any], path: Path, prefix: str) -> Config:
-    document = checked_table(Config, document, path, prefix)
+    document = checked_table(keys_of(Config), document, path, prefix)
     config = from_json(Config, document)
+    flags = flag_values({"optimize": config.optimize, "run": config.run})
     source = path.resolve()
     knobs = [source.parent / knob for knob in config.knobs]
     if document:
         require_trusted(path, source, *knobs)
-    out = None if config.run.out is None else str(source.parent / config.run.out)
-    return replace(
-        config,
-        run=replace(config.run, out=out),
-        knobs=tuple(map(str, knobs)),
-        source=source,
-    )
+    if "out" in flags:
+        flags["out"] = str(source.parent / flags["out"])
+    return replace(config, flags=flags, knobs=tuple(map(str, knobs)), source=source)
 
 
 def parse_toml(text: str) -> dict[str, Any]:

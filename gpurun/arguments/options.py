@@ -1,15 +1,35 @@
-"""Options: the command line as records, one for each command."""
+"""The flags of `gpurun [flags] train.py`, one field each, and the options that they make.
+
+A new flag is a new field. Commands that launch the script share these flags.
+"""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import replace
-from datetime import datetime
 
-from gpurun.records.effects import DEFAULT_ALLOW
+from gpurun.arguments.ddp_options import ddp_options_of, flag_of
+from gpurun.arguments.flag_table import flag
+from gpurun.arguments.flag_values import (
+    address_of,
+    choice_of,
+    device_counts_of,
+    duration_of,
+    effects_of,
+    names_of,
+    nonfinite_action_of,
+    oom_action_of,
+)
+from gpurun.records.effects import DEFAULT_ALLOW, Effect
 from gpurun.records.record import record
 from gpurun.records.script_arguments import TunedArgument, masked
-from gpurun.records.spec import LossReduction, ProfileSpec, SafetySpec, Setting
+from gpurun.records.spec import (
+    LossReduction,
+    NonfiniteAction,
+    ProfileSpec,
+    SafetySpec,
+    Setting,
+)
 
 
 class TargetKind(enum.Enum):
@@ -61,54 +81,289 @@ class ScaleOptions:
     oversubscribe: bool = False
 
 
+DEFAULT_EFFECTS = tuple(effect.value for effect in DEFAULT_ALLOW)
+SAFETY_PAGE = "docs/LAUNCHING.md#safety-of-full-runs"
+SCALING_PAGE = "docs/SCALING.md"
+MONITORING_PAGE = "docs/MONITORING.md"
+TUNING_PAGE = "docs/OPTIMIZATION_GUIDE.md"
+OF_TUNING = ("profile", "blame", "eject")
+"""Commands that refuse a flag of a tuning or a scaling: they try nothing."""
+OF_TRIALS = ("blame", "eject")
+"""Commands that refuse a flag of a full run: they launch short trials."""
+
+
 @record
 class Options:
-    """The main form's flags. `torchrun` holds torchrun's own flags as typed (without `-m` and
-    `--no-python`). `elastic`: the user asked for ranks, by flags or by `PET_*` variables; exactly
-    then `torchrun` is not empty. `ddp`: ranks hide their number from the script. `oversubscribe`
-    allows more of them than devices, `shared_writes` lets them write the same files, `ddp_options`
-    sets their exchange of gradients, and `loss_reduction` the reduction of the loss. None stands
-    for an option that nobody set; `budget_seconds` and `allow` are always set under `optimize`.
+    """The main form's flags, and what else a launch of the script is known by.
+
     `target` is the script as it is; `tuned_arguments` are those of its arguments that were typed as
-    `@tune:` words. `without`: knobs to leave out of the stored settings. `profile`: the window of
-    steps that `gpurun profile` records. `profile_every`: steps from one light profile of a training
-    to the next. `live`: a line below the script's output shows the run.
-    `prometheus`: host and port of its metrics. `tensorboard`: the folder of its TensorBoard events.
-    `safety`: what a full run does when it goes wrong."""
+    `@tune:` words. `torchrun` holds torchrun's own flags as typed (without `-m` and `--no-python`).
+    `elastic`: the user asked for ranks, by flags or by `PET_*` variables; exactly then `torchrun`
+    is not empty. None stands for an option that nobody set; `budget_seconds` and `allow` are always
+    set under `optimize`. `knob_paths`: the user's own knobs. `profile`: the window of steps that
+    `gpurun profile` records.
+    """
 
     target: Target
     torchrun: tuple[str, ...] = ()
     elastic: bool = False
-    ddp: bool = False
-    oversubscribe: bool = False
-    shared_writes: bool = False
-    ddp_options: tuple[Setting, ...] = ()
-    loss_reduction: LossReduction | None = None
-    optimize: bool = False
-    tune_only: bool = False
-    dry_run: bool = False
-    budget_seconds: float | None = None
-    max_trials: int | None = None
-    objective: Objective | None = None
-    patience_seconds: float | None = None
-    allow: tuple[str, ...] | None = None
-    tuned: bool = False
-    settings: str | None = None
-    without: tuple[str, ...] = ()
-    save_settings: str | None = None
-    trials_in_place: bool = False
-    json: str | None = None
-    out: str | None = None
-    quiet: bool = False
     knob_paths: tuple[str, ...] = ()
     tuned_arguments: tuple[TunedArgument, ...] = ()
-    scale: ScaleOptions | None = None
     profile: ProfileSpec | None = None
-    profile_every: int | None = None
-    live: bool = False
-    prometheus: tuple[str, int] | None = None
-    tensorboard: str | None = None
-    safety: SafetySpec = SafetySpec()
+    optimize: bool = flag(
+        "try settings in short trials, prove the best, then train with them",
+        against=("scale", *OF_TUNING),
+        page=TUNING_PAGE,
+    )
+    tune_only: bool = flag(
+        "the same without the training", against=("scale", *OF_TUNING), page=TUNING_PAGE
+    )
+    dry_run: bool = flag(
+        "launch the script once and list the changes to try, their time and their memory",
+        needs=("optimize",),
+        against=OF_TUNING,
+    )
+    budget_seconds: float | None = flag(
+        "how long tuning may take, training not included: 90s, 5m, 1h. A live pair that has begun "
+        "may go on to its first result, for about a quarter of the budget and one minute at most. "
+        "--scale has no limit without it",
+        "TIME",
+        name="budget",
+        default="5m",
+        read=duration_of,
+        needs=("optimize", "scale"),
+        against=OF_TUNING,
+        key="optimize.budget",
+    )
+    max_trials: int | None = flag(
+        "trials before the proof, including two of the script as it is",
+        "N",
+        default="20",
+        needs=("optimize",),
+        against=OF_TUNING,
+        key="optimize.max_trials",
+    )
+    objective: Objective | None = flag(
+        "the aim of tuning: throughput (and cost with it), energy: the fewest joules a sample, or "
+        "memory: the least peak memory, whatever it costs in time",
+        "GOAL",
+        default="throughput",
+        read=choice_of(Objective),
+        needs=("optimize",),
+        against=OF_TUNING,
+        key="optimize.objective",
+    )
+    patience_seconds: float | None = flag(
+        "when a silent trial is given up",
+        "TIME",
+        name="patience",
+        read=duration_of,
+        key="optimize.patience",
+        typed=False,
+    )
+    allow: tuple[str, ...] | None = flag(
+        "effects that may be applied, a list of pipeline,numerics,training",
+        "EFFECTS",
+        default=",".join(DEFAULT_EFFECTS),
+        read=effects_of,
+        against=("scale", "profile"),
+        key="optimize.allow",
+        kind=tuple[Effect, ...],
+    )
+    tuned: bool = flag(
+        "apply settings that an earlier --optimize found here, without trials",
+        against=("scale",),
+        page="docs/OPTIMIZATION_GUIDE.md#after-the-tuning",
+    )
+    settings: str | None = flag("apply the settings of a file", "FILE", against=("scale",))
+    without: tuple[str, ...] = flag(
+        "leave these settings out, a list of names",
+        "KNOBS",
+        initial=(),
+        read=names_of,
+        needs=("tuned", "settings"),
+    )
+    save_settings: str | None = flag(
+        "write the settings found to a file for --settings",
+        "FILE",
+        needs=("optimize",),
+        against=OF_TUNING,
+    )
+    counts: tuple[int, ...] | None = flag(
+        "measure the script on so many devices in turn: 1,2,4. Each keeps the script's batch",
+        "COUNTS",
+        name="scale",
+        read=device_counts_of,
+        against=OF_TUNING,
+        page=SCALING_PAGE,
+    )
+    strong: bool = flag(
+        "devices share the script's batch", needs=("scale",), against=OF_TUNING, page=SCALING_PAGE
+    )
+    rounds: int | None = flag(
+        "launches of each count", "N", needs=("scale",), against=OF_TUNING, page=SCALING_PAGE
+    )
+    steps: int | None = flag(
+        "steps to measure in a launch",
+        "N",
+        needs=("scale",),
+        against=("eject",),
+        page=SCALING_PAGE,
+    )
+    plot: str | None = flag(
+        "draw the scaling there, as a PNG",
+        "FILE",
+        needs=("scale",),
+        against=OF_TUNING,
+        page=SCALING_PAGE,
+    )
+    trials_in_place: bool = flag(
+        "do not isolate trials: they write to your files",
+        needs=("optimize", "scale"),
+        against=("profile",),
+        page="docs/OPTIMIZATION_GUIDE.md#what-a-trial-can-change",
+    )
+    ddp: bool = flag(
+        "run a script written for one device on --nproc-per-node N ranks: each takes a share of "
+        "every batch, and the training stays the same",
+        against=("scale",),
+        page=SCALING_PAGE,
+    )
+    ddp_options: tuple[Setting, ...] = flag(
+        "how ranks exchange gradients, a list of static_graph, gradient_as_bucket_view, "
+        "bucket_cap_mb=N and compression=bf16",
+        "LIST",
+        initial=(),
+        read=ddp_options_of,
+        needs=("ddp", "scale"),
+        page=SCALING_PAGE,
+    )
+    loss_reduction: LossReduction | None = flag(
+        "the loss is the mean or the sum of its samples' losses; without it gpurun measures this "
+        "before training",
+        "HOW",
+        read=choice_of(LossReduction),
+        needs=("ddp",),
+        key="run.loss_reduction",
+        page=SCALING_PAGE,
+    )
+    shared_writes: bool = flag(
+        "let ranks write the same files if they cannot have private layers",
+        needs=("ddp",),
+        page=SCALING_PAGE,
+    )
+    oversubscribe: bool = flag(
+        "allow more ranks than devices", needs=("ddp", "scale"), page=SCALING_PAGE
+    )
+    live: bool = flag(
+        "keep a line below the script's output: steps, throughput, loss, GPUs",
+        against=("tune-only", "scale", *OF_TRIALS),
+        page=MONITORING_PAGE,
+    )
+    prometheus: tuple[str, int] | None = flag(
+        "serve figures of the run and its GPUs to Prometheus, on loopback; ADDRESS:PORT serves "
+        "other machines too",
+        "PORT",
+        read=address_of,
+        against=("tune-only", "scale", *OF_TRIALS),
+        page=MONITORING_PAGE,
+    )
+    tensorboard: str | None = flag(
+        "write loss, learning rate, throughput and GPU figures as TensorBoard events",
+        "DIR",
+        against=("tune-only", "scale", *OF_TRIALS),
+        page=MONITORING_PAGE,
+    )
+    profile_every: int | None = flag(
+        "every N steps sample what the training's thread does for a second; gpurun diagnose RUN "
+        "shows the last sample",
+        "N",
+        against=("tune-only", "scale", *OF_TUNING),
+        page="docs/PROFILING_GUIDE.md#a-long-training",
+    )
+    on_nonfinite: NonfiniteAction = flag(
+        "when the loss is NaN or infinite: warn, stop the run, or skip the optimizer's step "
+        "(changes the training, waits for each loss)",
+        "WHAT",
+        initial=NonfiniteAction.WARN,
+        default="warn",
+        read=nonfinite_action_of,
+        against=("scale", *OF_TRIALS),
+        page=SAFETY_PAGE,
+    )
+    locate_nonfinite: bool = flag(
+        "name the module, input or gradient in which the first NaN or infinite value came up "
+        "(looks at the output of every module: slower)",
+        against=("scale", *OF_TRIALS),
+        page=SAFETY_PAGE,
+    )
+    on_oom: str = flag(
+        "when memory runs out, end with the script's own error",
+        "WHAT",
+        initial="stop",
+        default="stop",
+        read=oom_action_of,
+        against=("scale", *OF_TRIALS),
+        page=SAFETY_PAGE,
+    )
+    grace_seconds: float | None = flag(
+        "kill a script or ranks that have not ended so long after a signal that asks to end; "
+        "ranks: 30s, one process: as under python, never",
+        "TIME",
+        name="grace",
+        read=duration_of,
+        against=("tune-only", "scale", *OF_TRIALS),
+        page=SAFETY_PAGE,
+    )
+    requeue: bool = flag(
+        "in a job of SLURM: after a warning (SIGUSR1, SIGUSR2, SIGTERM) put the job back into the "
+        "queue; there add the script's own --resume",
+        against=("tune-only", "scale", *OF_TRIALS),
+        page=SAFETY_PAGE,
+    )
+    emergency_checkpoint: bool = flag(
+        "save root modules and optimizers into the run folder if the script dies by an exception, "
+        "Ctrl-C or a SIGTERM that it does not handle itself",
+        against=("scale", *OF_TRIALS),
+        page=SAFETY_PAGE,
+    )
+    json: str | None = flag("write the result as JSON; the schemas are in gpurun/schemas/", "FILE")
+    out: str | None = flag(
+        "keep records there (also GPURUN_HOME)", "DIR", default=".gpurun", key="run.out"
+    )
+    quiet: bool = flag("print nothing but errors and the closing verdict line", key="run.quiet")
+    verbose: bool = flag(
+        "a line for each trial and decision, and why a knob was not tried. Without it a terminal "
+        "shows a table, and a log gets a line for each stage",
+        needs=("optimize",),
+        against=OF_TUNING,
+    )
+
+    @property
+    def scale(self) -> ScaleOptions | None:
+        """The options of `--scale`; None without it."""
+        if self.counts is None:
+            return None
+        return ScaleOptions(
+            self.counts, self.strong, self.rounds, self.steps, self.plot, self.oversubscribe
+        )
+
+    @property
+    def safety(self) -> SafetySpec:
+        """What a full run does when it goes wrong."""
+        return SafetySpec(self.on_nonfinite, self.locate_nonfinite, self.emergency_checkpoint)
+
+    @property
+    def modes(self) -> dict[str, bool]:
+        """Whether each mode is on that a flag may need, or be against."""
+        return {
+            "optimize": self.optimize,
+            "tune-only": self.tune_only,
+            "tuned": self.tuned,
+            "settings": self.settings is not None,
+            "ddp": self.ddp,
+            "scale": self.counts is not None,
+        }
 
     @property
     def aim(self) -> Objective:
@@ -118,7 +373,15 @@ class Options:
     @property
     def allowed(self) -> tuple[str, ...]:
         """The effects that may be applied; the default ones where nobody said others."""
-        return self.allow or tuple(effect.value for effect in DEFAULT_ALLOW)
+        return self.allow or DEFAULT_EFFECTS
+
+    @property
+    def rank_words(self) -> tuple[str, ...]:
+        """The words that ask for ranks, ours before torchrun's."""
+        words = ["--ddp"] if self.ddp else []
+        if self.ddp_options:
+            words += ["--ddp-options", flag_of(self.ddp_options)]
+        return (*words, *self.torchrun)
 
     @property
     def typed(self) -> Target:
@@ -127,186 +390,3 @@ class Options:
         for argument in self.tuned_arguments:
             words[argument.position] = argument.word
         return replace(self.target, args=tuple(words))
-
-
-@record
-class ProfileOptions:
-    """The flags of `gpurun profile`. `run`: the plain run that is profiled.
-
-    `sources`: names of profilers, None for those that are on by default. `steps`: to record, None
-    for the default. `stop`: the script ends after them.
-    """
-
-    run: Options
-    sources: tuple[str, ...] | None = None
-    steps: int | None = None
-    stop: bool = False
-
-
-@record
-class BlameOptions:
-    """The flags of `gpurun blame`. `run`: the run that went wrong. `steps`: of
-    each launch. `check`: the shell command that judges a launch, None for a crash or a bad loss."""
-
-    run: Options
-    steps: int = 0
-    check: str | None = None
-
-
-@record
-class EjectOptions:
-    """The flags of `gpurun eject`. `run`: the tuned run. `output`: the file of the diff, None for
-    stdout. `check`: run the patched script. `budget_seconds`: of the check, None for the
-    default."""
-
-    run: Options
-    output: str | None = None
-    check: bool = True
-    budget_seconds: float | None = None
-
-
-@record
-class DoctorOptions:
-    """The flags of `gpurun doctor`."""
-
-    json: str | None = None
-    out: str | None = None
-    quiet: bool = False
-
-
-@record
-class DiagnoseOptions:
-    """The flags of `gpurun diagnose`. `paths`: a run folder, recordings of one training, or
-    two of these that are compared."""
-
-    paths: tuple[str, ...] = ()
-    json: str | None = None
-    markdown: str | None = None
-    all: bool = False
-    quiet: bool = False
-
-
-@record
-class ReportOptions:
-    """The flags of `gpurun report`. `runs`: run folders, their names, or documents of `--json`; the
-    newest run if there are none. `html`: None for a file in the folder of the first run."""
-
-    runs: tuple[str, ...] = ()
-    html: str | None = None
-    markdown: str | None = None
-    png: str | None = None
-    out: str | None = None
-    quiet: bool = False
-
-
-@record
-class MonitorOptions:
-    """The flags of `gpurun monitor`. `once`: a single look, which `json` implies. `prometheus`:
-    host and port of the metrics."""
-
-    once: bool = False
-    json: str | None = None
-    prometheus: tuple[str, int] | None = None
-    out: str | None = None
-    quiet: bool = False
-
-
-@record
-class BenchOptions:
-    """The flags of `gpurun bench`; None where nobody said anything.
-
-    `script` and `args`: the benchmark, None for those of the configuration. `compare`: the REF to
-    compare with. `metrics`: (name, threshold or
-    None) of each that is gated. `threshold`: the fraction by which throughput and step time may get
-    worse. `exports`: (tracker, file) of each document for a tracker of other make. `store`: the URL
-    of the database. `from_history`: the records of REF's branch are the baseline, nothing of it is
-    launched. `ab`: the settings files to compare; `allow`: the effects that these may have.
-    `fail_on_training_change`: other loss curves are exit code 6, not a warning. `results`: the file
-    of stored results to judge. `baseline`: the file of records to compare them with, None for the
-    store. `commit_sha`: the commit that has to be checked out. `branch`: the one that the record
-    names.
-    """
-
-    script: str | None = None
-    args: tuple[str, ...] = ()
-    compare: str | None = None
-    from_history: bool = False
-    fail_on_training_change: bool = False
-    results: str | None = None
-    baseline: str | None = None
-    commit_sha: str | None = None
-    branch: str | None = None
-    ab: tuple[str, str] | None = None
-    allow: tuple[str, ...] | None = None
-    threshold: float | None = None
-    max_pairs: int | None = None
-    launches: int | None = None
-    steps: int | None = None
-    budget_seconds: float | None = None
-    metrics: tuple[tuple[str, float | None], ...] | None = None
-    trials_in_place: bool = False
-    json: str | None = None
-    markdown: str | None = None
-    exports: tuple[tuple[str, str], ...] = ()
-    store: str | None = None
-    out: str | None = None
-    quiet: bool = False
-
-
-@record
-class HistoryOptions:
-    """The flags of `gpurun bench history`. `name`: the benchmark, None for all that have records.
-
-    `since` counts, `until` does not. `branch`: None for the one that is checked out.
-    """
-
-    name: str | None = None
-    metric: str = "throughput"
-    since: datetime | None = None
-    until: datetime | None = None
-    branch: str | None = None
-    json: str | None = None
-    png: str | None = None
-    store: str | None = None
-    out: str | None = None
-    quiet: bool = False
-
-
-@record
-class AcceptOptions:
-    """The flags of `gpurun bench accept`.
-
-    `name`: the benchmark, None for all that have a record of HEAD. `record`: the id of one record.
-    """
-
-    name: str | None = None
-    record: str | None = None
-    reason: str = ""
-    json: str | None = None
-    store: str | None = None
-    out: str | None = None
-    quiet: bool = False
-
-
-@record
-class BisectOptions:
-    """The flags of `gpurun bench bisect`; None where nobody said anything.
-
-    `good` and `bad` name the ends of the range. `script` and `args`: the benchmark, None for those
-    of the configuration. `fresh`: an earlier search of the range is forgotten.
-    """
-
-    good: str
-    bad: str
-    script: str | None = None
-    args: tuple[str, ...] = ()
-    max_pairs: int | None = None
-    steps: int | None = None
-    budget_seconds: float | None = None
-    fresh: bool = False
-    trials_in_place: bool = False
-    json: str | None = None
-    markdown: str | None = None
-    store: str | None = None
-    out: str | None = None
-    quiet: bool = False

@@ -7,6 +7,7 @@ and all take the same number of steps. No file that a launch writes stays.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from gpurun.bench.trees.prepared_sides import Side
 from gpurun.isolation.available_modes import require
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.optional_figures import known
+from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
 from gpurun.pairs.engine import PairEngine, PairOutcome
 from gpurun.pairs.live_launches import LiveLaunches
@@ -59,6 +61,7 @@ class Launch:
     `parameters`: those of the model that was first called, None where none was. `printed`: the last
     lines of its output. `seconds`: what it took from start to end. `planted`: what slowed it down
     on purpose. `loss_curve`: None where no loss was seen. `failure`: the error with its kind.
+    `files_opened`: those of its tree, from the top folder; None where some may be missing.
     """
 
     start: Side
@@ -72,6 +75,7 @@ class Launch:
     planted: tuple[PlantedEvent, ...] = ()
     loss_curve: LossCurve | None = None
     failure: Failure | None = None
+    files_opened: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:
@@ -229,4 +233,19 @@ def launch_of(start: Side, outcome: Outcome, args: Sequence[str]) -> Launch:
         planted=() if log is None else log.planted,
         loss_curve=None if clock is None else curve_of(clock.steps.loss),
         failure=failure,
+        files_opened=_files_opened(start, outcome.logs),
     )
+
+
+def _files_opened(start: Side, logs: Sequence[ProcessLog]) -> tuple[str, ...] | None:
+    """None unless the script itself is among them: else the wrong folder was watched."""
+    told = [log.files_opened for log in logs if log.files_opened is not None]
+    if not told or any(one.files is None for one in told):
+        return None
+    files = {file for one in told for file in one.files or ()}
+    root = os.path.realpath(start.tree.root)
+    modules = [module for log in logs for event in log.origins for module in event.own]
+    paths = [(name, os.path.relpath(os.path.realpath(file), root)) for name, file in modules]
+    if not any(name == "__main__" and path in files for name, path in paths):
+        return None
+    return tuple(sorted(files | {path for _, path in paths}))

@@ -11,7 +11,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gpurun import __version__
 from gpurun.bench.benchmark_launcher import Launch, Launcher, Tell
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import Repository, open_repository, short, without_redirection
@@ -30,9 +29,14 @@ from gpurun.records.bench.benchmark import (
     new_id,
     utc_text,
 )
+from gpurun.records.codec import from_json
 from gpurun.records.result import ENDED_WELL, RunResult
+from gpurun.records.scaling import ScalingReport
 from gpurun.records.script_arguments import masked, secrets_digest
+from gpurun.records.spec import Trees
+from gpurun.rundir import read_json
 from gpurun.trials.stop_rules import first_rule, later_rule
+from gpurun.version import VERSION
 
 DEFAULT_LAUNCHES = 5
 """Launches differ by more than the steps of one do; fewer say little of how much."""
@@ -133,6 +137,8 @@ def record_of(
     ended = INTERRUPTED if interrupted else "completed"
     now = datetime.now(timezone.utc)
     key = _fingerprint(benchmark, launches[-1])
+    figures = run_figures(useful)
+    peak = figures["peak_memory_bytes"]
     return BenchmarkRecord(
         id=new_id(now),
         benchmark=benchmark.name,
@@ -143,20 +149,48 @@ def record_of(
         dirty=version.dirty,
         time=utc_text(now),
         status=ended if failed is None else _status(failed),
-        **run_figures(useful),
+        **figures,
         device=key.device,
         device_count=key.device_count,
         batch_size=next((r.batch_size for r in useful if r.batch_size is not None), None),
         steps=useful[-1].steps if useful else None,
         launches=tuple(launch_record(launch) for launch in launches),
         fingerprint=key,
-        gpurun_version=__version__,
+        gpurun_version=VERSION,
         error=None if failed is None else failed.error,
         purpose=purpose,
         parameters=next((x.parameters for x in launches if x.parameters is not None), None),
         whole=all(x.whole for x in launches if not x.error) if useful else None,
         secrets_sha256=secrets_digest(benchmark.args),
+        gpu_utilization=figures["gpu_utilization_percent"],
+        memory_usage_gb=None if peak is None else peak / 1e9,
+        files_opened=_files_opened(launches),
     )
+
+
+def _files_opened(launches: Sequence[Launch]) -> tuple[str, ...] | None:
+    told = [launch.files_opened for launch in launches]
+    if None in told:
+        return None
+    return tuple(sorted({file for files in told for file in files or ()}))
+
+
+def scaling_efficiency(home: Path, record: BenchmarkRecord) -> float | None:
+    """The efficiency at most devices of the newest `--scale` in the folder of records that measured
+    the same command, commit and device; None if there is none."""
+    if record.commit is None or record.dirty:
+        return None
+    for path in sorted((home / "runs").glob("*/scaling.json"), reverse=True):
+        try:
+            found = from_json(ScalingReport, read_json(path))
+        except (OSError, ValueError):
+            continue
+        command = (os.path.normpath(found.command[0]), *found.command[1:])
+        wanted = (os.path.normpath(record.script), *record.args)
+        if (found.commit, found.device, command) == (record.commit, record.device, wanted):
+            points = [x for x in found.points if x.efficiency is not None and x.gpus > 1]
+            return max(points, key=lambda x: x.gpus).efficiency if points else None
+    return None
 
 
 def measure(
@@ -168,7 +202,7 @@ def measure(
     `folder` receives their run folders; `version` is what is measured. Nothing is set up: the
     user's environment is measured.
     """
-    start = users_side(benchmark)
+    start = _watched(users_side(benchmark))
     launcher = Launcher(benchmark, folder, mode, tell)
     measured: list[Launch] = []
     interrupted = False
@@ -191,6 +225,15 @@ def measure(
         for line in measured[-1].printed:
             tell(f"output: {line}")
     return record_of(benchmark, measured, version, BenchmarkPurpose.BENCH, interrupted=interrupted)
+
+
+def _watched(side: Side) -> Side:
+    """The side with a record of the files that it opens, if it lies in a repository."""
+    try:
+        root = open_repository(side.folder).root.resolve()
+    except GpurunError:
+        return side
+    return replace(side, tree=Tree(root), trees=Trees(own=str(root), others=()))
 
 
 def users_side(benchmark: Benchmark) -> Side:

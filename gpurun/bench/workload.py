@@ -46,10 +46,11 @@ class Work:
 def figure(
     metric: Metric, of: RunResult | BenchmarkLaunch | BenchmarkRecord, by_samples: bool
 ) -> float | None:
-    """The figure that is gated, None where it was not measured.
+    """The figure that is gated or followed, None where it was not measured.
 
     Units: throughput in samples/s (steps/s without `by_samples`), step time in seconds, peak memory
-    in bytes, energy in joules a sample (of the window if samples cannot be counted).
+    in bytes, energy in joules a sample (of the window if samples cannot be counted), utilization in
+    percent.
     """
     step = None if of.step_time_ms is None else of.step_time_ms.mean
     if metric is Metric.THROUGHPUT:
@@ -60,6 +61,8 @@ def figure(
         return None if step is None else step / 1000
     if metric is Metric.PEAK_MEMORY:
         return of.peak_memory_bytes
+    if metric is Metric.GPU_UTILIZATION:
+        return of.gpu_utilization_percent
     return of.joules_per_sample if by_samples else of.energy_joules
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from types import ModuleType
 
 from gpurun.arguments.flag_parser import HelpAsked
+from gpurun.arguments.flag_table import help_lines
 from gpurun.errors import ExitCode
 
 
@@ -22,7 +24,13 @@ def run_command(place: str, argv: list[str]) -> int:
         if asked.code is ExitCode.OK:
             from gpurun.commands.written_outputs import must_write, write_stdout
 
-            must_write("the help", lambda: write_stdout(module.HELP))
+            must_write("the help", lambda: write_stdout(help_text(module)))
         else:
-            sys.stderr.write(module.HELP)
+            sys.stderr.write(help_text(module))
         return int(asked.code)
+
+
+def help_text(module: ModuleType) -> str:
+    """A command's `HELP`, with the lines of its `FLAGS` in place of `{flags}`."""
+    text: str = module.HELP
+    return text.replace("{flags}\n", help_lines(module.FLAGS.values()))

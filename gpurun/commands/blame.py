@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.arguments.main_flags import with_configuration
-from gpurun.arguments.options import BlameOptions, Options
-from gpurun.arguments.subcommand_flags import parse_blame
+from gpurun.arguments.options import Options
+from gpurun.arguments.subcommand_flags import BLAME_HELP, BlameOptions, parse_blame
 from gpurun.commands.culprit_settings import KnobGroup, culprits, parts_of
 from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import chosen_settings
@@ -22,10 +22,9 @@ from gpurun.errors import ExitCode
 from gpurun.formatting.number_text import count, duration
 from gpurun.isolation.available_modes import require
 from gpurun.launch.launch_command import typed_words
-from gpurun.measure.command_fingerprint import rank_words
-from gpurun.records.blame_report import BlameLaunch, BlameReport, LaunchState
 from gpurun.records.codec import to_json
 from gpurun.records.failure import FailureKind
+from gpurun.records.settings_reports import BlameLaunch, BlameReport, LaunchState
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import SavedSettings, TrialPurpose
 from gpurun.rundir import run_folder, shown_path, write_json
@@ -40,19 +39,15 @@ usage: gpurun blame [flags] script.py [script's arguments]
 
 Takes stored settings apart: launches the script for some steps with halves of them, then with
 smaller parts, and names those with which it goes wrong. Wrong is a crash, a hang or a loss that is
-not finite. The launches are trials: they change none of your files.
+not finite. Without --settings gpurun takes the settings that --optimize found here. The launches
+are trials: they change none of your files.
 
-  --tuned           take the settings that --optimize found here (the default)
-  --settings FILE   take those of a file; --without KNOBS leaves some out beforehand
-  --steps N         launch for so many steps (default: 100)
-  --check COMMAND   let a shell command judge each launch instead. Its exit codes are those of
-                    git bisect run: 0 good, 125 cannot tell, any other bad. $GPURUN_TRIAL is the
-                    launch's folder, with output.log and result.json
-  --allow EFFECTS   changes to allow, as for the run that went wrong
-  --trials-in-place, --json FILE, --out DIR, --quiet, torchrun's flags, --ddp: as elsewhere
+{flags}
 
+torchrun's flags and --ddp mean the same as for a plain run.
 Exit codes: 0 found, 3 not reproduced or undecided, 5 the script goes wrong without any setting.
 """
+FLAGS = BLAME_HELP
 EXIT_CODES = {
     "found": ExitCode.OK,
     "not_reproduced": ExitCode.INCONCLUSIVE,
@@ -74,7 +69,7 @@ def blame(argv: list[str]) -> int:
     assert saved is not None, "parse_blame asks for settings"
     source = options.settings or "the tuned settings"
     applied_settings(saved, source, options.target.args, options.knob_paths, options.allowed)
-    mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
+    mode, imperfection = require(Path.cwd(), in_place=asked.trials_in_place)
     folder = run_folder(Path.cwd(), options.out)
     with SignalGuard() as interruption:
         measured = with_reduction(options, os.environ, folder.parent.parent)
@@ -161,7 +156,7 @@ class BlameSearch:
             how = ["--settings", run.settings] if run.settings else ["--tuned"]
             how += ["--allow", ",".join(run.allow)] if run.allow else []
             how += ["--out", run.out] if run.out else []
-            words = shlex.join([*how, "--without", out, *typed_words(rank_words(run), run.typed)])
+            words = shlex.join([*how, "--without", out, *typed_words(run.rank_words, run.typed)])
             steps = count(asked.steps, "step")
             self.say(f"nothing went wrong in {steps} with: gpurun {words}")
 

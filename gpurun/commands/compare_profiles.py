@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.arguments.options import DiagnoseOptions
-from gpurun.commands.diagnose import evidence_of_launch, launch_of, step_times
+from gpurun.arguments.subcommand_flags import DiagnoseOptions
+from gpurun.commands.diagnosed_launch import evidence_of_launch, launch_of, step_times
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import emit_json, emit_text
 from gpurun.diagnoses.diagnosis_report import diagnose, with_replay

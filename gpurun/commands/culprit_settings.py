@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from gpurun.records.blame_report import LaunchState
+from gpurun.records.settings_reports import LaunchState
 from gpurun.records.tuning import SavedSettings
 
 KnobGroup: TypeAlias = "tuple[str, ...]"

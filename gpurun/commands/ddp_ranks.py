@@ -38,7 +38,7 @@ def hidden_ranks(
     options, environment = replace(options, torchrun=flags), rank_environment(environment, ranks)
     if ranks == 1 or options.shared_writes:
         return options, environment, told, ""
-    from gpurun.isolation.rank_layers.layer_command import available, layered_target
+    from gpurun.isolation.rank_command import available, layered_target
 
     able, reason = available()
     if not able:
@@ -60,9 +60,11 @@ def with_reduction(options: Options, environment: Mapping[str, str], home: Path)
     _, ranks = hidden_flags(options.torchrun, None)
     if ranks == 1 and nodes_asked_for(options, os.environ) is None:
         return options
-    from gpurun.probing.gradient_probe import reduction_of
+    from gpurun.ddp.verified_reduction import verified_reduction
 
-    found = reduction_of(options, environment, max(ranks, 2), home)
+    ranks = max(ranks, 2)
+    shared = shared_gpus(ranks, check_devices(ranks, oversubscribe=True))
+    found = verified_reduction(options, environment, ranks, shared, home)
     return replace(options, loss_reduction=found)
 
 
@@ -79,13 +81,6 @@ def parallel(options: Options, shared: int = 0) -> Parallel:
     chosen = sorted(word for word in options.torchrun if word.startswith(RENDEZVOUS_FLAGS))
     seed = zlib.crc32(" ".join(chosen).encode("utf-8", "surrogatepass"))
     return Parallel(Share.GLOBAL, seed, shared, reduction)
-
-
-def clean_up(run_dir: Path) -> None:
-    """Wait until nothing is left of what ranks but the first have written."""
-    from gpurun.isolation.rank_layers.layer_command import finish
-
-    finish(run_dir)
 
 
 def distributed_by_itself(run_dir: Path) -> bool:

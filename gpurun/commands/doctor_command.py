@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpurun.arguments.subcommand_flags import parse_doctor
+from gpurun.arguments.flag_table import flags_of
+from gpurun.arguments.subcommand_flags import DoctorOptions, parse_doctor
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json
 from gpurun.errors import ExitCode
@@ -14,19 +15,18 @@ from gpurun.records.doctor import Check, DoctorReport, State
 HELP = """\
 usage: gpurun doctor [flags]     what is installed, permitted or missing here
 
-  --json FILE  write the checks as JSON; `-` writes them to stdout
-  --out DIR    check the folder of records there (default .gpurun; also GPURUN_HOME)
-  --quiet      print nothing but errors and the closing verdict line
+{flags}
 
 The exit code is 0, whatever is missing.
 """
+FLAGS = flags_of(DoctorOptions)
 
 
 def doctor(argv: list[str]) -> int:
     """Look, show the table, write the document; exit code 0 whatever was found."""
     options = parse_doctor(argv)
     check_outputs(json=options.json)
-    report = examine(Path.cwd(), options.out)
+    report = examine(Path.cwd(), options.out, options.gpu)
     if not options.quiet:
         _show(report.checks)
     emit_json(options.json, to_json(report), needed=True)
@@ -36,9 +36,10 @@ def doctor(argv: list[str]) -> int:
     return int(ExitCode.OK)
 
 
-def examine(cwd: Path, out: str | None) -> DoctorReport:
-    """Everything that was looked at, in the order in which it is shown."""
+def examine(cwd: Path, out: str | None, at_work: bool = False) -> DoctorReport:
+    """Everything that was looked at, in the order in which it is shown; `at_work`: the GPUs too."""
     from gpurun.doctor.driver_probe import probe
+    from gpurun.doctor.gpu_checks import gpu_checks
     from gpurun.doctor.profiling_checks import profiling_checks
     from gpurun.doctor.software_checks import software_checks
     from gpurun.doctor.system_checks import system_checks
@@ -48,6 +49,7 @@ def examine(cwd: Path, out: str | None) -> DoctorReport:
         *software_checks(machine),
         *profiling_checks(machine),
         *system_checks(machine, cwd, out),
+        *(gpu_checks(bool(machine.gpus)) if at_work else ()),
     )
     fine = all(check.state in (State.OK, State.UNNEEDED) for check in checks)
     return DoctorReport("ok" if fine else "limited", checks)

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpurun.arguments.main_flags import with_configuration
-from gpurun.arguments.options import EjectOptions, Options, Target, TargetKind
-from gpurun.arguments.subcommand_flags import parse_eject
+from gpurun.arguments.options import Options, Target, TargetKind
+from gpurun.arguments.subcommand_flags import EJECT_HELP, EjectOptions, parse_eject
 from gpurun.bench.benchmark_launcher import isolation
 from gpurun.bench.compare.compare_sides import CompareRequest
 from gpurun.commands.run import chosen_settings
@@ -25,7 +25,7 @@ from gpurun.measure.run_events import ProcessLog
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
-from gpurun.records.eject_report import EjectReport, LeftOut
+from gpurun.records.settings_reports import EjectReport, LeftOut
 from gpurun.records.spec import SEED, TrialSpec
 from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import run_folder, shown_path, write_json
@@ -42,18 +42,14 @@ Writes stored settings into the script and its modules as a unified diff that ne
 diff goes to stdout: gpurun eject train.py | git apply. Your files stay as they are. gpurun launches
 the script for some steps to see where it builds its loaders, optimizers and model. It then runs the
 patched script beside the script under the settings, in live pairs, and compares speed and losses.
+Without --settings gpurun takes the settings that --optimize found here.
 
-  --tuned           take the settings that --optimize found here (the default)
-  --settings FILE   take those of a file; --without KNOBS leaves some out beforehand
-  --output FILE     write the diff to a file instead of stdout
-  --no-check        do not run the patched script
-  --budget TIME     no pair of the check begins that would end later (default: 5m)
-  --allow EFFECTS   effects to allow, as for the tuned run
-  --trials-in-place, --json FILE, --out DIR, --quiet: as elsewhere
+{flags}
 
 Exit codes: 0 written, 1 the patched script is slower than the settings by a tenth or more, 3 not
 known, 5 a launch failed, 6 the patched script trains differently.
 """
+FLAGS = EJECT_HELP
 BUDGET_SECONDS = 300.0
 STEPS = 20
 """Measured steps of the launch that looks for sites."""
@@ -131,7 +127,7 @@ class _Command:
             home=self.folder.parent.parent,
             plan=GatePlan(),
             deadline=time.monotonic() + (self._asked.budget_seconds or BUDGET_SECONDS),
-            in_place=options.trials_in_place,
+            in_place=self._asked.trials_in_place,
             keep=lambda record: None,
             tell=self._tell,
             fail_on_training_change=True,
@@ -156,7 +152,7 @@ class _Command:
 
     def _launched(self) -> ProcessLog:
         options, settings = self._options, self._settings
-        mode = isolation(self._here, options.trials_in_place, self._tell)
+        mode = isolation(self._here, self._asked.trials_in_place, self._tell)
         launcher = TrialLauncher(self.folder, mode, tell=self._tell)
         request = LaunchRequest(
             name="the script under the settings",

@@ -7,7 +7,8 @@ import inspect
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpurun.arguments.flag_parser import Flags, split_all
+from gpurun.arguments.flag_parser import split_all
+from gpurun.arguments.flag_table import Flags
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import must_write, write_stdout
@@ -22,11 +23,12 @@ usage: gpurun explain [NAME...]     what findings and knobs of these names mean;
 
 Names are those of gpurun's reports: findings such as data_loading, knobs such as loader_workers.
 """
+FLAGS: Flags = {}
 
 
 def explain(argv: list[str]) -> int:
     """Write the explanations to stdout; exit code 2 for a name that means nothing."""
-    _, names = split_all(argv, Flags((), ()))
+    _, names = split_all(argv, FLAGS)
     texts = _texts()
     if names:
         unknown = next((name for name in names if name not in texts), None)

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from gpurun.arguments.flag_table import flags_of
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.arguments.options import MonitorOptions
-from gpurun.arguments.subcommand_flags import parse_monitor
+from gpurun.arguments.subcommand_flags import MonitorOptions, parse_monitor
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json
 from gpurun.errors import ExitCode
@@ -28,13 +28,9 @@ usage: gpurun monitor [flags]     GPUs, their processes and the trainings under 
 On a terminal it draws them every second until Ctrl-C; elsewhere it looks once. Trainings are those
 of this folder. Without a GPU it shows processor, memory and trainings.
 
-  --once             look once, for a second
-  --json FILE        look once and write the state as JSON; `-` writes it to stdout
-  --prometheus PORT  serve the figures to Prometheus on loopback until Ctrl-C, as ADDRESS:PORT to
-                     other machines too
-  --out DIR          look for runs there (default .gpurun; also GPURUN_HOME)
-  --quiet            print nothing but errors and the closing verdict line
+{flags}
 """
+FLAGS = flags_of(MonitorOptions)
 LOOK_SECONDS = 1.0
 """Use of processor and GPU is measured between two looks."""
 
@@ -43,7 +39,7 @@ def monitor(argv: list[str]) -> int:
     """Look once, or until Ctrl-C or SIGTERM; exit code 0."""
     options = parse_monitor(argv)
     check_outputs(json=options.json)
-    out = options.out or load_config(Path.cwd()).run.out
+    out = options.out or load_config(Path.cwd()).out
     machine = MachineState(existing_home(Path.cwd(), out))
     try:
         if options.prometheus is not None:

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import gpurun
 from gpurun.arguments import settings_file
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Objective, Options, TargetKind
@@ -30,7 +29,7 @@ from gpurun.isolation.folder_snapshot import files_open_for_writing, snapshot
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import all_knobs, find
 from gpurun.launch.compile_caches import KERNELS
-from gpurun.measure.command_fingerprint import command_fingerprint
+from gpurun.measure.fingerprint import command_fingerprint
 from gpurun.measure.nvml import tells_energy
 from gpurun.records.codec import to_json
 from gpurun.records.script_arguments import TunedArgument
@@ -65,7 +64,7 @@ EXIT_CODES = {
     "inconclusive": ExitCode.INCONCLUSIVE,
 }
 """Exit codes of `--tune-only`; every other verdict is the script's own failure."""
-PACKAGE = Path(gpurun.__file__).parent
+PACKAGE = Path(__file__).parents[1]
 """In a checkout below the user's folder gpurun's own bytecode is written at its first runs."""
 PASSES_LANDLOCK = "by a trial's chmod, chown, utime or truncate"
 """Landlock does not forbid these, the last one before Linux 6.2: who it was cannot be told."""
@@ -239,9 +238,9 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     folder = run_folder(Path.cwd(), options.out)
     untouched = FolderState(options, folder.parent.parent)
     measured = with_reduction(options, os.environ, folder.parent.parent)
-    fingerprint = command_fingerprint(options)
+    fingerprint = command_fingerprint(options.typed, options.rank_words, options.knob_paths)
     invocation = saved_settings.tuned_command(options)  # the configuration may be edited meanwhile
-    view = tuning_view(options.quiet)
+    view = tuning_view(options.quiet, options.verbose)
     series = TrialSeries(measured, folder, mode, os.environ, view.trial_progress)
     thresholds = Thresholds(load_config(Path.cwd()).diagnose)
     tuning = TuningRun(options, series, view, started + budget, thresholds, budget)

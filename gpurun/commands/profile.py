@@ -8,8 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpurun.arguments.main_flags import with_configuration
-from gpurun.arguments.options import DiagnoseOptions, Options, ProfileOptions, Target, TargetKind
-from gpurun.arguments.subcommand_flags import parse_profile
+from gpurun.arguments.options import Options, Target, TargetKind
+from gpurun.arguments.subcommand_flags import (
+    PROFILE_HELP,
+    DiagnoseOptions,
+    ProfileOptions,
+    parse_profile,
+)
 from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.commands.run import chosen_settings, run_with
 from gpurun.commands.written_outputs import check_outputs
@@ -30,17 +35,13 @@ Runs the script to its end and records some of its steady steps. The report then
 that slow the training down: evidence, the line of the script, the cure, and an upper bound on the
 gain. The script's output and exit code stay its own.
 
-  --steps N         record so many steps (default: 20, and at least a second)
-  --stop            end the script after these steps
-  --sources LIST    recorders to use, a list of {EVERY}
-                    (default: {DEFAULT})
-  --json FILE       write figures and findings as JSON
-  --out DIR         keep records there (default .gpurun; also GPURUN_HOME)
-  --quiet           print nothing but errors and the closing verdict line
+{{flags}}
 
+Recorders are {EVERY} (default: {DEFAULT}).
 torchrun's flags (--nproc-per-node, ...) and --ddp, --settings, --tuned mean the same as for a plain
 run. `gpurun ./profile` runs a script of that name.
 """
+FLAGS = PROFILE_HELP
 
 
 def profile(argv: list[str]) -> int:
@@ -59,7 +60,12 @@ def profile(argv: list[str]) -> int:
 
 def _spec(asked: ProfileOptions, profilers: Sequence[Profiler]) -> ProfileSpec:
     names = tuple(each.name for each in profilers if each.inside)
-    spec = ProfileSpec(sources=names, stop=asked.stop)
+    spec = ProfileSpec(sources=names, stop=asked.stop, kernel=asked.kernel, set=asked.set)
+    if asked.launch_count is not None:
+        spec = replace(spec, launch_count=asked.launch_count)
+    if asked.duration is not None:
+        most = max(spec.max_steps, round(spec.max_steps * asked.duration))
+        spec = replace(spec, min_seconds=asked.duration, max_steps=most)
     return spec if asked.steps is None else replace(spec, steps=asked.steps, max_steps=asked.steps)
 
 

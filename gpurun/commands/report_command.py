@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpurun.arguments.flag_table import flags_of
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.arguments.subcommand_flags import parse_report
-from gpurun.commands.diagnose import diagnose_run
+from gpurun.arguments.subcommand_flags import ReportOptions, parse_report
+from gpurun.commands.diagnosed_launch import diagnose_run
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_text, must_write
 from gpurun.errors import ExitCode, GpurunError
@@ -24,23 +25,19 @@ usage: gpurun report [flags] [RUN...]     a page about a run, or several side by
 RUN is a run folder, its name below .gpurun/runs, or a document that --json wrote. Without one,
 the page shows the newest run. It is one HTML file that needs neither network nor JavaScript.
 
-  --html FILE      write the page there (default: report.html in the run folder; of several runs
-                   side-by-side.html in the folder of the first)
-  --markdown FILE  write the same as Markdown, too; pictures become sentences
-  --png FILE       draw gains, step parts, loss and series over time there, as one picture
-  --out DIR        look for runs there (default .gpurun; also GPURUN_HOME)
-  --quiet          print nothing but errors and the closing verdict line
+{flags}
 
 [report] of gpurun.toml has price_per_hour, currency and grams_co2_per_kwh; without a price the page
 does not speak of money. The exit code is 0, whatever the page says.
 """
+FLAGS = flags_of(ReportOptions)
 
 
 def report(argv: list[str]) -> int:
     """Read the runs and write the page; exit code 0 whatever stands in it."""
     options = parse_report(argv)
     config = load_config(Path.cwd())
-    paths = find_runs(options.runs, existing_home(Path.cwd(), options.out or config.run.out))
+    paths = find_runs(options.runs, existing_home(Path.cwd(), options.out or config.out))
     html = options.html or str(default_page(paths))
     check_outputs(html=html, markdown=options.markdown, png=options.png)
 

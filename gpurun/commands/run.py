@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gpurun.arguments.options import Options, Target
+from gpurun.commands.run_sampling import RunSampling, uses_torch
+from gpurun.commands.run_sampling import note as _note
 from gpurun.commands.unrecorded_run import unrecorded
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.errors import ExitCode, GpurunError, say
+from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.codec import to_json
 from gpurun.records.spec import Exchange, Parallel, ProfileSpec, RunSpec, Setting
 from gpurun.rundir import (
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
     from gpurun.records.tuning import SavedSettings
 
 SAMPLE_SECONDS = 0.5
-WORTH_SUMMARISING = (b'{"event":"torch"', b'{"event":"hook"')
-"""Torch was imported, or our hooks failed when it was."""
 
 
 @dataclass(frozen=True)
@@ -116,56 +116,6 @@ def run_with(
     return exit_code
 
 
-class RunSampling:
-    """The parent's periodic look at the run: samples the devices once the script uses torch."""
-
-    def __init__(self, run_dir: Path | None, outputs: LiveOutputs | None = None) -> None:
-        self.lost: OSError | None = None
-        """The error that kept samples from being written."""
-        self._run_dir = run_dir
-        self._outputs = outputs
-        self._broken = False
-        self._sample: Callable[[int], None] | None = None
-        self._close: Callable[[], None] | None = None
-
-    def tick(self, pid: int) -> None:
-        """Take a sample of the process tree of `pid`; the first failure ends the sampling."""
-        if self._run_dir is None:
-            return
-        self._show()
-        try:
-            if self._sample is None and uses_torch(self._run_dir):
-                from gpurun.measure.sampler import Sampler
-
-                beside = () if self._outputs is None else self._outputs.beside
-                sampler = Sampler(self._run_dir, beside)
-                self._sample, self._close = sampler.tick, sampler.close
-            if self._sample is not None:
-                self._sample(pid)
-        except OSError as error:
-            self._run_dir, self.lost = None, error
-        except Exception as error:
-            self._run_dir = None
-            _note(f"no device samples: {type(error).__name__}: {error}")
-
-    def _show(self) -> None:
-        """Let live outputs look at the run; a failure ends them, but not the sampling."""
-        try:
-            if self._outputs is not None and not self._broken:
-                self._outputs.tick()
-        except Exception as error:
-            self._broken = True
-            _note(f"no live figures from here on: {type(error).__name__}: {error}")
-
-    def close(self) -> None:
-        """End the sampling."""
-        try:
-            if self._close is not None:
-                self._close()
-        except Exception as error:
-            _note(f"device samples are incomplete: {type(error).__name__}: {error}")
-
-
 def _live_outputs(options: Options) -> LiveOutputs | None:
     """What serves and writes figures while the script runs; None if nobody asked."""
     if not options.live and options.prometheus is None and options.tensorboard is None:
@@ -186,29 +136,30 @@ def _end_outputs(outputs: LiveOutputs | None) -> None:
         _note(f"the last figures are missing: {type(error).__name__}: {error}")
 
 
-def uses_torch(run_dir: Path) -> bool:
-    """True if an events file says that torch was imported, or if our hooks failed."""
-    for path in run_dir.glob("events-*.jsonl"):
-        with open(path, "rb") as file:
-            if any(line.startswith(WORTH_SUMMARISING) for line in file):
-                return True
-    return (run_dir / "spec.json.error").exists()
-
-
 def _launch(options: Options, environment: Mapping[str, str], sampling: RunSampling) -> int:
+    target, requeue = options.target, None
+    if options.requeue:
+        from gpurun.launch.slurm_requeue import SlurmRequeue, resumed
+
+        requeue, target = SlurmRequeue(environment), resumed(target, environment)
+    heard = None if requeue is None else requeue.heard
+    ticks = (sampling.tick, SAMPLE_SECONDS)
     try:
         if options.elastic:
             from gpurun.launch.elastic_agent import run_elastic
 
-            return run_elastic(
-                options.torchrun, options.target, environment, sampling.tick, SAMPLE_SECONDS
-            )
-        from gpurun.launch.launch_command import command_line
-        from gpurun.launch.process import run_process
+            code = run_elastic(options.torchrun, target, environment, *ticks, heard)
+        else:
+            from gpurun.launch.launch_command import command_line
+            from gpurun.launch.process import run_process
 
-        return run_process(command_line(options.target), environment, sampling.tick, SAMPLE_SECONDS)
+            words, grace = command_line(target), options.grace_seconds
+            code = run_process(words, environment, *ticks, grace, heard)
     finally:
         sampling.close()
+    if requeue is not None:
+        requeue.conclude(code)
+    return code
 
 
 def chosen_settings(options: Options) -> SavedSettings | None:
@@ -269,9 +220,10 @@ def _hidden(
 
 
 def _end_hidden(run_dir: Path, exit_code: int, quiet: bool) -> None:
-    from gpurun.commands.ddp_ranks import clean_up, distributed_by_itself, refusal, remarks
+    from gpurun.commands.ddp_ranks import distributed_by_itself, refusal, remarks
+    from gpurun.isolation.rank_command import remove_layers
 
-    clean_up(run_dir)
+    remove_layers(run_dir)
     if distributed_by_itself(run_dir):
         _note(
             "the script is distributed by itself: run it without --ddp, under which only the files "
@@ -414,7 +366,7 @@ def _noted(result: RunResult, error: OSError | None) -> RunResult:
 
 def _bare_result(outcome: RunOutcome, options: Options, lost: str | None) -> RunResult:
     """The result of a program in which there was nothing to measure, as far as that is known."""
-    from gpurun.measure.read_attempts import read_attempts
+    from gpurun.measure.run_events import read_attempts
     from gpurun.records.result import RunResult, status_of
 
     unmeasured = {f.name: None for f in fields(RunResult) if f.default is MISSING}
@@ -443,7 +395,3 @@ def _verdict(exit_code: int, options: Options, run_dir: Path | None) -> str:
         if refused(run_dir):
             return "refused"
     return "ok" if exit_code == 0 else status_of(exit_code)
-
-
-def _note(text: str) -> None:
-    say(" ".join(text.split()))

@@ -12,15 +12,14 @@ from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError
 from gpurun.launch.launch_command import typed_words
-from gpurun.measure.command_fingerprint import command_fingerprint, rank_words
-from gpurun.measure.fingerprint import differences
+from gpurun.measure.fingerprint import command_fingerprint, differences
 from gpurun.records.script_arguments import masked
 from gpurun.records.tuning import APPLICABLE, SavedSettings
 
 
 def settings_path(home: Path, options: Options) -> Path:
     """The file that holds the settings of this command."""
-    words = "\0".join((*rank_words(options), os.path.abspath(options.target.path)))
+    words = "\0".join((*options.rank_words, os.path.abspath(options.target.path)))
     words += "\0" + "\0".join(options.typed.args)
     digest = hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
     return home / "tuned" / f"{digest[:16]}.json"
@@ -33,12 +32,11 @@ def tuned_command(options: Options) -> tuple[str, ...]:
     """
     configured = load_config(Path.cwd())
     words = ["gpurun", "--tuned"]
-    allow = tuple(effect.value for effect in configured.optimize.allow)
-    if set(options.allowed) != set(allow):
+    if set(options.allowed) != set(configured.allowed):
         words += ["--allow", ",".join(options.allowed)]
-    if options.out is not None and options.out != configured.run.out:
+    if options.out is not None and options.out != configured.out:
         words += ["--out", options.out]
-    return masked((*words, *typed_words(rank_words(options), options.typed)))
+    return masked((*words, *typed_words(options.rank_words, options.typed)))
 
 
 def save_in_vain(path: Path, saved: SavedSettings) -> None:
@@ -68,7 +66,10 @@ def load_tuned(home: Path, options: Options) -> SavedSettings:
         raise GpurunError(
             f"this command has no readable tuned settings: {path} {error}", again
         ) from None
-    changed = differences(command_fingerprint(options), saved.fingerprint)
+    changed = differences(
+        command_fingerprint(options.typed, options.rank_words, options.knob_paths),
+        saved.fingerprint,
+    )
     if changed:
         raise GpurunError(f"tuned for something else: {'; '.join(changed)}", again)
     if saved.verdict == "no_gain":

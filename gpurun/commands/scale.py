@@ -8,14 +8,14 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from gpurun import __version__
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Options, ScaleOptions, TargetKind
-from gpurun.arguments.scale_flags import check_counts
+from gpurun.bench.record_of_launches import version_here
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.diagnoses.thresholds import Thresholds
@@ -24,12 +24,12 @@ from gpurun.formatting.number_text import count
 from gpurun.isolation.available_modes import require
 from gpurun.launch.cluster_nodes import AUTO
 from gpurun.launch.rendezvous import Rendezvous, join, rendezvous_of
-from gpurun.probing.distributed_by_source import by_source, spawns_by_source
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingReport
 from gpurun.report.scaling_text import print_scaling
 from gpurun.rundir import run_folder, shown_path, write_json
 from gpurun.scaling.ddp_option_trials import DdpOptionTrials, told
+from gpurun.scaling.distributed_by_source import by_source, spawns_by_source
 from gpurun.scaling.launch_rounds import DEFAULT_ROUNDS, LaunchRounds, Measurements, Plan
 from gpurun.scaling.nodes import NodeFacts, Nodes, NodeVerdict
 from gpurun.scaling.rank_devices import RankDevices, devices
@@ -37,6 +37,7 @@ from gpurun.scaling.scaling_document import MeasurementContext, document, worth_
 from gpurun.scaling.scaling_launcher import ScalingLauncher
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import later_rule
+from gpurun.version import VERSION
 
 OF_NODES = ("--nnodes", "--nproc-per-node", "--rdzv", "--node-rank", "--master", "--local-addr")
 """Flags of torchrun that say which nodes there are and where they meet."""
@@ -172,6 +173,21 @@ def _check(
         )
 
 
+def check_counts(counts: Sequence[int], ranks: int, nodes: int) -> None:
+    """`GpurunError` where a count does not fill nodes of `ranks` each, or needs more of them."""
+    for wanted in counts:
+        if wanted > ranks * nodes:
+            raise GpurunError(
+                f"--scale: {wanted} is above the {ranks * nodes} ranks of {nodes} nodes",
+                "leave it out",
+            )
+        if wanted > ranks and wanted % ranks:
+            raise GpurunError(
+                f"--scale: {wanted} does not fill nodes of {ranks} ranks",
+                f"write multiples of {ranks}, or give the ranks of a node with --nproc-per-node",
+            )
+
+
 def _check_counts(asked: ScaleOptions, here: RankDevices, ranks: int, nodes: int) -> None:
     here.check((ranks,), asked.oversubscribe)
     check_counts(asked.counts, ranks, nodes)
@@ -222,6 +238,8 @@ def _measure(
         thresholds=thresholds,
     )
     report = replace(document(asked, rounds.measured, around), tried=told(trying))
+    version = version_here(Path.cwd())
+    report = replace(report, commit=None if version.dirty else version.commit)
     if interruption.signal is not None:
         report = replace(report, exit_code=interruption.exit_code)
     return report, folder, rounds.measured
@@ -263,7 +281,7 @@ def _facts(
         room=sys.maxsize if asked.oversubscribe else here.count,
         ranks=here.count if rendezvous.ranks is None else rendezvous.ranks,
         same={
-            "version of gpurun": __version__,
+            "version of gpurun": VERSION,
             "version of torch": version("torch"),
             "command": " ".join((target.kind.value, *target.shown)),
             "script": hashlib.sha256(text).hexdigest(),

@@ -15,6 +15,7 @@ from gpurun.records.diagnosis import AbsentSource, DiagnosisReport
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.replay.replay_check import Replayed, StepTimes, replayed_timeline
 from gpurun.timeline.model import Timeline
+from gpurun.timeline.step_picture import step_picture
 
 TODO = {
     Source.STEPS: "run the script under gpurun",
@@ -25,6 +26,8 @@ TODO = {
     Source.KERNELS: "gpurun profile --sources steps,host,kineto,allocator,ncu SCRIPT",
 }
 """The way to get a source that is absent."""
+MOST_FUNCTIONS = 10
+"""Functions of the host that the document lists."""
 ON_GPU = (Source.TIMELINE, Source.DEVICE, Source.ACTIVITY, Source.KERNELS)
 SYMPTOMS = {
     FindingType.KERNEL_EFFICIENCY: {
@@ -56,6 +59,8 @@ def diagnosis_report(
     figures, replay = replayed or (None, None)
     timeline = evidence.timeline
     ranks = {str(rank): of for rank, of in enumerate(evidence.rank_figures)}
+    longest = sorted(evidence.host_functions, key=lambda each: -each.self_seconds)
+    unseen = dict.fromkeys(note for each in timelines for note in each.notes)
     return DiagnosisReport(
         subject=subject,
         sources=tuple(source.value for source in Source if source in evidence.sources),
@@ -67,10 +72,15 @@ def diagnosis_report(
         rank=evidence.rank,
         other_ranks={r: of for r, of in ranks.items() if of is not evidence.figures} or None,
         result=evidence.result,
-        failed_sources=failed_sources,
-        notes=(*notes, *(() if timeline is None else timeline.notes)),
+        failed_sources=(*failed_sources, *unseen),
+        notes=notes,
         replay=figures,
         what_if=() if replay is None else replay.what_if(matched=evidence.replay is not None),
+        step_picture=None if timeline is None else step_picture(timeline),
+        host_functions=tuple(longest[:MOST_FUNCTIONS]),
+        host_sampled_seconds=None if timeline is None else timeline.host_sampled_seconds,
+        memory=tuple(evidence.memory),
+        memory_traces=() if timeline is None else tuple(timeline.memory_traces or ()),
     )
 
 

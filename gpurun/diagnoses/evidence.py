@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from gpurun.diagnoses.thresholds import Thresholds
+from gpurun.measure.measured_window import Window
 from gpurun.measure.optional_figures import known, mean
 from gpurun.records.events import LoaderEvent, RootEvent, ValueRead
 from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples
 from gpurun.records.profile_figures import IdleTime, ProfileFigures
 from gpurun.records.result import DeviceUse, HostUse, RunResult, StepSplit
-from gpurun.records.samples import DeviceSample
+from gpurun.records.samples import DeviceSample, HostSample
 from gpurun.replay.what_ifs import Change, Replay
 from gpurun.timeline.model import KernelMetrics, Timeline
 
@@ -48,7 +49,9 @@ class Evidence:
     backward pass and optimizer, in both halves of the run. `loaders` feed the training.
     `reads`: lines that hand values of tensors to the host, `read_steps`: the steps in which they
     were looked for; None: nobody looked. `traits`: what the script does by itself, by name.
-    `switches`: environment variables that slow it down. `threads`: torch's, inside operators.
+    `window`: the measured steps of the first rank; samples are of the time in which all ranks are
+    measured. `switches`: environment variables that slow it down. `threads`: torch's, inside
+    operators.
     `source_lines`: texts of the lines that the host profile names, by file and line.
     `replay`: the rank's steps as a graph, None where its replay does not match the recording.
     `profiling_share`: of the profiled steps, what the profilers cost.
@@ -61,6 +64,8 @@ class Evidence:
     rank_figures: tuple[ProfileFigures, ...] = ()
     rank_work_ms: tuple[tuple[float, ...], ...] = ()
     rank_functions: tuple[Sequence[FunctionSamples], ...] = ()
+    window: Window | None = None
+    host_samples: tuple[HostSample, ...] = ()
     device_samples: tuple[DeviceSample, ...] = ()
     loaders: tuple[LoaderEvent, ...] = ()
     roots: tuple[RootEvent, ...] = ()

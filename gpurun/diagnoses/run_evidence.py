@@ -56,6 +56,8 @@ def evidence_of_run(
         seen,
         result=result,
         rank_work_ms=tuple(window.own_work_ms() for window in windows),
+        window=windows[0] if windows else None,
+        host_samples=tuple(s for s in records.samples.host if begin <= s.unix_time_ns <= end),
         device_samples=tuple(s for s in records.samples.device if begin <= s.unix_time_ns <= end),
         loaders=training_loaders(windows[0].log, windows[0].clock) if windows else (),
         roots=tuple(root for log in logs for root in log.roots),

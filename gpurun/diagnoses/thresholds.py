@@ -66,6 +66,7 @@ DEFAULTS: dict[str, Threshold] = {
     "allocator_retries": Threshold(1, 10, "allocations that first failed, in the run"),
     "device_allocations_per_step": Threshold(1, 10, "cudaMalloc and cudaFree a step"),
     "fragmentation": Threshold(0.30, 0.50, "reserved memory that is unusable, of the reserved"),
+    "memory_growth": Threshold(0.10, 0.50, "memory gained in the measured steps, of that before"),
     "memory_used": Threshold(0.90, 0.98, "device memory in use"),
     "imbalance": Threshold(0.10, 0.30, "work of the slowest rank over the fastest, less 1"),
     "unexplained_share": Threshold(0.30, 0.60, "step outside data, model and optimizer"),

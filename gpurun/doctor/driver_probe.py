@@ -103,9 +103,9 @@ class Machine:
 
 def probe() -> Machine:
     """Ask torch and NVML, each in a child process."""
-    nvml = _ask(NvmlProbe, NVML_PROGRAM)
+    nvml = answer_of(NvmlProbe, NVML_PROGRAM)
     named = nvml.devices if isinstance(nvml, NvmlProbe) else driver_gpus()
-    return Machine(_ask(TorchProbe, TORCH_PROGRAM), nvml, named)
+    return Machine(answer_of(TorchProbe, TORCH_PROGRAM), nvml, named)
 
 
 def driver_gpus(folder: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
@@ -118,7 +118,8 @@ def driver_gpus(folder: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, .
     return tuple(names)
 
 
-def _ask(kind: type[T], program: str, seconds: float = PROBE_SECONDS) -> T | str:
+def answer_of(kind: type[T], program: str, seconds: float = PROBE_SECONDS) -> T | str:
+    """The record that a program prints, run by a child; a text is the reason why there is none."""
     try:
         child = subprocess.run(
             [sys.executable, "-c", program],

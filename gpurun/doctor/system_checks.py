@@ -30,6 +30,7 @@ ISOLATION_COST = {
 def system_checks(machine: Machine, cwd: Path, out: str | None) -> Iterable[Check]:
     """All checks of what is permitted and there."""
     yield counters_check(bool(machine.gpus))
+    yield power_limit_check(bool(machine.gpus))
     yield isolation_check(cwd)
     yield cores_check(available_cores(), os.cpu_count())
     yield from topology_checks(topology())
@@ -52,6 +53,16 @@ def counters_check(
         return Check(what, State.OK, "readable")
     cost = "no figures of single kernels from Nsight Compute (ERR_NVGPUCTRPERM)"
     return Check(what, State.LIMITED, "for administrators only", cost, OPEN_COUNTERS)
+
+
+def power_limit_check(has_gpu: bool, root: bool | None = None) -> Check:
+    """Whether a power limit may be set; `root`: may administer (None: look). gpurun sets none."""
+    what = "power limit"
+    if not has_gpu:
+        return Check(what, State.UNNEEDED, "no GPU")
+    if _may_administer() if root is None else root:
+        return Check(what, State.OK, "may be set (nvidia-smi -pl WATTS); gpurun sets none")
+    return Check(what, State.UNNEEDED, "for administrators only (CAP_SYS_ADMIN); gpurun sets none")
 
 
 def isolation_check(cwd: Path) -> Check:

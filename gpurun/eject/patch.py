@@ -7,7 +7,8 @@ import difflib
 import io
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 from gpurun.eject.source_edits import SourceEdits
 from gpurun.knobs.api import Knob
 from gpurun.knobs.source_forms import (
-    AfterImport,
     AfterOptimizer,
     AroundCalls,
     LoaderArgument,
@@ -26,8 +26,6 @@ from gpurun.knobs.source_forms import (
 from gpurun.records.events import KnobEvent, SourceSiteEvent
 from gpurun.records.messages.source_sites import SiteKind
 
-Edit = Callable[[Path, ast.Call], None]
-"""Changes a call of a file."""
 NO_WORDS = "torch has no words for it: it works only under gpurun"
 
 
@@ -66,14 +64,12 @@ class PatchWriter:
     sites: Sequence[SourceSiteEvent]
     args: tuple[str, ...]
     _edits: dict[Path, SourceEdits] = field(default_factory=dict)
-    _keywords: dict[tuple[Path, ast.Call], dict[str, str]] = field(default_factory=dict)
-    _after_model: dict[SourceSiteEvent, list[str]] = field(default_factory=dict)
     _knobs: list[str] = field(default_factory=list)
     _left_out: list[tuple[str, str]] = field(default_factory=list)
     _environment: dict[str, str] = field(default_factory=dict)
 
     def write(self, knob: Knob, value: Any, outcomes: Iterable[KnobEvent]) -> None:
-        """One setting; `outcomes` of it in the launch under all settings."""
+        """One setting, whole or not at all; `outcomes` of it in the launch under all settings."""
         seen = [event for event in outcomes if event.knob == knob.name]
         applied = [event.detail for event in seen if event.outcome == "applied"]
         revoked = [event.detail for event in seen if event.outcome in ("revoked", "failed")]
@@ -86,131 +82,132 @@ class PatchWriter:
         if not forms and not variables and args == self.args:
             self._left_out.append((knob.name, NO_WORDS))
             return
-        for form in forms:
-            problem = self._form(form, applied)
-            if problem is not None:
-                self._left_out.append((knob.name, problem))
-                return
+        copies = {path: edits.copy() for path, edits in self._edits.items()}
+        setting = _SettingForms(self.script, self.within, self.sites, applied, copies)
+        try:
+            setting.write(forms)
+        except ValueError as error:
+            self._left_out.append((knob.name, str(error)))
+            return
+        self._edits = setting.edits
         self._environment.update(variables)
         self.args = args
         self._knobs.append(knob.name)
 
     def finish(self) -> Ejected:
         """The patch."""
-        for (path, call), values in self._keywords.items():
-            self._edits[path].set_keywords(call, values)
-        for site, statements in self._after_model.items():
-            self._of(site).insert_after(site, statements)
         both = {path: (edits.before, edits.result()) for path, edits in self._edits.items()}
         files = {path: texts for path, texts in both.items() if texts[0] != texts[1]}
-        for _, after in files.values():
-            ast.parse(after)
         return Ejected(
             files, tuple(self._knobs), self._environment, self.args, tuple(self._left_out)
         )
 
-    # -- one form ------------------------------------------------------------------------------
 
-    def _form(self, form: SourceForm, applied: Sequence[str]) -> str | None:
-        """Write a form; the reason if that cannot be done. A form is written whole or not."""
+@dataclass
+class _SettingForms:
+    """The forms of one setting, written into `edits`, copies of those of the settings before it.
+
+    `applied`: the details with which the knob said that it took effect. A form that cannot be
+    written is a `ValueError` with the reason.
+    """
+
+    script: Path
+    within: Path
+    sites: Sequence[SourceSiteEvent]
+    applied: Sequence[str]
+    edits: dict[Path, SourceEdits]
+
+    def write(self, forms: Sequence[SourceForm]) -> None:
+        """Write all of them."""
+        for form in forms:
+            self._form(form)
+        for path, edits in self.edits.items():
+            try:
+                edits.result()
+            except ValueError as error:
+                raise ValueError(f"{path.name} would be no source: {error}") from None
+
+    def _form(self, form: SourceForm) -> None:
         if isinstance(form, LoaderArgument):
-            keys = {detail.partition(": ")[0] for detail in applied}
-            loaders = [site for site in self._sites(SiteKind.LOADER) if site.name in keys]
-            return self._at_calls(loaders, "builds the loader", self._keyword(form))
-        if isinstance(form, OptimizerArgument):
-            built = self._sites(SiteKind.OPTIMIZER)
-            return self._at_calls(built, "builds the optimizer", self._keyword(form))
-        if isinstance(form, AroundCalls):
-            return self._around_calls(form)
-        if isinstance(form, NoSynchronisation):
-            return self._drop_synchronisations()
-        if isinstance(form, AfterOptimizer):
-            return self._about_the_model(form)
-        return self._after_import(form)
+            self._argument(SiteKind.LOADER, "builds the loader", form)
+        elif isinstance(form, OptimizerArgument):
+            self._argument(SiteKind.OPTIMIZER, "builds the optimizer", form)
+        elif isinstance(form, AroundCalls):
+            self._around_calls(form)
+        elif isinstance(form, NoSynchronisation):
+            self._drop_synchronisations()
+        elif isinstance(form, AfterOptimizer):
+            self._about_the_model(form)
+        else:
+            self._open(self.script).insert_after_imports(["import torch"], form.statement)
 
-    def _keyword(self, form: LoaderArgument | OptimizerArgument) -> Edit:
-        def note(path: Path, call: ast.Call) -> None:
-            self._keywords.setdefault((path, call), {})[form.name] = form.value
+    def _argument(
+        self, kind: SiteKind, what: str, form: LoaderArgument | OptimizerArgument
+    ) -> None:
+        """A keyword at the calls that build all on which the knob took effect."""
+        names = {_uncounted(detail.partition(": ")[0]) for detail in self.applied}
+        sites = [site for site in self._sites(kind) if _uncounted(site.name) in names]
+        for name in sorted(names - {_uncounted(site.name) for site in sites}):
+            raise ValueError(f"gpurun found no call in your own source that {what}: {name}")
+        for site in sites:
+            call = self._call(site, what)
+            self._open(Path(site.file)).set_keywords(call, {form.name: form.value})
 
-        return note
+    def _around_calls(self, form: AroundCalls) -> None:
+        what = "calls the model"
+        sites = self._some_sites(SiteKind.ROOT_CALL, what)
+        for site in sites:
+            self._open(Path(site.file)).wrap_call(self._call(site, what), form.function)
+        for file in dict.fromkeys(site.file for site in sites):
+            text = f"\n\n{form.source}\n"
+            self._open(Path(file)).insert_after_imports(form.imports, text)
 
-    def _at_calls(
-        self,
-        sites: Sequence[SourceSiteEvent],
-        what: str,
-        edit: Edit,
-    ) -> str | None:
-        calls = [(site, self._call(site)) for site in sites]
-        lost = [site for site, call in calls if call is None]
-        if not sites or lost:
-            where = f": {_shown(lost[0])}" if lost else ""
-            return f"gpurun found no call in your own source that {what}{where}"
-        for site, call in calls:
-            assert call is not None
-            edit(Path(site.file), call)
-        return None
+    def _drop_synchronisations(self) -> None:
+        for site in self._some_sites(SiteKind.SYNCHRONIZE, "synchronizes"):
+            if not self._open(Path(site.file)).drop_statement(site):
+                raise ValueError(f"synchronize is part of a larger statement: {_shown(site)}")
 
-    def _around_calls(self, form: AroundCalls) -> str | None:
-        sites = self._sites(SiteKind.ROOT_CALL)
-        files = dict.fromkeys(site.file for site in sites)
-
-        def wrap(path: Path, call: ast.Call) -> None:
-            self._edits[path].wrap_call(call, form.function)
-
-        problem = self._at_calls(sites, "calls the model", wrap)
-        if problem is None:
-            for file in files:
-                text = f"\n\n{form.source}\n"
-                self._edits[Path(file)].insert_after_imports(form.imports, text)
-        return problem
-
-    def _drop_synchronisations(self) -> str | None:
-        sites = self._sites(SiteKind.SYNCHRONIZE)
-        done = [edits is not None and edits.drop_statement(site) for site, edits in self._at(sites)]
-        return None if done and all(done) else "a call of synchronize is part of a larger statement"
-
-    def _about_the_model(self, form: AfterOptimizer) -> str | None:
-        for site, edits in self._at(self._sites(SiteKind.MODEL)):
-            if edits is not None and edits.takes_statement_after(site):
-                statement = form.statement.format(model=site.name)
-                self._after_model.setdefault(site, []).append(statement)
-                return None
-        return "gpurun found no line with a name for the model where its optimizer is built"
-
-    def _after_import(self, form: AfterImport) -> str | None:
-        edits = self._open(self.script)
-        if edits is None:
-            return f"{self.script.name} cannot be edited"
-        edits.insert_after_imports(["import torch"], form.statement)
-        return None
+    def _about_the_model(self, form: AfterOptimizer) -> None:
+        for site in self._sites(SiteKind.MODEL):
+            with suppress(ValueError):
+                edits = self._open(Path(site.file))
+                if edits.takes_statement_after(site):
+                    edits.insert_after(site, form.statement.format(model=site.name))
+                    return
+        raise ValueError("gpurun found no line with a name for the model and its optimizer")
 
     # -- sites and files -----------------------------------------------------------------------
 
     def _sites(self, what: SiteKind) -> list[SourceSiteEvent]:
         return [site for site in self.sites if site.what is what]
 
-    def _at(
-        self, sites: Iterable[SourceSiteEvent]
-    ) -> list[tuple[SourceSiteEvent, SourceEdits | None]]:
-        return [(site, self._open(Path(site.file))) for site in sites]
+    def _some_sites(self, kind: SiteKind, what: str) -> list[SourceSiteEvent]:
+        sites = self._sites(kind)
+        if not sites:
+            raise ValueError(f"gpurun found no call in your own source that {what}")
+        return sites
 
-    def _of(self, site: SourceSiteEvent) -> SourceEdits:
-        return self._edits[Path(site.file)]
+    def _call(self, site: SourceSiteEvent, what: str) -> ast.Call:
+        call = self._open(Path(site.file)).call_at(site)
+        if call is None:
+            raise ValueError(f"gpurun found no call that {what}: {_shown(site)}")
+        return call
 
-    def _call(self, site: SourceSiteEvent) -> ast.Call | None:
-        edits = self._open(Path(site.file))
-        return None if edits is None else edits.call_at(site)
-
-    def _open(self, path: Path) -> SourceEdits | None:
-        """The edits of a file; None if it lies outside of the user's folder or cannot be read."""
-        if path not in self._edits:
+    def _open(self, path: Path) -> SourceEdits:
+        """The edits of a file."""
+        if path not in self.edits:
             if not path.resolve().is_relative_to(self.within.resolve()):
-                return None
+                raise ValueError(f"{path} lies outside of {self.within}")
             try:
-                self._edits[path] = SourceEdits(path)
-            except (OSError, ValueError):
-                return None
-        return self._edits[path]
+                self.edits[path] = SourceEdits(path)
+            except (OSError, ValueError) as error:
+                raise ValueError(f"{path.name} cannot be edited: {error}") from None
+        return self.edits[path]
+
+
+def _uncounted(name: str) -> str:
+    """A loader's place without its count there; an optimizer's class as it is."""
+    return name.rsplit("#", 1)[0]
 
 
 def _shown(site: SourceSiteEvent) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import codecs
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,14 +29,32 @@ class SourceEdits:
         for line in lines:
             self._starts.append(self._starts[-1] + len(line))
         self._edits: list[tuple[int, int, bytes]] = []
+        self._keywords: dict[ast.Call, dict[str, str]] = {}
+
+    def copy(self) -> SourceEdits:
+        """The same edits so far; later ones of either are not those of the other."""
+        other = copy.copy(self)
+        other._edits = list(self._edits)
+        other._keywords = {call: dict(values) for call, values in self._keywords.items()}
+        return other
 
     def result(self) -> bytes:
-        """The file with all edits."""
+        """The file with all edits; `ValueError` if they overlap or make it no source."""
+        whole = self.copy()
+        for call, values in self._keywords.items():
+            whole._write_keywords(call, values)
         parts, done = [self._mark], 0
-        for start, end, text in sorted(self._edits, key=lambda edit: edit[:2]):
+        for start, end, text in sorted(whole._edits, key=lambda edit: edit[:2]):
+            if start < done:
+                raise ValueError("two changes of the same words")
             parts += [self._source[done:start], text]
             done = end
-        return b"".join([*parts, self._source[done:]])
+        made = b"".join([*parts, self._source[done:]])
+        try:
+            ast.parse(made)
+        except SyntaxError as error:
+            raise ValueError(str(error)) from None
+        return made
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -51,6 +70,9 @@ class SourceEdits:
 
     def set_keywords(self, call: ast.Call, values: Mapping[str, str]) -> None:
         """Give a call these keyword arguments, whatever it has of them."""
+        self._keywords.setdefault(call, {}).update(values)
+
+    def _write_keywords(self, call: ast.Call, values: Mapping[str, str]) -> None:
         rest = dict(values)
         for keyword in call.keywords:
             if keyword.arg in rest:
@@ -87,12 +109,11 @@ class SourceEdits:
         statement = self._statement_at(site)
         return statement is not None and self._indent(statement) is not None
 
-    def insert_after(self, site: SourceSiteEvent, lines: Sequence[str]) -> None:
-        """Add statements, a line each, after the one that a site is part of, in its block."""
+    def insert_after(self, site: SourceSiteEvent, line: str) -> None:
+        """Add a statement after the one that a site is part of, in its block."""
         statement = self._statement_at(site)
         assert statement is not None
-        indent = self._indent(statement)
-        self._insert_lines(statement, [f"{indent}{line}" for line in lines])
+        self._insert_lines(statement, [f"{self._indent(statement)}{line}"])
 
     def drop_statement(self, site: SourceSiteEvent) -> bool:
         """`pass` in place of a statement that is only the call at a site; False if it is more."""

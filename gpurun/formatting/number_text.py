@@ -76,6 +76,15 @@ def joules(value: float) -> str:
     return f"{number(value)} J"
 
 
+KWH = 3.6e6
+"""Joules."""
+
+
+def energy_text(value: float) -> str:
+    """Energy as a bill has it: kWh from a hundredth on, else joules."""
+    return f"{number(value / KWH)} kWh" if value >= KWH / 100 else joules(value)
+
+
 def _factor_digits(value: float) -> str:
     decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:,.{decimals}f}"

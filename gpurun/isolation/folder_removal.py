@@ -74,15 +74,20 @@ def discard_abandoned(holder: Path, leftovers: Iterable[Path]) -> None:
         os.close(handle)
 
 
-def new_scratch(place: Path, prefix: str) -> Path:
-    """A new folder in `place`; those with this prefix whose processes were killed go first."""
-    import tempfile  # which a rank's cleaner and a supervisor have no use for
-
+def sweep(place: Path, prefix: str) -> None:
+    """Remove the folders in `place` with this prefix whose processes were killed."""
     old = time.time() - YOUNG_SECONDS
     for folder in place.glob(f"{prefix}*"):
         with suppress(OSError):  # another launcher removes it
             if folder.lstat().st_mtime < old:
                 discard_abandoned(folder, [folder])
+
+
+def new_scratch(place: Path, prefix: str) -> Path:
+    """A new folder in `place`; those with this prefix whose processes were killed go first."""
+    import tempfile  # which a supervisor has no use for
+
+    sweep(place, prefix)
     made = Path(os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=place)))
     mark(made)
     return made

@@ -74,8 +74,6 @@ class OverlayRoot:
         self.memory_only = False
         self.budget = CopyBudget()
         self.count = 0
-        self.overlays: list[tuple[str, str]] = []
-        """Each overlay's path and its `upper`: what is written to /a/b lies in upper/a/b."""
 
     def build(self) -> None:
         """Mount everything but /proc, which the caller adds."""
@@ -259,7 +257,7 @@ class OverlayRoot:
         failure = ""
         for upper in uppers:
             try:
-                self.overlays.append((path, self._mount_overlay(path, upper)))
+                self._mount_overlay(path, upper)
             except OSError as error:
                 failure = failure or error.strerror or str(error)
                 continue
@@ -276,8 +274,8 @@ class OverlayRoot:
     def _holds_scratch(self, path: str) -> bool:
         return self.spec.scratch.startswith(path + "/")
 
-    def _mount_overlay(self, path: str, place: str, only: list[str] | None = None) -> str:
-        """Mount it; the folder of its upper layer. `only`: lower layers in place of the usual."""
+    def _mount_overlay(self, path: str, place: str, only: list[str] | None = None) -> None:
+        """Mount it. `only`: lower layers in place of the usual."""
         self.count += 1
         base = f"{place}/{UPPERS}/{self.count}"
         upper, work = f"{base}/upper{path}", f"{base}/work"
@@ -297,7 +295,6 @@ class OverlayRoot:
         finally:
             for handle in handles:
                 os.close(handle)
-        return f"{base}/upper"
 
     def _lower_layers(self, path: str, upper: str) -> list[str]:
         lowers = [x + path for x in self.layers if os.path.isdir(x + path)]

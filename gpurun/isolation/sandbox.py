@@ -13,7 +13,6 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import gpurun
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation import quiet_services
 from gpurun.isolation.folder_removal import discard, hold, new_scratch
@@ -232,8 +231,20 @@ class Sandbox:
 
 
 def _start_supervisor(spec: SupervisorSpec) -> subprocess.Popen[bytes]:
-    package_root = str(Path(gpurun.__file__).resolve().parent.parent)
-    supervisor = subprocess.Popen(
+    """Start the supervisor and hand the spec over to it."""
+    supervisor = _supervisor_process(spec)
+    assert supervisor.stdin is not None
+    try:
+        supervisor.stdin.write(json.dumps(to_json(spec)).encode() + b"\n")
+        supervisor.stdin.flush()
+    except BrokenPipeError:  # the report says why
+        pass
+    return supervisor
+
+
+def _supervisor_process(spec: SupervisorSpec) -> subprocess.Popen[bytes]:
+    package_root = str(Path(__file__).resolve().parents[2])
+    return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _SUPERVISOR.format(package_root)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
@@ -242,13 +253,6 @@ def _start_supervisor(spec: SupervisorSpec) -> subprocess.Popen[bytes]:
         start_new_session=True,
         cwd="/",
     )
-    assert supervisor.stdin is not None
-    try:
-        supervisor.stdin.write(json.dumps(to_json(spec)).encode() + b"\n")
-        supervisor.stdin.flush()
-    except BrokenPipeError:  # the report says why
-        pass
-    return supervisor
 
 
 def _make_scratch(spec: LaunchSpec) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import struct
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
@@ -27,8 +26,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 
 # These numbers are the same on every architecture: they are younger than the unified tables.
-_SYS_FSCONFIG = 431
-_SYS_FSPICK = 433
 _SYS_MOUNT_SETATTR = 442
 _SYS_LANDLOCK_CREATE_RULESET = 444
 _SYS_LANDLOCK_ADD_RULE = 445
@@ -38,12 +35,6 @@ _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203, "riscv64": 41}
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 1
-_FSPICK_CLOEXEC = 1
-_FSCONFIG_CMD_RECONFIGURE = 7
-_AT_SYMLINK_NOFOLLOW = 0x100
-_STATX_BTIME = 0x800
-_STATX_BYTES = 256
-_STATX_BTIME_OFFSET = 80
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -117,36 +108,6 @@ def pivot_root_here() -> None:
     _check(_libc.syscall(number, b".", b"."), "pivot_root")
     unmount(".")
     os.chdir("/")
-
-
-def pick_file_system(point: str) -> int:
-    """A file descriptor of the file system mounted at `point`, for `reconfigure` (Linux 5.2)."""
-    flags = _FSPICK_CLOEXEC
-    return _check(
-        _libc.syscall(_SYS_FSPICK, _AT_FDCWD, os.fsencode(point), flags), f"fspick {point}"
-    )
-
-
-def reconfigure(file_system: int) -> None:
-    """Remount without a change: the kernel forgets all names of it that nobody holds open."""
-    command = _FSCONFIG_CMD_RECONFIGURE
-    _check(_libc.syscall(_SYS_FSCONFIG, file_system, command, None, None, 0), "fsconfig")
-
-
-def born_ns(path: str) -> int:
-    """When the inode at `path` was made, in ns since the epoch; a link is not followed.
-
-    Where a file system does not know: when it last changed.
-    """
-    buffer = ctypes.create_string_buffer(_STATX_BYTES)
-    statx = getattr(_libc, "statx", None)
-    flags = _AT_SYMLINK_NOFOLLOW
-    if statx is not None and not statx(_AT_FDCWD, os.fsencode(path), flags, _STATX_BTIME, buffer):
-        mask: int = struct.unpack_from("I", buffer)[0]
-        if mask & _STATX_BTIME:
-            seconds, rest = struct.unpack_from("qI", buffer, _STATX_BTIME_OFFSET)
-            return int(seconds) * 1_000_000_000 + int(rest)
-    return os.lstat(path).st_ctime_ns
 
 
 def parent_death_signal() -> int:

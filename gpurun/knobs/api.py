@@ -129,6 +129,16 @@ class Knob(ABC):
     tells. `changes_steps`: a training of as many
     epochs has another number of optimizer steps. `early_imports`: modules that its values import
     anyway: a trial's process may do so beforehand.
+
+    >>> from types import SimpleNamespace
+    >>> class FlushDenormal(Knob):
+    ...     name, effect = "flush_denormal", Effect.NUMERICS
+    ...     def candidates(self, facts):
+    ...         return [True] if facts.device == "cpu" else Skip("the model is not on the CPU")
+    ...     def apply(self, value, hooks):
+    ...         hooks.on_import("torch", lambda torch: torch.set_flush_denormal(value))
+    >>> FlushDenormal().candidates(SimpleNamespace(device="cuda"))
+    Skip(reason='the model is not on the CPU')
     """
 
     name: ClassVar[str]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from types import FrameType
 
 from gpurun.knobs import USER_PACKAGE
@@ -23,8 +24,24 @@ def is_users(frame: FrameType) -> bool:
     return is_users_file(frame.f_code.co_filename) and not is_ours(frame)
 
 
+def is_standard(frame: FrameType) -> bool:
+    """True if the standard library calls."""
+    file = frame.f_code.co_filename
+    return file.startswith((STANDARD, "<frozen")) and not _is_installed(file)
+
+
+def caller_past(frame: FrameType | None, passed: Callable[[FrameType], bool]) -> FrameType | None:
+    """The first frame, from this one outward, that is not passed over; None where all are."""
+    while frame is not None and passed(frame):
+        frame = frame.f_back
+    return frame
+
+
 def is_users_file(file: str) -> bool:
     """True of a file that neither python nor a package brought; it may still be one of ours."""
+    return not (_is_installed(file) or file.startswith((STANDARD, "<frozen")))
+
+
+def _is_installed(file: str) -> bool:
     folders = file.split(os.sep)
-    installed = "site-packages" in folders or "dist-packages" in folders
-    return not (installed or file.startswith((STANDARD, "<frozen")))
+    return "site-packages" in folders or "dist-packages" in folders

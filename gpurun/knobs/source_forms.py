@@ -15,7 +15,7 @@ class LoaderArgument:
 
 @dataclass(frozen=True)
 class OptimizerArgument:
-    """A keyword argument of each optimizer."""
+    """A keyword argument of the optimizers of the classes on which the knob applied."""
 
     name: str
     value: str

@@ -57,12 +57,14 @@ def run_elastic(
     environment: Mapping[str, str],
     tick: Callable[[int], None] | None = None,
     interval: float = 0.5,
+    heard: Callable[[int], None] | None = None,
 ) -> int:
     """Run `target` in ranks as torchrun would with these flags; the first failing rank's code.
 
     128+n where signal n ended that rank or this launcher. `tick(pid)` is called every `interval`
     seconds meanwhile, from a thread, with this process's id: the ranks are its children. Each
-    attempt is kept in the run folder that `environment` names.
+    attempt is kept in the run folder that `environment` names. `heard(number)` is called for each
+    signal for the script, and for the one that ends the job.
     """
     with _environment(environment), _signal_handlers(), _ticking(tick, interval):
         run = import_torchrun()
@@ -71,7 +73,8 @@ def run_elastic(
         arguments = _arguments(run, torchrun, target)
         folder = _run_dir(environment)
         with _log_folder(arguments, folder):
-            return _run(run, arguments, AttemptLog(folder), (target.path, *target.args))
+            command = (target.path, *target.args)
+            return _run(run, arguments, AttemptLog(folder), command, heard or (lambda number: None))
 
 
 def local_ranks(word: str) -> int:
@@ -93,7 +96,11 @@ def main(argv: list[str]) -> int:
 
 
 def _run(
-    run: Any, arguments: argparse.Namespace, attempts: AttemptLog, command: Sequence[str]
+    run: Any,
+    arguments: argparse.Namespace,
+    attempts: AttemptLog,
+    command: Sequence[str],
+    heard: Callable[[int], None],
 ) -> int:
     from torch.distributed import DistError
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -106,12 +113,13 @@ def _run(
         with (
             attempts.watching(LocalElasticAgent),
             attempts.telling_kills(SubprocessHandler),
-            _user_signals_passed_on(attempts, command),
+            _user_signals_passed_on(attempts, command, heard),
         ):
             run.run(arguments)
     except ChildFailedError:
         return _report(attempts.done[-1])
     except SignalException as stop:
+        heard(int(stop.sigval))
         attempts.end("stopped", f"signal {signal.Signals(stop.sigval).name}")
         return 128 + int(stop.sigval)
     except NodeLost as lost:
@@ -219,7 +227,9 @@ def _become(environment: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _user_signals_passed_on(attempts: AttemptLog, command: Sequence[str]) -> Iterator[None]:
+def _user_signals_passed_on(
+    attempts: AttemptLog, command: Sequence[str], heard: Callable[[int], None]
+) -> Iterator[None]:
     """SIGUSR1 and SIGUSR2 are for the script, unless torch's agent is told to end by them."""
     numbers = [n for n in (signal.SIGUSR1, signal.SIGUSR2) if signal.getsignal(n) == signal.SIG_DFL]
     if not numbers or threading.current_thread() is not threading.main_thread():
@@ -228,6 +238,7 @@ def _user_signals_passed_on(attempts: AttemptLog, command: Sequence[str]) -> Ite
     with contextlib.closing(Bystander(command)) as bystander:
 
         def pass_on(number: int, frame: object) -> None:
+            heard(number)
             if not bystander.heard(number):
                 attempts.send_to_ranks(number)
 

@@ -9,6 +9,7 @@ tells.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import sys
@@ -18,11 +19,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from typing import NoReturn
 
-from gpurun.errors import GpurunError, visible
+from gpurun.errors import GpurunError, say, visible
 from gpurun.launch.bystander import FORWARDED, Bystander
 from gpurun.launch.exit_code import exit_code_of
 
 WAITED = frozenset((*FORWARDED, signal.SIGCHLD))
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Signals that ask to end, as torch's agent takes them."""
 SI_KERNEL = 0x80
 PR_SET_PDEATHSIG = 1
 DRAIN_LIMIT = 64
@@ -33,10 +36,14 @@ def run_process(
     environment: Mapping[str, str],
     tick: Callable[[int], None] | None = None,
     interval: float = 0.5,
+    grace: float | None = None,
+    heard: Callable[[int], None] | None = None,
 ) -> int:
     """Run `command` to its end and return its exit code, 128+n if signal n ended it.
 
-    `tick(pid)` is called in this process every `interval` seconds meanwhile.
+    `tick(pid)` is called in this process every `interval` seconds meanwhile. `grace`: seconds from
+    the first signal that asks to end until SIGKILL; None: as long as it takes, as under python.
+    `heard(number)` is called for each signal that comes.
     """
     if not sys.platform.startswith("linux"):
         raise GpurunError(f"gpurun does not run on {sys.platform}", "run it on Linux")
@@ -52,7 +59,7 @@ def run_process(
         if pid == 0:
             _become(command, environment, mask, parent, ignored_children)
         with closing(Bystander(command)) as bystander:
-            return _wait(pid, bystander, tick, interval)
+            return _wait(pid, bystander, tick, interval, grace, heard)
     finally:
         _drain()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -97,19 +104,33 @@ def _become(
 
 
 def _wait(
-    pid: int, bystander: Bystander, tick: Callable[[int], None] | None, interval: float
+    pid: int,
+    bystander: Bystander,
+    tick: Callable[[int], None] | None,
+    interval: float,
+    grace: float | None,
+    heard: Callable[[int], None] | None,
 ) -> int:
-    with nullcontext() if tick is None else _woken_every(interval):
+    kill_at = math.inf
+    with nullcontext() if tick is None and grace is None else _woken_every(interval):
         due = time.monotonic() + interval / 2
         while True:
             arrived = signal.sigwaitinfo(WAITED)
             if arrived.si_signo != signal.SIGCHLD:
+                if heard is not None:
+                    heard(arrived.si_signo)
+                if grace is not None and arrived.si_signo in ENDING:
+                    kill_at = min(kill_at, time.monotonic() + grace)
                 if arrived.si_code != SI_KERNEL and not bystander.heard(arrived.si_signo):
                     os.kill(pid, arrived.si_signo)
                 continue
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 return exit_code_of(os.waitstatus_to_exitcode(status))
+            if time.monotonic() >= kill_at:
+                say(f"the script did not end within {grace:g} s; gpurun kills it (--grace)")
+                os.kill(pid, signal.SIGKILL)
+                kill_at = math.inf
             if tick is not None and time.monotonic() >= due:
                 due = time.monotonic() + interval / 2  # the end of another child does not count
                 tick(pid)

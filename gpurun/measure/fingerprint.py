@@ -9,20 +9,44 @@ import ast
 import hashlib
 import os
 import platform
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from gpurun import __version__
+from gpurun.arguments.options import Target, TargetKind
 from gpurun.measure.machine import machine
 from gpurun.measure.nvml import driver_version
 from gpurun.records.script_arguments import masked, secrets_digest
+from gpurun.version import VERSION
 
 MOST_MODULES = 500
 """A script that imports more files beside it is fingerprinted by the first of them."""
 INSTALLED = ("site-packages", "dist-packages")
 PACKAGES = ("torch", "numpy")
+
+
+def command_fingerprint(
+    typed: Target, rank_words: Sequence[str], knob_paths: Sequence[str]
+) -> dict[str, Any]:
+    """The fingerprint of everything that a result for a command depends on.
+
+    `typed`: the program with its arguments as they were typed. `rank_words`: those that ask for
+    ranks.
+    """
+    script = Path(typed.path) if typed.kind is TargetKind.SCRIPT else None
+    named = () if script is not None else (typed.path,)  # a script is told by its own path
+    root = None
+    if typed.kind is TargetKind.MODULE:
+        script, root = module_file(typed.path, _import_path()) or (None, None)
+    return fingerprint((*rank_words, *named, *typed.args), Path.cwd(), script, knob_paths, root)
+
+
+def _import_path() -> list[Path]:
+    """Where `python -m` looks: the working folder before all else."""
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [Path.cwd(), *(Path(folder) for folder in (*named, *sys.path) if folder)]
 
 
 def fingerprint(
@@ -56,7 +80,7 @@ def fingerprint(
         "driver": driver_version(),
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
-        "gpurun": __version__,
+        "gpurun": VERSION,
     }
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 from gpurun.records.facts import Machine
 
 CGROUPS = Path("/sys/fs/cgroup")
+FREQUENCIES = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+SLOW_GOVERNORS = ("powersave", "conservative")
+DYNAMIC_DRIVERS = ("intel_pstate", "amd-pstate-epp")
+"""With these the governor "powersave" raises clocks as others do."""
 NO_LIMIT_BYTES = 1 << 60
 """cgroup v1 writes an absurd number where there is no limit."""
 
@@ -48,6 +52,13 @@ def available_memory(root: Path = CGROUPS) -> int:
             if limit is not None and limit < NO_LIMIT_BYTES:
                 memory = min(memory, limit)
     return memory
+
+
+def slow_governor(frequencies: Path = FREQUENCIES) -> str | None:
+    """The kernel's governor if it holds the clocks of the cores down; None of any other."""
+    governor, driver = (_text(frequencies / f"scaling_{name}") for name in ("governor", "driver"))
+    slow = governor.strip() in SLOW_GOVERNORS and driver.strip() not in DYNAMIC_DRIVERS
+    return governor.strip() if slow else None
 
 
 def _quota(folder: Path) -> float | None:

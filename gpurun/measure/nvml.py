@@ -1,4 +1,6 @@
-"""GPUs by NVML: what they are, and what they are doing. The only user of pynvml.
+"""GPUs by NVML: what they are, what they are doing, and the links between them.
+
+The only user of pynvml.
 
 Where NVML is absent there are no devices; a figure that a device does not tell is None.
 """
@@ -6,13 +8,12 @@ Where NVML is absent there are no devices; a figure that a device does not tell 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import combinations
 from typing import Any
 
-from gpurun.measure.gpu_activity.dcgm_counters import DcgmCounters
-from gpurun.measure.gpu_activity.gpm_counters import GpmActivity
-from gpurun.measure.gpu_links import links
+from gpurun.measure.gpu_counters import DcgmCounters, GpmActivity
 from gpurun.measure.visible_gpus import Gpu, ask, error_text, text, visible_gpus
 from gpurun.records.samples import POWER_CAP, DeviceSample
 from gpurun.records.topology import GpuPair, GpuTopology
@@ -28,6 +29,8 @@ THROTTLE_REASONS = {
 """Bits of NVML's clock event reasons; being idle and clocks set on purpose are none."""
 
 
+UNCORRECTED, SINCE_DRIVER_LOAD = 1, 0
+"""NVML's numbers of this type and of this count of ECC errors."""
 COMPUTE_MODES = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 """NVML's compute modes but the default, which lets in everybody."""
 
@@ -144,6 +147,9 @@ class DeviceSampler:
             sm_activity_percent=activity.get("sm"),
             tensor_activity_percent=activity.get("tensor"),
             dram_activity_percent=activity.get("dram"),
+            uncorrected_ecc_errors=told(
+                "nvmlDeviceGetTotalEccErrors", UNCORRECTED, SINCE_DRIVER_LOAD
+            ),
             refused=tuple(told.refused),
             activity_source=source,
         )
@@ -216,3 +222,69 @@ def _scaled(value: Any, factor: float) -> float | None:
 
 def _reasons(bits: Any) -> tuple[str, ...]:
     return tuple(name for bit, name in THROTTLE_REASONS.items() if bits is not None and bits & bit)
+
+
+P2P_READ, P2P_NVLINK = 0, 2
+"""nvmlGpuP2PCapsIndex_t; pynvml's own constant for the first is a tuple by mistake."""
+
+PATHS = {
+    0: "one board",
+    10: "one PCIe switch",
+    20: "several PCIe switches",
+    30: "host bridge",
+    40: "NUMA node",
+    50: "across sockets",
+}
+"""nvmlGpuTopologyLevel_t."""
+
+
+def links(nvml: Any, gpus: Sequence[Gpu]) -> tuple[tuple[GpuTopology, ...], tuple[GpuPair, ...]]:
+    """The topology of each GPU, without the facts from sysfs, and of each pair."""
+    places = tuple(_gpu_topology(nvml, gpu) for gpu in gpus)
+    pairs = tuple(_pair(nvml, gpus, *pair) for pair in combinations(range(len(gpus)), 2))
+    return places, pairs
+
+
+def _gpu_topology(nvml: Any, gpu: Gpu) -> GpuTopology:
+    def told(query: str) -> int | None:
+        answer = ask(getattr(nvml, query, None), gpu.handle)
+        return None if answer is None else int(answer)
+
+    return GpuTopology(
+        index=gpu.cuda_index,
+        name=gpu.name,
+        bus_id=_bus_id(ask(getattr(nvml, "nvmlDeviceGetPciInfo", None), gpu.handle)),
+        numa_node=None,
+        pcie_switch=None,
+        pcie_width=told("nvmlDeviceGetCurrPcieLinkWidth"),
+        pcie_max_width=told("nvmlDeviceGetMaxPcieLinkWidth"),
+        nvlinks=_links_up(nvml, gpu.handle),
+    )
+
+
+def _bus_id(info: Any) -> str | None:
+    """The address as sysfs writes it: NVML's has eight digits of domain, sysfs' has four."""
+    name = None if info is None else text(info.busId)
+    return None if name is None else name[-12:].lower()
+
+
+def _links_up(nvml: Any, handle: Any) -> int | None:
+    """NVLinks that are up: 0 for a GPU without any, None where NVML does not tell."""
+    query = getattr(nvml, "nvmlDeviceGetNvLinkState", None)
+    if query is None:
+        return None
+    states = [
+        ask(query, handle, link) for link in range(getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18))
+    ]
+    return sum(int(state == 1) for state in states)
+
+
+def _pair(nvml: Any, gpus: Sequence[Gpu], one: int, other: int) -> GpuPair:
+    both = gpus[one].handle, gpus[other].handle
+    level = ask(getattr(nvml, "nvmlDeviceGetTopologyCommonAncestor", None), *both)
+
+    def allowed(capability: int) -> bool | None:
+        status = ask(getattr(nvml, "nvmlDeviceGetP2PStatus", None), *both, capability)
+        return None if status is None else status == 0
+
+    return GpuPair(one, other, PATHS.get(level), allowed(P2P_READ), allowed(P2P_NVLINK))

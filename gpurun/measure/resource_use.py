@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from gpurun.measure.machine import available_cores
+from gpurun.measure.machine import available_cores, slow_governor
 from gpurun.measure.optional_figures import known, mean
 from gpurun.measure.run_events import decode_lenient
 from gpurun.records.codec import RecordError
@@ -72,6 +72,7 @@ def host_use(samples: Samples, bounds_ns: tuple[int, int] | None = None) -> Host
         others_cpu_percent=_others(samples.host),
         disk_read_bytes=max(known(s.read_bytes for s in samples.host), default=None),
         steady_cpu_percent=_cpu_percent(steady, CPU_SECONDS),
+        slow_governor=slow_governor(),
     )
 
 

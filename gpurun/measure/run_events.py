@@ -18,6 +18,7 @@ from gpurun.measure.step_table import StepTable
 from gpurun.records import events as records
 from gpurun.records.codec import RecordError, from_json
 from gpurun.records.parse_json import JsonLines
+from gpurun.records.ranks import ATTEMPTS_FILE, Attempt
 from gpurun.rundir import INCOMPLETE, lost_events
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class ProcessLog:
     torch: records.TorchEvent | None = None
     imports: records.ImportsEvent | None = None
     origins: tuple[records.OriginsEvent, ...] = ()
+    files_opened: records.FilesOpenedEvent | None = None
     planted: tuple[records.PlantedEvent, ...] = ()
     arguments: tuple[records.ArgumentsEvent, ...] = ()
     loaders: tuple[records.LoaderEvent, ...] = ()
@@ -65,8 +67,7 @@ class ProcessLog:
     turns: tuple[records.TurnEvent, ...] = ()
     profile: records.ProfileEvent | None = None
     host_samples: records.HostSamplesEvent | None = None
-    gradients: tuple[records.GradientEvent, ...] = ()
-    probe: records.ProbeEvent | None = None
+    memory_traces: tuple[records.MemoryTraceEvent, ...] = ()
     ceilings: records.CeilingsEvent | None = None
     worker_turns: tuple[records.WorkerTurnEvent, ...] = ()
     source_sites: tuple[records.SourceSiteEvent, ...] = ()
@@ -100,7 +101,7 @@ def read_run(run_dir: Path) -> RunLog:
     lost = lost_events(run_dir)
     notes = [] if lost is None else [f"{INCOMPLETE}: {lost}"]
     for path in sorted(run_dir.glob("events-*.jsonl")):
-        reader = _Reader(path, incomplete=lost is not None)
+        reader = _EventReader(path, incomplete=lost is not None)
         reader.read()
         logs += reader.logs
         notes += reader.lines.notes()
@@ -119,7 +120,7 @@ def _field_names(cls: type[Any]) -> frozenset[str]:
     return frozenset(f.name for f in dataclasses.fields(cls))
 
 
-class _Reader:
+class _EventReader:
     """Reads one file. A process that replaced itself (exec) starts a second log in it."""
 
     def __init__(self, path: Path, incomplete: bool) -> None:
@@ -190,3 +191,20 @@ def _event_fields() -> tuple[tuple[str, str, bool], ...]:
         for name, part in parts.items()
         if part and part[0] in EVENT_TYPES.values()
     )
+
+
+def read_attempts(run_dir: Path, notes: list[str] | None = None) -> tuple[Attempt, ...]:
+    """In their order; none for a run without an agent. `notes` gains what could not be read."""
+    path = run_dir / ATTEMPTS_FILE
+    if not path.exists():
+        return ()
+    found = []
+    lines = JsonLines(path)
+    for document in lines:
+        try:
+            found.append(from_json(Attempt, document))
+        except RecordError as error:
+            lines.problem(f"an attempt is unreadable ({error})")
+    if notes is not None:
+        notes += lines.notes()
+    return tuple(found)

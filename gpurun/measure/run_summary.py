@@ -12,15 +12,19 @@ from typing import Any, TypeVar
 from gpurun.formatting.number_text import count
 from gpurun.measure.compute_use import compute_figures
 from gpurun.measure.epoch_duration import epoch_pace, epoch_seconds
-from gpurun.measure.full_run.nonfinite_seen import nonfinite_loss, nonfinite_note
-from gpurun.measure.full_run.throughput_drift import drift_note, throughput_drift
+from gpurun.measure.full_run import (
+    drift_note,
+    nonfinite_loss,
+    nonfinite_note,
+    throughput_drift,
+)
 from gpurun.measure.gpu_notes import gpu_notes
 from gpurun.measure.machine import available_memory
 from gpurun.measure.measured_window import NS, Window, measured_window, unfrozen_spans
+from gpurun.measure.memory_growth import growth_note, memory_growth
 from gpurun.measure.optional_figures import known, mean, shared
-from gpurun.measure.read_attempts import read_attempts
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
-from gpurun.measure.run_events import ProcessLog, RunLog, read_run
+from gpurun.measure.run_events import ProcessLog, RunLog, read_attempts, read_run
 from gpurun.records.events import CLOCKS, PARALLEL_REFUSED, KnobEvent, StepRow
 from gpurun.records.parse_json import open_regular
 from gpurun.records.ranks import Attempt
@@ -95,6 +99,10 @@ def summarise_run(
     drift = steps["throughput_drift"]
     if drift is not None:
         notes = [drift_note(drift), *notes]
+    whole = not any(log.stop is not None or log.turns for log in logs)
+    growth = memory_growth(samples) if whole else None
+    if growth is not None:
+        notes = [growth_note(growth), *notes]
     return RunResult(
         status=status or _status(exit_code, run.processes),
         exit_code=exit_code,
@@ -110,6 +118,7 @@ def summarise_run(
         **_process_figures(logs),
         memory_share=_memory_share(logs, host),
         nonfinite_loss=nonfinite_loss(logs),
+        memory_growth=growth,
         emergency_checkpoint=_emergency_checkpoint(run_dir),
         **_checkpoint_figures(logs),
         **compute_figures(group, len(devices)),

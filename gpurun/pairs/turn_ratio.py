@@ -28,7 +28,7 @@ LONG_SECONDS = 0.3
 """Four are enough where a turn takes so long: six rounds take a minute where a step takes a
 second."""
 LEAST_EPOCHS = 2
-"""With fewer epoch starts of each side, nothing is said of them."""
+"""With fewer turns of each side that hold the end of an epoch, nothing is said of epochs."""
 MANY_ENDS = 0.25
 """Where so many turns of a side hold the end of an epoch, its ends are in their own proportion in
 any block. With fewer on both sides, half of the rounds hold none."""
@@ -52,13 +52,14 @@ class TurnRatio:
     """`log`: ln(step time of the second side / step time of the first); `error`: its standard
     error within this pair of launches. Launches differ beyond it.
 
-    `epoch_starts`: of the side that had fewer, 0 where ends of epochs are not in the ratio.
+    `epoch_ends`: turns that hold one, of the side that has fewer; 0 where ends of epochs are not in
+    the ratio.
     """
 
     log: float
     error: float
     rounds: int
-    epoch_starts: int = 0
+    epoch_ends: int = 0
 
     @property
     def turned(self) -> TurnRatio:
@@ -75,23 +76,23 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
         return None
     log, logs = _log_of(steady), [_log_of(block) for block in _blocks(steady)]
     error = standard_deviation(logs) / math.sqrt(len(logs))
-    starts = min(_starts(turns) for turns in sides)
-    if starts < LEAST_EPOCHS:
+    ends = min(map(_ends, sides))
+    if ends < LEAST_EPOCHS:
         return TurnRatio(log, error, len(steady))
     for number in few:
         share, of_share = _epoch_cost(sides[number])
         log += math.log1p(share) if number else -math.log1p(share)
         error = math.hypot(error, of_share / (1 + share))
-    return TurnRatio(log, error, len(steady), starts)
+    return TurnRatio(log, error, len(steady), ends)
 
 
-def _starts(turns: Sequence[Turn]) -> int:
-    return sum(turn.epoch_starts for turn in turns)
+def _ends(turns: Sequence[Turn]) -> int:
+    """How many turns hold the end of an epoch."""
+    return sum(turn.epoch_starts > 0 for turn in turns)
 
 
 def _holds_many_ends(turns: Sequence[Turn]) -> bool:
-    ends = sum(turn.epoch_starts > 0 for turn in turns)
-    return ends >= MANY_ENDS * len(turns) and _starts(turns) >= LEAST_EPOCHS
+    return _ends(turns) >= max(LEAST_EPOCHS, MANY_ENDS * len(turns))
 
 
 def _least_rounds(rounds: Sequence[Round]) -> int:
@@ -128,5 +129,4 @@ def _epoch_cost(turns: Sequence[Turn]) -> tuple[float, float]:
     ends = [t for t in turns if t.epoch_starts]
     longer = [t.steps * (t.step_seconds / usual - 1) / t.epoch_starts for t in ends]
     steps = max(turn.epoch_steps for turn in turns)
-    error = standard_deviation(longer) / math.sqrt(len(longer)) if len(longer) > 1 else 0.0
-    return median(longer) / steps, error / steps
+    return median(longer) / steps, standard_deviation(longer) / math.sqrt(len(longer)) / steps

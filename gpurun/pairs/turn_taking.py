@@ -88,7 +88,7 @@ class TurnLimits:
             ratio = turn_ratio(rounds)
             if ratio is None:
                 return len(rounds) >= MOST_ROUNDS and taken > self.epoch_seconds
-            if not ratio.epoch_starts and 0 < _epochs_seconds(rounds) < self.epoch_seconds:
+            if not ratio.epoch_ends and 0 < _epochs_seconds(rounds) < self.epoch_seconds:
                 return taken > self.epoch_seconds
             if begun[-1] > hurry:
                 return True

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.profilers.api import Profiler
+from gpurun.records.spec import OPERATOR_STEPS
 from gpurun.timeline import from_kineto
 from gpurun.timeline.model import Phase, Range, Timeline
 
@@ -100,7 +102,35 @@ class Allocator(Profiler):
         """The counters of the window; None without a GPU."""
         if log.profile is None or log.profile.memory is None:
             return None
-        return _in_window(self, log, memory=log.profile.memory)
+        return _in_window(
+            self, log, memory=log.profile.memory, memory_traces=log.memory_traces or None
+        )
+
+
+class Operators(Profiler):
+    """Operators of torch with the shapes of their tensors, on a GPU: in steps behind the window.
+
+    They would make the steps of the window longer. Times are told as of the window's steps.
+    """
+
+    name: ClassVar[str] = "operators"
+    title: ClassVar[str] = "torch.profiler (operators)"
+    default: ClassVar[bool] = True
+    inside: ClassVar[bool] = True
+    order: ClassVar[int] = 40
+
+    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
+        """The operators of the trace that the process wrote behind its window."""
+        window, trace = log.profile, folder / f"operators-{log.process.pid}.json"
+        if window is None or not trace.exists():
+            return None
+        found = from_kineto.read(trace)
+        steps = window.steps / OPERATOR_STEPS
+        operators = tuple(
+            replace(o, calls=round(o.calls * steps), self_ns=round(o.self_ns * steps))
+            for o in found.operators or ()
+        )
+        return _in_window(self, log, operators=operators, notes=found.notes)
 
 
 def _in_window(source: Profiler, log: ProcessLog, **measured: Any) -> Timeline | None:

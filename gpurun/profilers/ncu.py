@@ -33,8 +33,6 @@ from gpurun.timeline.report_exports import cure, messages, ncu_page
 PAGE = "ncu.csv"
 """File of the profile's folder with the counters, a line for each launch of a kernel."""
 MOST_KERNELS = 6
-LAUNCHES = 2
-"""So many launches of each shape of a kernel are looked at."""
 SECTIONS = (
     "SpeedOfLight", "Occupancy", "LaunchStats", "WarpStateStats", "ComputeWorkloadAnalysis",
 )  # fmt: skip
@@ -61,19 +59,22 @@ class Ncu(Profiler):
         run_dir: Path,
         kernels: Sequence[str],
     ) -> bool:
-        """Look at one step's launches of these kernels."""
+        """Look at one step's launches of these kernels, or of those that were asked for."""
         own = [k for k in kernels if kernel_group(k) is not Group.COMMUNICATION]
         names = list(dict.fromkeys(map(function_name, own)))
-        if not names:
+        path = run_dir / "spec.json"
+        spec = from_json(RunSpec, json.loads(path.read_text(encoding="utf-8")))
+        asked = spec.profile or ONE_STEP
+        wanted = asked.kernel or f"^({'|'.join(map(re.escape, names[:MOST_KERNELS]))})$"
+        if not names and asked.kernel is None:
             raise GpurunError(
                 "no kernel was recorded for Nsight Compute to look at",
-                "add kineto or nsys to --sources",
+                "add kineto or nsys to --sources, or name kernels: --kernel REGEX",
             )
         folder = run_dir / "profile" / "ncu"
         folder.mkdir(parents=True, exist_ok=True)
-        spec = from_json(RunSpec, json.loads((run_dir / "spec.json").read_text(encoding="utf-8")))
         write_spec(replace(spec, run_dir=str(folder), profile=ONE_STEP, safety=None))
-        argv = (*_ncu(folder, names[:MOST_KERNELS]), *command)
+        argv = (*_ncu(folder, wanted, asked), *command)
         _launch(argv, folder, child_environment(folder / "spec.json", environment))
         with ncu_page(folder / "kernels.ncu-rep") as page:
             shutil.copyfile(page, folder.parent / PAGE)
@@ -98,13 +99,15 @@ def function_name(kernel: str) -> str:
     return words[-1] if words else kernel
 
 
-def _ncu(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
+def _ncu(folder: Path, wanted: str, asked: ProfileSpec) -> tuple[str, ...]:
+    """The command line of ncu; `wanted`: a regular expression for names of kernels."""
     sections = [word for section in SECTIONS for word in ("--section", section)]
+    sections += [] if asked.set is None else ["--set", asked.set]
     return (
         "ncu", "--target-processes", "all", "--profile-from-start", "off",
         "--clock-control", "none",
-        "--kernel-name", f"regex:^({'|'.join(map(re.escape, names))})$",
-        "--filter-mode", "per-launch-config", "--launch-count", str(LAUNCHES),
+        "--kernel-name", f"regex:{wanted}",
+        "--filter-mode", "per-launch-config", "--launch-count", str(asked.launch_count),
         *sections, "-f", "-o", str(folder / "kernels"),
     )  # fmt: skip
 

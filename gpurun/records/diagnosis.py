@@ -5,7 +5,12 @@ from __future__ import annotations
 import enum
 
 from gpurun.records.finding import Finding, FindingType
-from gpurun.records.profile_figures import ProfileFigures, ReplayFigures, WhatIf
+from gpurun.records.messages.profile_events import (
+    AllocatorState,
+    FunctionSamples,
+    MemoryTraceEvent,
+)
+from gpurun.records.profile_figures import ProfileFigures, ReplayFigures, StepPicture, WhatIf
 from gpurun.records.record import record
 from gpurun.records.result import RunResult
 
@@ -30,8 +35,11 @@ class DiagnosisReport:
     one. `overhead_percent`: by how much profiling slowed its steps, None where not known.
     `figures`: of the rank that was looked at (`rank`), None without a timeline; `other_ranks`:
     those of the others. `findings`: the most severe first. `result`: the run's own record.
-    `failed_sources`: profilers that recorded nothing, each with its reason. `replay`: of the rank's
-    profiled steps, None without a timeline; `what_if`: the same with changes.
+    `failed_sources`: profilers that recorded nothing, or not all there was, each with its reason.
+    `replay`: of the rank's profiled steps, None without a timeline; `what_if`: the same with
+    changes. `step_picture`: one of these steps. `host_functions`: of the thread that trains, the
+    longest first. `memory`: torch's, by device; `memory_traces`: its parts and largest allocations,
+    from further steps.
     """
 
     subject: str
@@ -48,6 +56,11 @@ class DiagnosisReport:
     notes: tuple[str, ...] = ()
     replay: ReplayFigures | None = None
     what_if: tuple[WhatIf, ...] = ()
+    step_picture: StepPicture | None = None
+    host_functions: tuple[FunctionSamples, ...] = ()
+    host_sampled_seconds: float | None = None
+    memory: tuple[AllocatorState, ...] = ()
+    memory_traces: tuple[MemoryTraceEvent, ...] = ()
     schema: str = DIAGNOSIS_SCHEMA
 
 

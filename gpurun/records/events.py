@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 from gpurun.records.messages.exit_events import EndEvent as EndEvent
 from gpurun.records.messages.exit_events import ExitRecordEvent as ExitRecordEvent
 from gpurun.records.messages.exit_events import StopEvent as StopEvent
-from gpurun.records.messages.gradient_probe_events import GradientEvent as GradientEvent
-from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEvent
 from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
 from gpurun.records.messages.profile_events import HostSamplesEvent as HostSamplesEvent
+from gpurun.records.messages.profile_events import MemoryTraceEvent as MemoryTraceEvent
 from gpurun.records.messages.profile_events import ProfileEvent as ProfileEvent
 from gpurun.records.messages.source_sites import SourceSiteEvent as SourceSiteEvent
 from gpurun.records.messages.training_events import CeilingsEvent as CeilingsEvent
@@ -98,6 +97,15 @@ class OriginsEvent:
     search_path: tuple[str, ...]
     """Where the process then looked for modules (`sys.path`)."""
     complete: bool
+
+
+@record
+class FilesOpenedEvent:
+    """The files of a benchmark's tree that the launch opened, by any of its processes, from the
+    tree's top folder; written at the end of the first process. None: some may be missing."""
+
+    kind: ClassVar[str] = "files_opened"
+    files: tuple[str, ...] | None
 
 
 @record
@@ -298,6 +306,8 @@ KEEPS_TENSORS = "keeps_tensors"
 """The trait of a model whose forward pass leaves tensors in it, by the name of one."""
 CHANGING_SHAPES = "changing_shapes"
 """The trait of a model whose inputs had many shapes in few calls."""
+PADDING = "padding"
+"""The trait of a model of tokens: the share of the first batch that is padding, and its size."""
 OUT_OF_MEMORY = "out_of_memory"
 """The trait of a script whose model ran out of memory. It may catch that and train with less."""
 CONNECTED = "connected"
@@ -359,19 +369,15 @@ class AuditEvent:
     kind: ClassVar[str] = "audit"
     step: int
     loss: float | None
-    finite: bool
-    """No NaN or infinity in the loss."""
     hyperparameters: tuple[dict[str, Any], ...]
     gradient_norms: dict[str, float | None]
     update_norms: dict[str, float]
     side_update_norms: dict[str, float]
     """Change of what is not optimized: the roots' buffers, and copies of the model (EMA)."""
     gradient_values: tuple[float, ...]
-    """Some values of all gradients, in the first steps only."""
+    """Some values of all gradients, in the first step only."""
     input_values: tuple[float, ...]
     """Some values of the first tensor of the step's first root call."""
-    fed: tuple[int | None, ...]
-    """The batch of each tensor that roots were given, counted over all loaders; None if of none."""
     draws: bool | None
     """True if torch drew random numbers between the last root call and the optimizer's step."""
     modules: dict[str, str]
@@ -406,22 +412,13 @@ class SamplesEvent:
     epoch: int
     order: tuple[int, ...]
     checksums: dict[str, tuple[int, ...]]
-    moments: dict[str, tuple[tuple[float, float] | None, ...]]
-    """Mean and standard deviation by str(index) and leaf, of leaves that are not repeatable."""
-    checksums_again: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    """The same samples, fetched a second time under other seeds. Empty where that was not tried."""
-    moments_again: dict[str, tuple[tuple[float, float] | None, ...]] = field(default_factory=dict)
-    """Their mean and standard deviation, as in `moments`."""
-
-    @property
-    def repeatable(self) -> tuple[bool, ...] | None:
-        """By leaf: all samples came out as before (False: random transforms); None: unknown."""
-        alike = [
-            [a == b for a, b in zip(self.checksums[index], again, strict=False)]
-            for index, again in self.checksums_again.items()
-            if index in self.checksums
-        ]
-        return tuple(map(all, zip(*alike, strict=False))) if alike else None
+    again: tuple[tuple[int, ...], ...] = ()
+    """Of each further pass over the audited samples: a checksum of the indices, then one a sample.
+    Empty where they were not loaded again."""
+    drawn: bool = False
+    """True if samples of audited batches, which were seeded by their index, drew random numbers."""
+    seeded_batches: int = 0
+    """Batches that were seeded in the process of the script: later ones draw from its stream."""
 
 
 @record

@@ -30,6 +30,17 @@ class FindingType(enum.Enum):
     ENVIRONMENT = "environment"
     HOST_BOUND = "host_bound"
     THROTTLING = "throttling"
+    D2H_COPY = "d2h_copy"
+    D2D_COPY = "d2d_copy"
+    MEMORY_GROWTH = "memory_growth"
+    PERIODIC_STEPS = "periodic_steps"
+    GARBAGE_COLLECTION = "garbage_collection"
+    RECOMPUTATION = "recomputation"
+    CHANGING_SHAPES = "changing_shapes"
+    PADDING = "padding"
+    SHARED_DEVICE = "shared_device"
+    DEVICE_ERRORS = "device_errors"
+    CPU_GOVERNOR = "cpu_governor"
 
 
 @record

@@ -44,7 +44,8 @@ class RankState:
     Step time and throughput are means over the last five seconds, or over the last steps where few
     fall into these. `loss` is the latest that was looked at, infinity (null in JSON) if it was not
     finite. `learning_rate` is that of the first optimizer's first parameter group.
-    `last_step_unix_seconds`: when the latest recorded step ended.
+    `last_step_unix_seconds`: when the latest recorded step ended. `samples`: of all steps so far,
+    None where those of a step are not known.
     """
 
     rank: int | None
@@ -55,6 +56,7 @@ class RankState:
     loss: float | None
     learning_rate: float | None
     last_step_unix_seconds: float
+    samples: int | None = None
 
 
 @record

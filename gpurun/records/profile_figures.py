@@ -32,43 +32,38 @@ class IdleTime:
     launch: float | None
     host: float | None
     other: float | None
-    before_first_kernel_ms: float | None
-    """Median idle time before the first kernel of a step."""
     exchange: float | None = None
 
 
 @record
-class CopyFigures:
-    """Host-to-device copies. Shares of the window; `pageable`: copies from memory not pinned.
+class CopyShare:
+    """All copies of one kind, on average a step. `kind`: "h2d", "d2h", "d2d", "memset", "other".
 
+    `pageable`: the host's memory is not pinned; None where not told. Shares of the window;
     `exposed_share`: no kernel ran meanwhile.
     """
 
-    h2d_share: float
-    exposed_share: float | None
-    pageable_share: float | None
-    pageable_exposed_share: float | None
-    h2d_bytes_per_step: float | None
-    copies_per_step: float | None
+    kind: str
+    pageable: bool | None
+    share: float
+    exposed_share: float
+    calls_per_step: float | None
+    bytes_per_step: float | None
 
 
 @record
 class LaunchFigures:
     """Kernels of the window. `queue_depth`: mean number of kernels that were launched and waited.
 
-    `gap_ms_per_step`: pauses between kernels in sum. `small_grid_share`: of the kernels' time, that
-    of kernels with fewer blocks than the device has multiprocessors. `device_allocations_per_step`:
-    calls of cudaMalloc and cudaFree. `short_kernels_share`: of the window, that of kernels shorter
-    than 10 µs.
+    `small_grid_share`: of the kernels' time, that of kernels with fewer blocks than the device has
+    multiprocessors. `device_allocations_per_step`: calls of cudaMalloc and cudaFree.
     """
 
     kernels_per_step: float | None
     mean_kernel_us: float | None
-    gap_ms_per_step: float | None
     queue_depth: float | None
     small_grid_share: float | None
     device_allocations_per_step: float | None
-    short_kernels_share: float | None = None
 
 
 @record
@@ -107,12 +102,17 @@ class KernelCounters:
 
 @record
 class OperatorShare:
-    """All calls of one operator on the host. `share`: of the window, inner operators left out."""
+    """All calls of one operator on the host. `share`: of the window, inner operators left out.
+
+    `shapes`: of its tensors, such as "[64, 3] [3, 10]", in calls of these alone; None where they
+    were not recorded.
+    """
 
     name: str
     group: str
     share: float
     calls_per_step: float | None
+    shapes: str | None = None
 
 
 @record
@@ -156,7 +156,8 @@ class ProfileFigures:
     step_ms: float | None = None
     kernel_share: float | None = None
     idle: IdleTime | None = None
-    copies: CopyFigures | None = None
+    copies: tuple[CopyShare, ...] | None = None
+    """Those that take longest first."""
     launches: LaunchFigures | None = None
     syncs: SyncFigures | None = None
     precision: PrecisionFigures | None = None
@@ -170,6 +171,34 @@ class ProfileFigures:
     fusable_share: float | None = None
     """Of the window, the time of elementwise kernels, norms and reductions that fused ones would do
     in passing."""
+    gpu_idle_time_ms: float | None = None
+    """Of a mean step; `idle` has the causes."""
+    sync_overhead_ms: float | None = None
+    """That part of it which follows waits of the host for the device."""
+    memory_transfer_concurrent: float | None = None
+    """Of the time of copies between host and device, the share in which a kernel ran."""
+
+
+@record
+class PictureRow:
+    """A row of the picture of a step. `busy_share`: of the step, in which anything of it ran.
+
+    `spans`: [begin, end, what ran most, share of the span in which anything ran], in milliseconds
+    from the step's begin.
+    """
+
+    name: str
+    busy_share: float
+    spans: tuple[tuple[float, float, str, float], ...]
+
+
+@record
+class StepPicture:
+    """One step of median length: `step` is its number in the window, from 1."""
+
+    step: int
+    length_ms: float
+    rows: tuple[PictureRow, ...]
 
 
 @record

@@ -79,6 +79,7 @@ class HostUse:
     `disk_read_bytes`: what the tree read from storage, as last sampled; files that the system held
     in memory cost no reading.
     `steady_cpu_percent`: over the measured steps alone; None if they last less than half a second.
+    `slow_governor`: the kernel's governor, if it holds the clocks of the cores down.
     """
 
     cpu_percent: float | None
@@ -88,6 +89,7 @@ class HostUse:
     others_cpu_percent: float | None = None
     disk_read_bytes: int | None = None
     steady_cpu_percent: float | None = None
+    slow_governor: str | None = None
 
 
 @record
@@ -132,6 +134,22 @@ class ThroughputDrift:
 
 
 @record
+class MemoryGrowth:
+    """Memory that grew all through a run, but for its beginning.
+
+    `device`: "GPU 0", None for the host's memory of all the script's processes. `first_bytes`,
+    `last_bytes`: typical of the first and the last quarter. `seconds_left`: until the memory is
+    full at this rate, from the end of the run on; None where its size is not known.
+    """
+
+    device: str | None
+    first_bytes: int
+    last_bytes: int
+    bytes_per_second: float
+    seconds_left: float | None
+
+
+@record
 class EpochPace:
     """Milliseconds of a step in the first epoch and in later ones, where these differ much."""
 
@@ -149,6 +167,16 @@ class RunResult:
     `clock`: "optimizer", "backward", "forward" or None when no step was seen.
     `samples_per_second` = samples of the measured steps / their wall time, evaluation passes and
     epoch changes inside the window included.
+
+    >>> import json
+    >>> from gpurun.records.codec import from_json
+    >>> with open("result.json") as file:
+    ...     result = from_json(RunResult, json.load(file))
+    >>> f"{result.samples_per_second:.0f} samples/s, {result.step_time_ms.p50:.0f} ms a step"
+    '325 samples/s, 99 ms a step'
+    >>> waiting = result.split.data_wait_ms / result.step_time_ms.mean
+    >>> f"{waiting:.0%} of a step waits for data"
+    '96% of a step waits for data'
     """
 
     status: str
@@ -215,6 +243,8 @@ class RunResult:
     """None if every loss that was looked at was finite, or none was seen."""
     throughput_drift: ThroughputDrift | None = None
     """Of the slowest process; None if there was none, and of runs of less than a minute."""
+    memory_growth: MemoryGrowth | None = None
+    """None if none grew, and of runs of less than a minute."""
     epoch_pace: EpochPace | None = None
     """None where the first epoch is like later ones, or no later one was seen."""
     emergency_checkpoint: str | None = None

@@ -64,3 +64,5 @@ class DeviceSample:
     """Figures that NVML does not tell here though it has them, each with its reason."""
     activity_source: str = "gpm"
     """The source of the activities, if there are any: "gpm" or "dcgm"."""
+    uncorrected_ecc_errors: int | None = None
+    """Since the driver was loaded; None where the memory has no such correction."""

@@ -159,4 +159,6 @@ class ScalingReport:
     tried: tuple[ScalingWay, ...] = ()
     nodes: int = 1
     """Machines that took part."""
+    commit: str | None = None
+    """What was checked out, unchanged; None where git does not know, or the tree differed."""
     schema: str = SCALING_SCHEMA

@@ -76,10 +76,13 @@ class TrialSpec:
     launcher can keep what the script wrote until then. `planted_seconds` are added to each step, a
     slow-down on purpose. With `rounded` parameters are rounded to bfloat16 once, before they train,
     and in each step what layers return; `rounding_draw` numbers draws that round parameters up or
-    down by chance, 0 is to the nearest. With `ceilings` it measures the script, then the script on
-    one batch again and again, then the loader alone. With `worker_turns` it measures several
-    numbers of loader workers. With `source_sites` it records where the script builds and calls what
-    settings change.
+    down by chance, 0 is to the nearest. With `still` dropout is off: only its audited steps count.
+    With `load_again` the samples of audited steps are loaded again at their end.
+    With `ceilings` it measures the script, then the script on one batch again and again, then the
+    loader alone. With `worker_turns` it measures several numbers of loader workers. With
+    `source_sites` it records where the script builds and calls what settings change. With
+    `by_sample` the model computes each sample by itself, so that ranks can be compared with one
+    process.
     """
 
     stop: StopRule
@@ -89,9 +92,12 @@ class TrialSpec:
     planted_seconds: float = 0.0
     rounded: bool = False
     rounding_draw: int = 0
+    still: bool = False
+    load_again: bool = False
     ceilings: bool = False
     worker_turns: WorkerTurnPlan | None = None
     source_sites: bool = False
+    by_sample: bool = False
 
 
 @record
@@ -124,8 +130,8 @@ class Parallel:
 
     `seed` seeds what must agree among ranks where the script seeds nothing itself. `shared_gpus`:
     so many GPUs of this host its ranks share, more ranks than GPUs; 0 where each has its own.
-    `reduction`: the loss reduction that the gradient probe measured or the user set. None for a
-    script that is distributed by itself, where nothing was measured.
+    `reduction`: the loss reduction that trials have verified or the user set. None for a script
+    that is distributed by itself.
     """
 
     share: Share
@@ -134,28 +140,20 @@ class Parallel:
     reduction: LossReduction | None = LossReduction.MEAN
 
 
-@record
-class ProbeSpec:
-    """One launch of the gradient probe: one process, a part of each training batch.
-
-    The part is `samples[start::step]`: step 1 is the whole batch. `ranks`: how many the script is
-    to train on, for the conditions under which a batch can be shared out.
-    """
-
-    start: int
-    step: int
-    ranks: int
-    seed: int = 0
+OPERATOR_STEPS = 2
+"""Steps behind the window in which operators and allocations are recorded on a GPU."""
 
 
 @record
 class ProfileSpec:
     """A window of steady steps is profiled.
 
-    `sources`: of "kineto", "host", "allocator", "nsys", "ncu". The window begins after
+    `sources`: of "kineto", "host", "allocator", "operators", "nsys", "ncu". The window begins after
     `warmup_steps` and once steps are alike. It has `steps` steps, and more, up to `max_steps`,
     until it is `min_seconds` long. `stop`: the script ends with it. `every`: a further window
-    begins so many steps after each, until the script ends; None: there is one.
+    begins so many steps after each, until the script ends; None: there is one. Of Nsight Compute:
+    `kernel`: a regular expression for the kernels to look at, None for the longest ones;
+    `launch_count`: of each shape of them; `set`: of sections, beside those that findings need.
     """
 
     sources: tuple[str, ...]
@@ -165,6 +163,9 @@ class ProfileSpec:
     min_seconds: float = 1.0
     stop: bool = False
     every: int | None = None
+    kernel: str | None = None
+    launch_count: int = 2
+    set: str | None = None
 
 
 @record
@@ -217,9 +218,8 @@ class RunSpec:
     waits, before the script's first line, for `control/run_spec.json` in the run folder: the spec
     to run by. `trees`: each process records which files it loads from them. `parallel`: the script
     knows of one device, and this process is one rank of several. `exchange`: how it exchanges
-    gradients with the others.
-    `probe`: the process measures how the script's loss reduces, and ends. `kernel_oom_kills`:
-    processes that the kernel had killed for memory before, None where it does not say.
+    gradients with the others. `kernel_oom_kills`: processes that the kernel had killed for memory
+    before, None where it does not say.
     `launcher_started`: clock ticks from the boot to the launcher's start: a later process may get
     its number.
     `turns_after_steps`: after so many steps it trains in turns with the other side of a live pair;
@@ -237,7 +237,6 @@ class RunSpec:
     trees: Trees | None = None
     parallel: Parallel | None = None
     exchange: Exchange = Exchange()
-    probe: ProbeSpec | None = None
     kernel_oom_kills: int | None = None
     launcher_started: int | None = None
     turns_after_steps: int | None = None

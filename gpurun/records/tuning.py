@@ -128,8 +128,12 @@ class TrialPurpose(enum.Enum):
     """The settings of the ladder up to one of its stages, in turns with the script as it is."""
     ROUNDING = "rounding"
     """The script as it is, its parameters rounded."""
+    STILL = "dropout off"
+    """A trial whose model draws no random numbers: only its audited steps count."""
     SEEDS = "seeds"
     """The script as it is under another seed."""
+    REPEAT = "repeat"
+    """The script as it is once more."""
     CEILINGS = "ceilings"
     """Model and loader each alone: the trial has no speed of its own."""
     WORKERS = "workers"
@@ -140,7 +144,7 @@ class TrialPurpose(enum.Enum):
 
 PAIR_SIDES = (TrialPurpose.PAIR_BASELINE, TrialPurpose.PAIR_CANDIDATE)
 """The purposes of the trials of the proof."""
-WITHOUT_SPEED = (TrialPurpose.CEILINGS, TrialPurpose.WORKERS)
+WITHOUT_SPEED = (TrialPurpose.CEILINGS, TrialPurpose.WORKERS, TrialPurpose.STILL)
 """The purposes of trials that measure something else than a speed of their own."""
 
 
@@ -214,6 +218,23 @@ class LossCurves:
 
 
 @record
+class NamedDistance:
+    """How far a side is from the script as it is, in one regard; 1 scaled is the most allowed.
+
+    `distance`, `floor`: None where infinite; `floor` also where nothing showed one. `bound`: the
+    largest distance that is the same. `source`: of the floor.
+    """
+
+    name: str
+    distance: float | None
+    floor: float | None
+    source: str | None
+    bound: float | None
+    scaled: float | None
+    compared: bool
+
+
+@record
 class GuardVerdict:
     """Does the script still train or infer the same way? The answer, and the reasons.
 
@@ -235,6 +256,8 @@ class GuardVerdict:
     compared: tuple[str, ...] = ()
     forward_only: bool = False
     """True if the script only infers: there is no training to compare."""
+    distances: tuple[NamedDistance, ...] = ()
+    """The distance of each kind that sticks out most, the largest scaled first."""
 
 
 @record
@@ -308,6 +331,15 @@ class TuningReport:
     "energy" ("saves_energy") `energy_reduction` is that of joules a sample. "fits": the
     script runs out of memory as it is, and nothing was proven to be faster than `baseline`, whose
     settings make it fit. The baseline of no other script has settings.
+
+    >>> import json
+    >>> from gpurun.records.codec import from_json
+    >>> with open("tuning.json") as file:
+    ...     report = from_json(TuningReport, json.load(file))
+    >>> report.verdict, report.speedup, report.speedup_confidence_interval
+    ('faster', 2.31, (2.25, 2.37))
+    >>> sorted(report.chosen.knobs)
+    ['host_allocator', 'loader_workers', 'tf32']
     """
 
     verdict: str

@@ -148,6 +148,11 @@ def without_work(graph: StepGraph, gone: Mask) -> StepGraph:
     return changed.without(graph.into(launching, *waits) & graph.out_of(work, *waits))
 
 
+def without_copies(graph: StepGraph, kind: CopyKind) -> StepGraph:
+    """Copies of this kind are not made."""
+    return without_work(graph, _copies(graph, kind))
+
+
 def without_collectives(graph: StepGraph) -> StepGraph:
     """Ranks exchange nothing."""
     changed = with_work_scaled(graph, is_collective, 0.0)

@@ -157,8 +157,13 @@ def _operators(timeline: Timeline | None) -> Mapping[Thing, Spent]:
     if timeline is None:
         return {}
     steps = len(timeline.steps or ()) or 1
-    times = [(each, each.self_ns / steps / 1e6) for each in timeline.operators or ()]
-    return {(ThingKind.OPERATOR, o.name): Spent(ms, o.calls / steps, ms) for o, ms in times}
+    found: dict[Thing, Spent] = {}
+    for each in timeline.operators or ():  # one for each set of shapes
+        thing = ThingKind.OPERATOR, each.name
+        before = found.get(thing, Spent(0.0))
+        ms = before.ms + each.self_ns / steps / 1e6
+        found[thing] = Spent(ms, before.calls + each.calls / steps, ms)
+    return found
 
 
 def function_changes(before: ProfiledSide, after: ProfiledSide) -> Iterator[ProfileChange]:

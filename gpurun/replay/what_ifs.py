@@ -8,6 +8,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from gpurun.records.messages.profile_events import COLLECTION
 from gpurun.records.profile_figures import WhatIf
 from gpurun.replay import graph_changes as changes
 from gpurun.replay.replayed_steps import median_step_ms
@@ -16,8 +17,8 @@ from gpurun.timeline.columns import Times
 from gpurun.timeline.idle_causes import LAUNCH_NS, data_ranges
 from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
 from gpurun.timeline.kernel_time import is_long, needless_if_fused
-from gpurun.timeline.model import MODEL_PHASES, Copy, Kernel, Timeline
-from gpurun.timeline.runtime_calls import Role
+from gpurun.timeline.model import MODEL_PHASES, Copy, CopyKind, Kernel, Timeline
+from gpurun.timeline.runtime_calls import LAUNCHES, Role
 from gpurun.timeline.time_intervals import Intervals, intervals
 
 LEAST_GAIN = 1.005
@@ -40,8 +41,11 @@ class Change(enum.Enum):
     LAUNCHES = "no waits, launches free, chains of short kernels fused"
     ALLOCATIONS = "allocator calls gone"
     COPIES = "batches copied from pinned memory, a step ahead"
+    READBACKS = "copies to the host gone"
+    MOVES = "copies on the device gone"
     BATCHES = "batches ready when asked for"
     PYTHON = "Python between the parts of the step gone"
+    COLLECTION = "Python's garbage collections gone"
     PRECISION = "matrix products at the peak of tensor cores"
     FUSION = "chains of elementwise kernels fused"
     COLLECTIVES = "collectives gone"
@@ -51,7 +55,6 @@ class Change(enum.Enum):
 
 
 LIMITS = (Change.HOST, Change.DEVICE)
-LAUNCHES = (Role.LAUNCH, Role.GRAPH)
 
 
 class Replay:
@@ -123,6 +126,10 @@ class Replay:
                 return changes.with_free_launches(fused, self._python(fused) + waits)
             case Change.BATCHES:
                 return None if self._data is None else changes.with_batches_ready(graph, self._data)
+            case Change.COLLECTION:
+                found = [r for r in self._timeline.ranges or () if r.name == COLLECTION]
+                pauses = changes.pauses_in(graph, intervals(found))
+                return graph.with_lags(graph.edges.lag_ns - pauses) if found else None
             case Change.PYTHON:
                 return graph.with_lags(graph.edges.lag_ns - self._python(graph))
             case Change.PRECISION:
@@ -163,6 +170,8 @@ OF_GRAPH: dict[Change, Callable[[StepGraph], StepGraph]] = {
     Change.LAUNCH_WAITS: partial(changes.without_waits, roles=LAUNCHES),
     Change.ALLOCATIONS: partial(changes.without_calls, roles=[Role.ALLOCATE]),
     Change.COPIES: changes.with_copies_ahead,
+    Change.READBACKS: partial(changes.without_copies, kind=CopyKind.D2H),
+    Change.MOVES: partial(changes.without_copies, kind=CopyKind.D2D),
     Change.FUSION: partial(_fused, of=is_long),
     Change.COLLECTIVES: changes.without_collectives,
     Change.KERNELS: partial(

@@ -10,17 +10,20 @@ from gpurun.formatting.number_text import (
     change_interval,
     count,
     duration,
+    interval,
     joules,
     milliseconds,
     number,
     p_value,
     percent,
     signed_percent,
+    times,
 )
 from gpurun.formatting.one_line import one_line
 from gpurun.records.bench.comparison import ComparedSide, Comparison, MetricComparison
 from gpurun.report.markdown_text import escaped, table
 from gpurun.report.terminal_table import Column, Grid
+from gpurun.stats.intervals import says_nothing
 
 TITLES = {
     "pass": "PASS",
@@ -35,6 +38,7 @@ NAMES = {
     "step_time": "step time",
     "peak_memory": "peak memory",
     "energy": "energy",
+    "gpu_utilization": "GPU utilization",
 }
 MARKER = "<!-- gpurun:benchmark -->"
 """The first line of the Markdown, by which a pipeline finds its earlier comment to replace it."""
@@ -59,6 +63,8 @@ def _headline(found: Comparison, told: Callable[[MetricComparison], str]) -> str
     title = f"{TITLES.get(found.verdict, found.verdict)} {found.benchmark}"
     if found.error is not None:
         return f"{title}: {one_line(found.error)}"
+    if not found.launched:
+        return f"{title}: no file that the benchmark opens has changed (nothing was launched)"
     grounds = [told(metric) for metric in found.metrics if metric.slowdown is not None]
     training = found.training
     if training is not None and training.nonfinite_from_step is not None:
@@ -104,6 +110,7 @@ def comparison_lines(found: Comparison) -> list[str]:
     lines += method_lines(found)
     if (training := training_line(found)) is not None:
         lines.append(training)
+    lines += settings_lines(found)
     lines.append(verdict_line(found))
     if found.verdict != "pass":
         lines.append(one_line(found.recommendation))
@@ -138,6 +145,22 @@ def training_line(found: Comparison) -> str | None:
     return f"warning: {told}" if found.training.differs else told
 
 
+def settings_lines(found: Comparison) -> list[str]:
+    """The second of two settings over the first, and the memory that it saves."""
+    if found.speedup is None or found.error is not None:
+        return []
+    bounds = found.speedup_confidence_interval
+    grounds = [] if bounds is None or says_nothing(bounds) else [interval(bounds) or ""]
+    if found.statistically_significant is not None:
+        grounds.append("significant" if found.statistically_significant else "not significant")
+    inside = f" ({', '.join(grounds)})" if grounds else ""
+    saved, memory = found.memory_saved_bytes, ""
+    if saved:
+        memory = f", peak memory {byte_size(abs(saved))} {'lower' if saved > 0 else 'higher'}"
+    sides = f"{found.current.label} against {found.baseline.label}"
+    return [f"{sides}: {times(found.speedup)} the speed{inside}{memory}"]
+
+
 def comparison_markdown(found: Comparison) -> str:
     """For a comment or the page of a job: a section for each benchmark, the worst first."""
     return "\n".join([MARKER, *map(_section, (found, *found.others))])
@@ -152,6 +175,7 @@ def _section(found: Comparison) -> str:
     if (training := training_line(found)) is not None:
         differs = found.training is not None and found.training.differs
         parts.append(f"**{escaped(training)}**" if differs else escaped(training))
+    parts += [escaped(line) for line in settings_lines(found)]
     parts += [f"- {escaped(line)}" for line in method_lines(found)]
     parts += [f"- {escaped(one_line(note))}" for note in found.notes]
     sides = f"baseline `{_commit(found.baseline)}`, current `{_commit(found.current)}`"
@@ -241,6 +265,8 @@ def _share(value: float) -> str:
 
 def _ground(found: Comparison) -> str:
     """The measurements behind the verdict."""
+    if not found.launched:
+        return "without a launch"
     if found.baseline_records is None:
         live = found.method is not None and found.method.live
         return count(found.pairs, "live pair" if live else "pair")

@@ -12,8 +12,6 @@ from gpurun.formatting.number_text import count, milliseconds, number, times
 from gpurun.formatting.one_line import one_line
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import EvidenceFigure, Finding, Location
-from gpurun.records.profile_figures import ProfileFigures
-from gpurun.report.counter_grid import TITLE, counter_grid
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, write_lines
 from gpurun.rundir import shown_path
 
@@ -22,7 +20,6 @@ TOP = 5
 HEADINGS = {"critical": "Critical issues", "warning": "Warnings", "note": "Notes"}
 STYLES = {"critical": "bold red", "warning": "yellow", "note": "cyan"}
 _EVIDENCE_SHOWN = 5
-_LONGEST_SHOWN = 3
 KERNEL_FIGURES = ("kernel", "longest_kernel")
 """Evidence that names a kernel; documents have its whole signature."""
 _ADVICE_SHOWN = 2
@@ -43,16 +40,8 @@ def diagnosis_lines(report: DiagnosisReport, everything: bool = False) -> list[L
         for finding in group:
             number += 1
             lines += _finding_lines(number, finding, everything)
-    lines += [[(text, VERBATIM)] for text in counter_lines(report.figures)]
     lines += [[(text, "")] for text in _closing(report, len(shown), everything)]
     return lines
-
-
-def counter_lines(figures: ProfileFigures | None) -> list[str]:
-    """The table of what Nsight Compute measured; no line without it."""
-    if figures is None or not figures.kernel_counters:
-        return []
-    return [TITLE, *(f"  {line}" for line in counter_grid(figures.kernel_counters).lines())]
 
 
 def headline(report: DiagnosisReport) -> str:
@@ -153,7 +142,6 @@ def _closing(report: DiagnosisReport, shown: int, everything: bool) -> Iterator[
         yield f"no cause was found; measured: {', '.join(report.sources)}"
     elif not report.findings:
         yield "no figure was measured that a diagnosis could use"
-    yield from _longest(report.figures)
     if hidden and not everything:
         yield f"{count(hidden, 'more finding')}: --all shows them"
     yield from filter(None, (estimated_improvement(report.findings), why_not_replayed(report)))
@@ -163,16 +151,3 @@ def _closing(report: DiagnosisReport, shown: int, everything: bool) -> Iterator[
         yield f"not measured: {source.name}; to have it: {source.todo}"
     for note in (*report.failed_sources, *report.notes):
         yield f"note: {one_line(note)}"
-
-
-def _longest(figures: ProfileFigures | None) -> Iterator[str]:
-    """Where the device's time goes, else that of the host's operators."""
-    if figures is None:
-        return
-    kind, ranked = "kernels", figures.top_kernels or ()
-    told = [f"{short_kernel_name(k.name)} {k.share * 100:.0f} %" for k in ranked[:_LONGEST_SHOWN]]
-    if not told:
-        kind, operators = "operators", figures.top_operators or ()
-        told = [f"{o.name} {o.share * 100:.0f} %" for o in operators[:_LONGEST_SHOWN]]
-    if told:
-        yield f"longest {kind}, of the profiled time: {'; '.join(map(one_line, told))}"

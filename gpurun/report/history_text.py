@@ -68,10 +68,11 @@ def history_lines(history: History) -> list[str]:
     for trend, label in zip(history.trends, labels, strict=True):
         several = len(history.trends) > 1
         where = f"{trend.benchmark} ({label}): " if several else ""
+        lines += [f"{where}{line}" for line in drift_lines(trend)]
         lines += [f"{where}{change_line(change)}" for change in reversed(trend.changes)]
         lines += [f"{where}{line}" for line in accepted_lines(trend)]
-    if not any(trend.changes for trend in history.trends):
-        lines.insert(0, "no change of level is found")
+    if not any(trend.changes or trend.drift for trend in history.trends):
+        lines.insert(0, "neither a change of level nor a drift is found")
     if any(point.dirty for trend in history.trends for point in trend.points):
         lines.append(f"{DIRTY} of a tree with uncommitted changes, which counts for no level")
     if history.unmeasured:
@@ -79,6 +80,17 @@ def history_lines(history: History) -> list[str]:
     if history.elsewhere:
         lines.append(f"{count(history.elsewhere, 'record')} left out: of other branches (--branch)")
     return [*lines, *history.notes]
+
+
+def drift_lines(trend: Trend) -> list[str]:
+    """The change that is spread over all records; nothing if there is none."""
+    drift = trend.drift
+    if drift is None:
+        return []
+    low, high = drift.change_confidence_interval
+    size = f"{signed_percent(drift.change)} ({signed_percent(low)} to {signed_percent(high)})"
+    records, each = count(len(trend.points), "record"), signed_percent(drift.change_per_point)
+    return [f"{drift.direction} {size} by a drift over {records}: {each} a record"]
 
 
 def accepted_lines(trend: Trend) -> list[str]:

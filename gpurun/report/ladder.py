@@ -59,6 +59,7 @@ COLUMNS = (
     Column("memory", right=True, dropped=1),
     Column("GPU", right=True, dropped=0),
     Column("energy/sample", right=True),
+    Column("samples/J", right=True),
     Column("Δ loss", right=True, dropped=2),
     Column("changes"),
 )
@@ -164,10 +165,18 @@ def _cells(report: TuningReport, name: str, row: LadderRow) -> tuple[str, ...]:
         interval(bounds) or "",
         _text(byte_size, row.peak_memory_bytes),
         _text("{:.0f} %".format, row.gpu_utilization_percent),
-        _text(joules, row.joules_per_sample) if report.objective == "energy" else "",
+        *_energy(report, row),
         _deviation(row),
         _changes(row),
     )
+
+
+def _energy(report: TuningReport, row: LadderRow) -> tuple[str, str]:
+    """Joules a sample and samples a joule, where the tuning is for energy."""
+    each = row.joules_per_sample
+    if report.objective != "energy" or not each:
+        return "", ""
+    return joules(each), number(1 / each)
 
 
 def _text(written: Callable[[float], str], value: float | None) -> str:

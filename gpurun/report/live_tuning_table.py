@@ -12,7 +12,7 @@ from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import TrialPurpose, TrialRecord, TuningReport
 from gpurun.report.terminal_output import gone_terminal_ignored, stderr_console
 from gpurun.report.terminal_table import Column, Grid, rich_table
-from gpurun.report.trial_text import Baseline, ended_well, outcome_text
+from gpurun.report.trial_text import STAGES, Baseline, ended_well, outcome_text
 from gpurun.tuner.tuning_view import TuningView
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _INDENT = 2
 
 _COLUMNS = (
     Column("#", right=True, width=2),
-    Column("kind", dropped=2, width=6),
+    Column("stage", dropped=2, width=6),
     Column("change", width=14),
     Column("samples/s", right=True, width=9),
     Column("step p50", right=True, dropped=3, width=8),
@@ -97,8 +97,12 @@ class LiveView(TuningView):
         self._records.append(record)
 
     def note(self, line: str) -> None:
-        """Show the decision below the table (the last few stay)."""
+        """Show the remark below the table (the last few lines stay)."""
         self._notes.append(one_line(line))
+
+    def decision(self, line: str) -> None:
+        """Show the decision in the same place."""
+        self.note(line)
 
     def proof_update(self, look_text: str) -> None:
         """Show the state of the paired test below the table."""
@@ -167,7 +171,7 @@ class LiveView(TuningView):
         rate = record.samples_per_second
         return (
             str(record.number),
-            _kind(record.purpose),
+            _stage(record.purpose),
             knobs_text(record.knobs, self._baseline.knobs),
             number(rate) if rate is not None else "",
             milliseconds(times.p50) if times is not None else "",
@@ -179,13 +183,13 @@ class LiveView(TuningView):
         progress = f"{running.steps} of {running.needed} steps" if running.needed else "starting"
         return (
             str(running.number),
-            _kind(running.purpose),
+            _stage(running.purpose),
             knobs_text(running.knobs, self._baseline.knobs),
             *("", "", ""),
             f"{self._frame()} {progress}",
         )
 
 
-def _kind(purpose: TrialPurpose) -> str:
-    """One word: the change already separates pairs of baseline and candidate."""
-    return purpose.value.split()[0]
+def _stage(purpose: TrialPurpose) -> str:
+    """The stage; the change already separates pairs of baseline and candidate."""
+    return STAGES.get(purpose, purpose.value)

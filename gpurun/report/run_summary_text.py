@@ -9,6 +9,7 @@ from gpurun.formatting.number_text import (
     byte_size,
     count,
     duration,
+    energy_text,
     flops,
     joules,
     milliseconds,
@@ -163,8 +164,8 @@ def _resources(result: RunResult) -> Line:
     parts += _storage(result)
     if result.energy_joules is not None:
         each = result.joules_per_sample
-        per_sample = f" ({joules(each)}/sample)" if each is not None else ""
-        parts.append(f"energy {joules(result.energy_joules)}{per_sample}")
+        per_sample = f" ({joules(each)}/sample, {number(1 / each)} samples/J)" if each else ""
+        parts.append(f"energy {energy_text(result.energy_joules)}{per_sample}")
     return _joined([[(part, "")] for part in parts])
 
 

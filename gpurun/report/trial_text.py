@@ -13,6 +13,16 @@ from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import WITHOUT_SPEED, TrialPurpose, TrialRecord
 
 SHARED = "other processes were on the GPU"
+STAGES = {
+    TrialPurpose.PROBE: "script as it is",
+    TrialPurpose.SCREEN: "search",
+    TrialPurpose.WORKERS: "search",
+    TrialPurpose.PAIR_BASELINE: "proof",
+    TrialPurpose.PAIR_CANDIDATE: "proof",
+    TrialPurpose.RUNG: "ladder",
+    TrialPurpose.CEILINGS: "model and loader alone",
+}
+"""The stage that a trial belongs to; one for another purpose is part of the stage it falls in."""
 
 
 class Baseline:

@@ -28,7 +28,7 @@ from gpurun.scaling.rank_devices import RankDevices
 from gpurun.scaling.scaling_findings import GOOD, findings
 from gpurun.scaling.step_costs import StepCosts, costs
 from gpurun.stats.descriptive import geometric_mean
-from gpurun.stats.scaling_model import Measured, Projection, project
+from gpurun.stats.scaling_model import MeasuredCount, Projection, project
 
 MODEL = {
     False: "step = compute + bandwidth * 2(N-1)/N + latency * 2(N-1)",
@@ -89,7 +89,7 @@ def document(
     # one link is fitted: that within a node and that between them are two
     fitted = compared if around.nodes == 1 and not _undecided(compared) else {}
     ahead = project(
-        [Measured(n, x.efficiency, x.interval, x.rounds) for n, x in fitted.items()],
+        [MeasuredCount(n, x.efficiency, x.interval, x.rounds) for n, x in fitted.items()],
         asked.strong,
     )
     return ScalingReport(

@@ -1,11 +1,12 @@
-"""Change points of a benchmark's history: since which commit is it faster or slower?
+"""Change points of a benchmark's history: since which commit is it faster or slower? And its drift.
 
 Neighbouring records share the state of the machine: a test that takes them for independent finds
 changes wherever it looks. Here a change counts once the evidence for it (`level_shifts.py`,
 which knows autocorrelated noise and drift) is enough, averaged over all places where it might be,
 so that a longer history must show more. Changes are added one or two at a time (two, so that
 a regression that was soon mended is seen), moved to their best places, and dropped again if they do
-not stand beside the others. `scripts/simulate_changepoints.py` shows how often it errs.
+not stand beside the others. A drift is a line beside the changes that were found; small losses
+with every commit are one. `scripts/simulate_changepoints.py` shows how often both err.
 """
 
 from __future__ import annotations
@@ -63,13 +64,30 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Drift:
+    """A change that is spread over a whole history: a line beside the changes of level."""
+
+    change: float
+    """Relative change of the value from the first to the last point, a fraction."""
+    interval: tuple[float, float]
+    """95 % interval of `change`."""
+    per_point: float
+    """Relative change from one point to the next."""
+    direction: Direction
+    evidence: float
+    """Natural logarithm of the Bayes factor for a line, given the changes of level beside it."""
+
+
+@dataclass(frozen=True)
 class ChangePlan:
     """The limits of what counts as a change."""
 
     evidence: float = math.log(10)
-    """Logarithm of the Bayes factor that a change, or a pair of them, needs."""
+    """Logarithm of the Bayes factor that a change, a pair of them, or a drift needs."""
     least: int = 3
     """Fewest points before, between and after changes."""
+    least_drift: int = 12
+    """Fewest points of a history with a drift."""
     least_bump: int = 5
     """Fewest points between two changes that are found only together."""
     most_points: int = 400
@@ -79,7 +97,14 @@ class ChangePlan:
 def find_changes(
     points: Sequence[Point], higher_is_better: bool = True, plan: ChangePlan | None = None
 ) -> tuple[Change, ...]:
-    """The changes of a history, oldest first; `points` in the order of commits.
+    """The changes of a history, oldest first; see `find_trend`."""
+    return find_trend(points, higher_is_better, plan)[0]
+
+
+def find_trend(
+    points: Sequence[Point], higher_is_better: bool = True, plan: ChangePlan | None = None
+) -> tuple[tuple[Change, ...], Drift | None]:
+    """The changes of a history, oldest first, and its drift; `points` in the order of commits.
 
     Raises ValueError for a value that is not a positive number.
     """
@@ -88,8 +113,10 @@ def find_changes(
     if any(not (math.isfinite(v) and v > 0) for p in points for v in p.values):
         raise ValueError("a history holds positive numbers")
     if len(points) < 2 * plan.least + 2:
-        return ()
-    return _Finder(points, higher_is_better, plan).find()
+        return (), None
+    finder = _ChangeFinder(points, higher_is_better, plan)
+    found = finder.find()
+    return tuple(finder.described(found, place) for place in found), finder.drift(found)
 
 
 def positions(points: Sequence[Point]) -> list[float]:
@@ -108,17 +135,17 @@ def positions(points: Sequence[Point]) -> list[float]:
     return places
 
 
-class _Finder:
+class _ChangeFinder:
     """The search in one history; places are indices of points."""
 
     def __init__(self, points: Sequence[Point], higher_is_better: bool, plan: ChangePlan) -> None:
-        from gpurun.stats.level_shifts import Series  # numpy comes with it
+        from gpurun.stats.level_shifts import ShiftSeries  # numpy comes with it
 
         self.points, self.plan, self.higher_is_better = points, plan, higher_is_better
         values = [math.fsum(map(math.log, p.values)) / len(p.values) for p in points]
-        self.series = Series(values, positions(points), [len(p.values) for p in points])
+        self.series = ShiftSeries(values, positions(points), [len(p.values) for p in points])
 
-    def find(self) -> tuple[Change, ...]:
+    def find(self) -> Places:
         """Add changes while there is evidence for more; then drop what does not stand."""
         found: Places = ()
         while len(found) < len(self.points) // (2 * self.plan.least):
@@ -126,8 +153,28 @@ class _Finder:
             if not more:
                 break
             found = self._moved(_with(found, more))
-        found = self._kept(found)
-        return tuple(self._described(found, place) for place in found)
+        return self._kept(found)
+
+    def drift(self, found: Places) -> Drift | None:
+        """The line beside the changes `found`; None if there is not enough evidence for one."""
+        import numpy as np
+
+        if len(self.points) < self.plan.least_drift:
+            return None
+        line = self.series.line
+        left = self.series.left(found, (*found, line))
+        evidence = float(left.one(np.array([line]))[0])
+        if evidence < self.plan.evidence:
+            return None
+        height, error = left.height(line)
+        half = t_quantile(left.freedom, 0.975) * error
+        return Drift(
+            change=math.expm1(height),
+            interval=(math.expm1(height - half), math.expm1(height + half)),
+            per_point=math.expm1(height / (len(self.points) - 1)),
+            direction=self._direction(height),
+            evidence=evidence,
+        )
 
     def _next(self, found: Places) -> Places:
         """The likeliest further change or pair of changes, if the evidence is enough.
@@ -205,7 +252,8 @@ class _Finder:
         others = tuple(p for p in found if p != place)
         return self._one(self.series.left(others, found), self._around(others, place))[0]
 
-    def _described(self, found: Places, place: int) -> Change:
+    def described(self, found: Places, place: int) -> Change:
+        """One of the changes `found`."""
         import numpy as np
 
         others = tuple(p for p in found if p != place)
@@ -216,16 +264,19 @@ class _Finder:
         first, last = (int(np.searchsorted(below, q * below[-1])) for q in (0.05, 0.95))
         height, error = left.height(place)
         half = t_quantile(left.freedom, 0.975) * error
-        better = (height > 0) == self.higher_is_better
         return Change(
             commit=self.points[place].commit,
             earliest=self.points[min(around[first], place)].commit,
             latest=self.points[max(around[last], place)].commit,
             change=math.expm1(height),
             interval=(math.expm1(height - half), math.expm1(height + half)),
-            direction=Direction.IMPROVEMENT if better else Direction.REGRESSION,
+            direction=self._direction(height),
             evidence=_log_mean(evidence),
         )
+
+    def _direction(self, height: float) -> Direction:
+        better = (height > 0) == self.higher_is_better
+        return Direction.IMPROVEMENT if better else Direction.REGRESSION
 
 
 def _with(found: Places, more: Places) -> Places:

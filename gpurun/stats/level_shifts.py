@@ -1,4 +1,4 @@
-"""Evidence for level shifts in a series whose noise is autocorrelated.
+"""Evidence for level shifts, and for a line, in a series whose noise is autocorrelated.
 
 The noise is a first-order autoregressive process beside independent noise. How strong either is,
 and how slowly the first forgets (not at all up to nearly a random walk), is summed over a grid; the
@@ -44,7 +44,8 @@ LONGEST_BUMP = 60
 class Noises:
     """The noise models of the grid, for a shape of series; axes: model, observation, column.
 
-    Column t is 1 from observation t on; column 0 is the level, the others are shifts.
+    Column t is 1 from observation t on; column 0 is the level, the others are shifts. The last
+    column rises from 0 to 1 over the series: the line.
     """
 
     whiten: Array
@@ -118,13 +119,14 @@ class Left:
         return mean, float(np.sqrt(variance))
 
 
-class Series:
+class ShiftSeries:
     """`values` at `positions` along the axis of correlation, each the mean of `counts` values."""
 
     def __init__(
         self, values: Sequence[float], positions: Sequence[float], counts: Sequence[int]
     ) -> None:
-        self.length = len(values)
+        self.length = self.line = len(values)
+        """`line`: the place of the column that is one."""
         self._noises = noises(tuple(positions), tuple(counts))
         self._white: Array = self._noises.whiten @ np.array(values)
 
@@ -172,8 +174,10 @@ def noises(positions: tuple[float, ...], counts: tuple[int, ...]) -> Noises:
     # two values measured at one position must not make the matrix singular
     roots = np.linalg.cholesky(np.array(models) + 1e-9 * np.eye(len(at)))
     whiten = np.linalg.inv(roots)
-    columns = np.cumsum(whiten[:, :, ::-1], axis=2)[:, :, ::-1].copy()
-    prior = np.full(len(at), SPREAD**-2)
+    shifts = np.cumsum(whiten[:, :, ::-1], axis=2)[:, :, ::-1]
+    line = whiten @ np.linspace(0.0, 1.0, len(at))
+    columns = np.concatenate([shifts, line[:, :, None]], axis=2)
+    prior = np.full(len(at) + 1, SPREAD**-2)
     prior[0] = 0.0
     gram = columns.transpose(0, 2, 1) @ columns + np.diag(prior)
     log_scale = -np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)

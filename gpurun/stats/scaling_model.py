@@ -31,7 +31,7 @@ FARTHEST = 3.0
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCount:
     """The efficiency at a count, as a fraction of the smallest one's.
 
     `interval`: 95 %, None where it is not known; `rounds`: how many it is the mean of.
@@ -44,7 +44,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Fit:
+class ScalingFit:
     """Parameters in steps of the smallest count; None: not among those fitted."""
 
     strong: bool
@@ -75,12 +75,12 @@ class Projected:
 class Projection:
     """`fit` is the one to the points as they are. `assumptions`: one line each."""
 
-    fit: Fit
+    fit: ScalingFit
     points: tuple[Projected, ...]
     assumptions: tuple[str, ...]
 
 
-def project(points: Sequence[Measured], strong: bool) -> Projection | None:
+def project(points: Sequence[MeasuredCount], strong: bool) -> Projection | None:
     """Fit the points (the smallest count among them) and look ahead to 16 ... 1,024 devices.
 
     None where fewer than two counts above 1 were measured: one of them cannot tell what grows
@@ -106,7 +106,7 @@ def project(points: Sequence[Measured], strong: bool) -> Projection | None:
     )
 
 
-def _projected(gpus: int, best: Fit, drawn: Sequence[Fit]) -> Projected:
+def _projected(gpus: int, best: ScalingFit, drawn: Sequence[ScalingFit]) -> Projected:
     estimate = best.efficiency(gpus)
     spread = sorted(fit.efficiency(gpus) for fit in drawn)
     low, high = percentile_of_sorted(spread, 2.5), percentile_of_sorted(spread, 97.5)
@@ -124,7 +124,7 @@ def _columns(gpus: int, strong: bool, smallest: int) -> tuple[float, float, floa
     return compute, 2 * (gpus - 1) / gpus, 2.0 * (gpus - 1)
 
 
-def _drawn(points: Sequence[Measured], source: np.random.Generator) -> list[tuple[int, float]]:
+def _drawn(points: Sequence[MeasuredCount], source: np.random.Generator) -> list[tuple[int, float]]:
     """Efficiencies as they may truly be: t-distributed on the log scale, as the intervals are."""
     rows = []
     for point in points:
@@ -139,7 +139,7 @@ def _drawn(points: Sequence[Measured], source: np.random.Generator) -> list[tupl
     return rows
 
 
-def _fit(rows: Sequence[tuple[int, float]], strong: bool, columns: Sequence[int]) -> Fit:
+def _fit(rows: Sequence[tuple[int, float]], strong: bool, columns: Sequence[int]) -> ScalingFit:
     """Non-negative least squares of the relative error of the step's time."""
     from scipy.optimize import nnls
 
@@ -151,10 +151,10 @@ def _fit(rows: Sequence[tuple[int, float]], strong: bool, columns: Sequence[int]
         design.append([parts[column] / step for column in columns])
     values, _ = nnls(np.array(design), np.ones(len(design)))
     found = dict(zip(columns, map(float, values), strict=True))
-    return Fit(strong, smallest, found[0], found.get(1), found.get(2))
+    return ScalingFit(strong, smallest, found[0], found.get(1), found.get(2))
 
 
-def _assumptions(count: int, points: Sequence[Measured]) -> tuple[str, ...]:
+def _assumptions(count: int, points: Sequence[MeasuredCount]) -> tuple[str, ...]:
     lines = [
         "every link is as fast as those among the measured devices: links between nodes, which "
         "are slower, are not in the model",

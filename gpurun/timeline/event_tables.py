@@ -10,7 +10,7 @@ from typing import Any
 from gpurun.records.messages.profile_events import CLOCK_MARK
 from gpurun.timeline.columns import Columns, ends
 from gpurun.timeline.kernel_groups import operator_group
-from gpurun.timeline.model import Operator, Phase, Range, Timeline
+from gpurun.timeline.model import Operator, OperatorCall, Phase, Timeline
 
 _PATTERNS = {
     Phase.EPOCH: re.compile(r"epoch\b", re.I),
@@ -60,23 +60,26 @@ def timeline_of(
     return Timeline((source,), begin, end, steps=steps or None, **events, **told)
 
 
-def operators_of(calls: Sequence[Range]) -> tuple[Operator, ...]:
-    """Sums by name, the largest own time first.
+def operators_of(calls: Sequence[OperatorCall]) -> tuple[Operator, ...]:
+    """Sums by name and shapes, the largest own time first.
 
     `calls` are in ascending order of their begin, an outer one before those inside it.
     """
-    counts: Counter[str] = Counter()
-    own: Counter[str] = Counter()
-    open_calls: dict[int, list[tuple[int, str]]] = {}
+    counts: Counter[tuple[str, str | None]] = Counter()
+    own: Counter[tuple[str, str | None]] = Counter()
+    open_calls: dict[int, list[tuple[int, tuple[str, str | None]]]] = {}
     for call in calls:
         stack = open_calls.setdefault(call.thread, [])
         while stack and stack[-1][0] <= call.begin_ns:
             stack.pop()
-        length = call.end_ns - call.begin_ns
-        counts[call.name] += 1
-        own[call.name] += length
+        length, which = call.end_ns - call.begin_ns, (call.name, call.shapes)
+        counts[which] += 1
+        own[which] += length
         if stack:
             own[stack[-1][1]] -= length
-        stack.append((call.end_ns, call.name))
-    found = (Operator(name, operator_group(name), counts[name], own[name]) for name in counts)
+        stack.append((call.end_ns, which))
+    found = (
+        Operator(name, operator_group(name), counts[name, shapes], own[name, shapes], shapes)
+        for name, shapes in counts
+    )
     return tuple(sorted(found, key=lambda each: -each.self_ns))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from heapq import merge
@@ -44,11 +45,17 @@ def figures_of(timeline: Timeline) -> told.ProfileFigures:
         work.kernels, work.copies, key=lambda each: each.begin_ns
     )
     needless = sum(length for _, length in kernel_time.needless_if_fused(both))
+    idle = idle_time(timeline, work.since(filled_ns(timeline)), waits)
+    over_host = [c for c in work.copies if c.kind in (CopyKind.H2D, CopyKind.D2H)]
+    copying, alone = work.shares(over_host)
     return replace(
         host,
         kernel_share=work.share(work.computing.total_ns),
-        idle=idle_time(timeline, work.since(filled_ns(timeline)), waits),
-        copies=None if timeline.copies is None else _copy_figures(timeline, work),
+        idle=idle,
+        gpu_idle_time_ms=host.step_ms and idle.total * host.step_ms,
+        sync_overhead_ms=host.step_ms and idle.sync and idle.sync * host.step_ms,
+        memory_transfer_concurrent=1 - alone / copying if copying else None,
+        copies=None if timeline.copies is None else tuple(_copies(timeline, work)),
         launches=_launch_figures(timeline, work, kinds),
         precision=kernel_time.precision_figures(kinds, work),
         communication=_communication_figures(timeline, work),
@@ -62,7 +69,6 @@ def _launch_figures(
     timeline: Timeline, work: DeviceWork, kinds: Sequence[KindTime]
 ) -> told.LaunchFigures:
     durations = ends(work.kernels) - begins(work.kernels)
-    short = durations[durations < kernel_time.SHORT_NS]
     calls = timeline.runtime_calls
     allocations = sum(
         role_of(call.name) is Role.ALLOCATE and "Host" not in call.name for call in calls or ()
@@ -70,11 +76,9 @@ def _launch_figures(
     return told.LaunchFigures(
         kernels_per_step=timeline.a_step(len(work.kernels)),
         mean_kernel_us=float(durations.mean()) / 1e3,
-        gap_ms_per_step=timeline.a_step((work.window_ns - work.busy.total_ns) / 1e6),
         queue_depth=_queue_depth(timeline, work),
         small_grid_share=_small_grids(timeline, work, kinds),
         device_allocations_per_step=None if calls is None else timeline.a_step(allocations),
-        short_kernels_share=work.share(short.sum()),
     )
 
 
@@ -143,16 +147,19 @@ def _sync_figures(
     )
 
 
-def _copy_figures(timeline: Timeline, work: DeviceWork) -> told.CopyFigures:
-    copies = [c for c in work.copies if c.kind is CopyKind.H2D]
-    all_told = all(copy.pageable is not None for copy in copies)
-    share, exposed = work.shares(copies)
-    pageable = work.shares([c for c in copies if c.pageable]) if all_told else (None, None)
-    return told.CopyFigures(
-        h2d_share=share,
-        exposed_share=exposed,
-        pageable_share=pageable[0],
-        pageable_exposed_share=pageable[1],
-        h2d_bytes_per_step=timeline.a_step(sum(copy.bytes for copy in copies)),
-        copies_per_step=timeline.a_step(len(copies)),
-    )
+def _copies(timeline: Timeline, work: DeviceWork) -> list[told.CopyShare]:
+    """The copies of each kind, the longest first."""
+    kinds: dict[tuple[CopyKind, bool | None], list[model.Copy]] = defaultdict(list)
+    for copy in work.copies:
+        kinds[copy.kind, copy.pageable].append(copy)
+    found = [
+        told.CopyShare(
+            kind.value,
+            pageable,
+            *work.shares(copies),
+            calls_per_step=timeline.a_step(len(copies)),
+            bytes_per_step=timeline.a_step(sum(copy.bytes for copy in copies)),
+        )
+        for (kind, pageable), copies in kinds.items()
+    ]
+    return sorted(found, key=lambda each: -each.share)

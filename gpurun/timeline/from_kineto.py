@@ -29,7 +29,9 @@ OF_DEVICE = {
     "runtime_calls": model.RuntimeCall,
 }
 """Tables that are empty, and not unmeasured, if one of them has an event."""
-OTHERS = {"awaited": model.Awaited, "operators": model.Range, "ranges": model.Range}
+OTHERS = {"awaited": model.Awaited, "operators": model.OperatorCall, "ranges": model.Range}
+LONGEST_SHAPES = 80
+"""Characters: of a list of all parameters the first tell enough."""
 _ELEMENT_BYTES = {"Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Int": 4, "Long": 8, "Byte": 1}
 
 
@@ -119,7 +121,8 @@ class _Reading:
         self.tables["awaited"].add(begin, end, _number(args, "correlation"), *told)
 
     def _take_operator(self, begin: int, end: int, event: Event, args: Event) -> None:
-        self.tables["operators"].add(begin, end, _number(event, "tid"), event["name"])
+        told = event["name"], _shapes(args.get("Input Dims"))
+        self.tables["operators"].add(begin, end, _number(event, "tid"), *told)
 
     def _take_range(self, begin: int, end: int, event: Event, args: Event) -> None:
         mark = clock_mark(event["name"])
@@ -174,6 +177,12 @@ def _is_stream(value: object) -> bool:
 def _dimensions(value: Any) -> tuple[int, int, int] | None:
     is_one = isinstance(value, list) and len(value) == 3
     return model.launch_dimensions(*value) if is_one else None
+
+
+def _shapes(value: Any) -> str | None:
+    """The shapes of an operator's tensors in words; other inputs have none."""
+    known = [str(each) for each in value if each] if isinstance(value, list) else []
+    return " ".join(known)[:LONGEST_SHAPES] or None
 
 
 def _devices(header: Mapping[str, Any]) -> tuple[model.Device, ...] | None:

@@ -52,7 +52,6 @@ def idle_time(
         launch=None if late is None else share(rest[late & short]),
         host=None if late is None else share(rest[late & ~short]),
         other=None if late is None else share(rest[~late]),
-        before_first_kernel_ms=_before_first_kernel(timeline, work),
         exchange=share(exchange),
     )
 
@@ -91,11 +90,3 @@ def _launched_late(timeline: Timeline, work: DeviceWork, pauses: Intervals) -> M
     last = np.minimum(next_one, len(starts) - 1)
     late: Mask = launches[order][last] >= pauses.start
     return late | (next_one >= len(starts))
-
-
-def _before_first_kernel(timeline: Timeline, work: DeviceWork) -> float | None:
-    """Median pause before the first work that the device begins after a step has begun."""
-    first = np.searchsorted(work.busy.start, begins(timeline.steps or ()), side="left")
-    first = first[(first < len(work.busy)) & (first > 0)]
-    pauses = work.busy.start[first] - work.busy.end[first - 1]
-    return float(np.median(pauses)) / 1e6 if len(first) else None

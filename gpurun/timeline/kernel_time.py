@@ -94,6 +94,7 @@ def top_operators(timeline: Timeline) -> tuple[told.OperatorShare, ...] | None:
             each.group.value,
             share=each.self_ns / timeline.window_ns,
             calls_per_step=timeline.a_step(each.calls),
+            shapes=each.shapes,
         )
         for each in ranked
     )

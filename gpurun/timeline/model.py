@@ -12,7 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples, SampleMoment
+from gpurun.records.messages.profile_events import (
+    AllocatorState,
+    FunctionSamples,
+    MemoryTraceEvent,
+    SampleMoment,
+)
 
 
 class Group(enum.Enum):
@@ -144,13 +149,28 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
+class OperatorCall:
+    """One call of an operator of torch. `shapes`: of its tensors, None where not recorded."""
+
+    begin_ns: int
+    end_ns: int
+    thread: int
+    name: str
+    shapes: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Operator:
-    """All calls of one operator of torch on the host. `self_ns` leaves inner operators out."""
+    """All calls of one operator of torch on the host, of one set of shapes where they are recorded.
+
+    `self_ns` leaves inner operators out.
+    """
 
     name: str
     group: Group
     calls: int
     self_ns: int
+    shapes: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +241,7 @@ class Timeline:
     host_moments: Sequence[SampleMoment] | None = None
     """When each of them was seen; None of recordings that do not tell."""
     memory: Sequence[AllocatorState] | None = None
+    memory_traces: Sequence[MemoryTraceEvent] | None = None
     kernel_metrics: Sequence[KernelMetrics] | None = None
     notes: tuple[str, ...] = ()
     """What a source could not see here, a sentence each."""

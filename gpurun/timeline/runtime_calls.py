@@ -34,6 +34,8 @@ class Role(enum.IntEnum):
 
 SYNCS = (Role.SYNC_DEVICE, Role.SYNC_STREAM, Role.SYNC_EVENT)
 """The roles of calls that exist to wait."""
+LAUNCHES = (Role.LAUNCH, Role.GRAPH)
+"""The roles of calls that start kernels."""
 _ROLES = (
     (Role.GRAPH, r"cu(da)?GraphLaunch"),
     (Role.LAUNCH, r"cu(da)?Launch|cu(da)?MemsetAsync|cudaMemset|cuMemset"),

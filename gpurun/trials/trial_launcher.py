@@ -28,7 +28,7 @@ from gpurun.isolation.draft_removal import remove_drafts
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.quiet_services import quiet_services
-from gpurun.isolation.rank_layers.layer_command import layered_target
+from gpurun.isolation.rank_command import layered_target
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
 from gpurun.launch.child_environment import child_environment

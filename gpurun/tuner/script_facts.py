@@ -10,10 +10,10 @@ from gpurun.arguments.options import Options, TargetKind
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN
 from gpurun.measure.training_clock import StepClock, planned_work, step_clock, training_loaders
-from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import LoaderEvent, RootEvent
 from gpurun.records.facts import BatchFlag, Facts, Machine
 from gpurun.records.result import RunResult
+from gpurun.tuner.batch_size_uses import batch_size_uses
 
 BATCH_NAME = re.compile(r"(^|[-_])(b|bs|batch)([-_]?size)?$|batch[-_]?size", re.IGNORECASE)
 NOT_TRAINING = re.compile(r"eval|test|val", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""Asks the guard whether trials still train as the script does."""
+"""Asks whether trials still train as the script does, and launches what the answer needs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from typing import Any
 from gpurun.knobs.api import Effect
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, TrialPurpose
-from gpurun.stats.loss_deviation import REPEATS, Deviation, compared_steps
-from gpurun.tuner.guard.guard_verdict import judge_training, may_be_draws, may_be_rounding
-from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.same.distances import Baselines
+from gpurun.same.guard_record import guard_verdict
+from gpurun.same.launch_audit import LaunchAudit
+from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind
+from gpurun.same.sameness_table import ENOUGH, TABLE
+from gpurun.same.verdict import PIPELINE_ONLY, Sameness, judge
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 SEEDS_SHARE = 0.25
@@ -20,65 +23,92 @@ MOST_DRAWS = 3
 """Trials that only round. What they do to a training that multiplies it differs from draw to draw
 by a factor of ten."""
 
+HIDDEN = f"gradients not compared: the model's random numbers hide them; {PIPELINE_ONLY}"
+
+Launches = Sequence[LaunchAudit]
+Still = Callable[[Mapping[str, Any] | None, bool], LaunchAudit | None]
+
 
 class TrainingJudge:
-    """Compares trials with those of the script as it is (`baselines`).
+    """Compares trials with those of the script as it is (`baselines`, to which it adds).
 
-    `rounded(shown, curve_steps, draw)`: what a trial shows that only rounds, goes as far as these
-    evaluate, and for so many steps at least; None if nothing. It is called where the guard needs to
-    know what rounding alone does, and again where a later trial evaluates after more steps; with
-    other draws, where rounding moves the loss far and a candidate still further. `reseeded()`: what
-    trials under other seeds show; it is called once, where the guard needs to know what other
-    random draws alone do.
+    It launches only what a verdict says is missing. `rounded(shown, curve_steps, draw)`: what a
+    trial shows that only rounds, goes as far as these evaluate, and for so many steps at least. It
+    is called again where a later trial evaluates after more steps, and with other draws where
+    rounding moves the loss far and a candidate still further. `repeated()`, `reseeded()`: further
+    trials of the script as it is, under the same seed and under others. `still(settings, rounded)`:
+    a trial whose model draws no random numbers, with these settings (None: of the script as it is).
     """
 
     def __init__(
         self,
-        baselines: list[Evidence],
-        rounded: Callable[[Sequence[Evidence], int, int], Evidence | None],
-        reseeded: Callable[[], list[Evidence]] = list,
+        baselines: list[LaunchAudit],
+        rounded: Callable[[Launches, int, int], LaunchAudit | None],
+        reseeded: Callable[[], list[LaunchAudit]] = list,
+        repeated: Callable[[], list[LaunchAudit]] = list,
+        still: Still = lambda settings, rounded: None,
     ) -> None:
         self.baselines = baselines
         self._rounded = rounded
-        self._reseeded = reseeded
-        self._of_other_seeds: list[Evidence] | None = None
+        self._once = {REPEATS: repeated, SEEDS: reseeded}
+        self._still = still
         self._asked_steps = -1
         self._draws = 0
         """Draws of the trial that only rounds: asked for since it was last as long as needed."""
 
     def judge(
-        self, candidates: Sequence[Evidence], effect: Effect, repeats: Sequence[Evidence] = ()
+        self,
+        candidates: Launches,
+        effect: Effect,
+        repeats: Launches = (),
+        settings: Mapping[str, Any] | None = None,
     ) -> GuardVerdict:
-        """`repeats`: further trials of the script as it is, launched beside the candidates."""
-        verdict = judge_training([*self.baselines, *repeats], candidates, effect)
-        if may_be_rounding(verdict, effect):
-            curve = self._steps_of_curve(candidates, repeats) if _loss_is_off(verdict) else 0
-            if self.learn_rounding(repeats, curve):
-                verdict = judge_training([*self.baselines, *repeats], candidates, effect)
-            while _goes_beyond_rounding(verdict, effect) and self._draw_again(repeats, curve):
-                verdict = judge_training([*self.baselines, *repeats], candidates, effect)
-        if may_be_draws(verdict) and (others := self._other_seeds()):
-            verdict = judge_training([*self.baselines, *others, *repeats], candidates, effect)
-        return verdict
+        """`repeats`: further trials of the script as it is, launched beside the candidates.
+
+        With the candidates' `settings` the verdict is final: where random numbers of the model hide
+        its gradients and updates, trials without them are launched.
+        """
+        stills: list[LaunchAudit] | None = None
+        while True:
+            known = [*self.baselines, *repeats]
+            shown = [*candidates, *(stills or ())]
+            found = judge(known, shown, effect)
+            if self._learn(found, shown, repeats):
+                continue
+            if STILL in found.missing and settings is not None:
+                if stills is None:
+                    stills = self._launch_still(settings)
+                    continue
+                found = replace(found, reasons=(*found.reasons, HIDDEN))
+            return guard_verdict(found, known, candidates)
 
     def loss_deviation(self, trial: Trial, effect: Effect) -> float | None:
         """Of the loss in one trial, whatever the verdict; nothing is launched for it."""
-        shown = trial.evidence
-        if shown is None:
+        if trial.evidence is None:
             return None
-        return judge_training(self.baselines, [shown], effect).loss_deviation
+        found = judge(self.baselines, [trial.evidence], effect)
+        return guard_verdict(found, self.baselines, [trial.evidence]).loss_deviation
 
-    def _steps_of_curve(self, candidates: Sequence[Evidence], repeats: Sequence[Evidence]) -> int:
-        plain = [one for one in (*self.baselines, *repeats) if not one.rounded]
-        return compared_steps(plain, candidates)
+    def _learn(self, found: Sameness, candidates: Launches, repeats: Launches) -> bool:
+        """Launch what is missing; true if any of it showed anything."""
+        for source in sorted(found.missing & self._once.keys()):
+            shown = self._once.pop(source)()
+            self.baselines += shown
+            if shown:
+                return True
+        if ROUNDING not in found.missing:
+            return False
+        if self._learn_still_rounding(candidates):
+            return True
+        known = Baselines.of([*self.baselines, *repeats])
+        off = Kind.CURVE in found.failing
+        plain = [candidate for candidate in candidates if off and not candidate.still]
+        curve = min(map(known.shared_steps, plain), default=0)
+        if self.learn_rounding(repeats, curve):
+            return True
+        return _rounding_moves_the_loss(found) and self._draw_again(repeats, curve)
 
-    def _other_seeds(self) -> list[Evidence]:
-        """What the script as it is shows under other seeds."""
-        if self._of_other_seeds is None:
-            self._of_other_seeds = self._reseeded()
-        return self._of_other_seeds
-
-    def learn_rounding(self, repeats: Sequence[Evidence] = (), curve_steps: int = 0) -> bool:
+    def learn_rounding(self, repeats: Launches = (), curve_steps: int = 0) -> bool:
         """Ask for the trial that only rounds, unless one went as far; true if it showed anything.
 
         It goes as far as the first evaluation after training steps that any trial shows, under the
@@ -90,31 +120,56 @@ class TrainingJudge:
             return False
         self._asked_steps = steps
         shown = self._rounded(known, curve_steps, 0)
-        before = max((len(b.losses) for b in self.baselines if b.rounded), default=0)
+        draws = [b for b in self.baselines if b.rounded and not b.still]
+        before = max((len(b.losses) for b in draws), default=0)
         if shown is None or len(shown.losses) < before:  # it was cut short
             return False
-        self.baselines[:] = [b for b in self.baselines if not b.rounded]
-        self.baselines.append(shown)
+        self.baselines[:] = [b for b in self.baselines if all(b is not one for one in draws)]
         self._draws = 1
-        return True
+        return self._add(shown)
 
-    def _draw_again(self, repeats: Sequence[Evidence], curve_steps: int) -> bool:
+    def _launch_still(self, settings: Mapping[str, Any]) -> list[LaunchAudit]:
+        """A candidate whose model draws no random numbers, and the script to compare it with."""
+        if not Baselines.of(self.baselines).still:
+            self._add(self._still(None, False))
+        shown = self._still(settings, False)
+        return [] if shown is None else [shown]
+
+    def _learn_still_rounding(self, candidates: Launches) -> bool:
+        """Once; true if it showed anything."""
+        rounded = Baselines.of(self.baselines).rounded
+        if not any(c.still for c in candidates) or any(b.still for b in rounded):
+            return False
+        return self._add(self._still(None, True))
+
+    def _add(self, shown: LaunchAudit | None) -> bool:
+        if shown is not None:
+            self.baselines.append(shown)
+        return shown is not None
+
+    def _draw_again(self, repeats: Launches, curve_steps: int) -> bool:
         """Ask for a further trial that only rounds, by chance; true if it showed anything."""
         if not 0 < self._draws < MOST_DRAWS:
             return False
         shown = self._rounded([*self.baselines, *repeats], curve_steps, self._draws)
         self._draws += 1
-        if shown is not None:
-            self.baselines.append(shown)
-        return shown is not None
+        return self._add(shown)
 
 
-def first_evaluation(shown: Sequence[Evidence]) -> tuple[int, int]:
+def _rounding_moves_the_loss(found: Sameness) -> bool:
+    """True if rounding that goes further by chance may explain the loss, and all else is well."""
+    curve = found.worst(Kind.CURVE)
+    if found.failing != {Kind.CURVE} or curve is None or curve.floor is None:
+        return False
+    return curve.floor.source == ROUNDING and curve.noise > TABLE[Kind.CURVE].least
+
+
+def first_evaluation(shown: Launches) -> tuple[int, int]:
     """Training steps before the first evaluation that follows any, and the seed of its trial.
 
     Zeros if no trial shows one.
     """
-    plain = [one for one in shown if not one.rounded]
+    plain = Baselines.of(shown).plain
     return min(((e.trained, a.seed) for a in plain for e in a.outputs if e.trained), default=(0, 0))
 
 
@@ -124,10 +179,10 @@ def launch_rounded(
     base: Mapping[str, Any],
     rule: StopRule,
     room: Callable[[], float],
-    baselines: Sequence[Evidence],
+    baselines: Launches,
     curve_steps: int,
     draw: int,
-) -> Evidence | None:
+) -> LaunchAudit | None:
     """What the script shows with the settings `base` and half precision's rounding alone.
 
     `rule`: of the other trials, `baselines` among them. `room()`: so many launches fit into what is
@@ -151,13 +206,13 @@ def launch_reseeded(
     base: Mapping[str, Any],
     rule: StopRule,
     room: Callable[[], float],
-) -> list[Evidence]:
+) -> list[LaunchAudit]:
     """What the script as it is, with the settings `base`, shows under other seeds.
 
     Enough of them tell what random draws alone do to the loss. `room()`: so many more launches fit
     into what is left of the budget; where these would take too large a part, there are none.
     """
-    others = range(1, REPEATS)
+    others = range(1, ENOUGH)
     if len(others) > SEEDS_SHARE * room():
         return []
     note("is it other random draws alone? trials under other seeds show it")
@@ -166,18 +221,38 @@ def launch_reseeded(
     return found if len(found) == len(others) else []
 
 
-def _goes_beyond_rounding(verdict: GuardVerdict, effect: Effect) -> bool:
-    """True if rounding that goes further by chance may explain all, the loss that is off."""
-    alone = len(verdict.reasons) == 1
-    return alone and may_be_rounding(verdict, effect) and _loss_is_off(verdict)
+def launch_still(
+    launch: Callable[[TrialRequest], Trial],
+    note: Callable[[str], None],
+    base: Mapping[str, Any],
+    rule: StopRule,
+    settings: Mapping[str, Any] | None,
+    rounded: bool,
+) -> LaunchAudit | None:
+    """What `settings` show where the model draws no random numbers; None: `base`, as it is."""
+    whose = "these settings" if settings is not None else "the script as it is"
+    rounds = " that only rounds" if rounded else ""
+    note(f"dropout hides gradients: a trial of {whose}{rounds}, without dropout, shows them")
+    steps = rule.audit_steps + 1
+    short = replace(rule, min_steps=steps, max_steps=steps, min_seconds=0.0)
+    used = base if settings is None else settings
+    request = TrialRequest(TrialPurpose.STILL, used, short, rounded=rounded, still=True)
+    return launch(request).evidence
 
 
-def _loss_is_off(verdict: GuardVerdict) -> bool:
-    apart = verdict.loss_deviation
-    return apart is not None and apart > Deviation(apart, verdict.noise or 0.0).bound
+def launch_repeat(
+    launch: Callable[[TrialRequest], Trial],
+    note: Callable[[str], None],
+    base: Mapping[str, Any],
+    rule: StopRule,
+) -> list[LaunchAudit]:
+    """What the script as it is, with the settings `base`, shows once more under its first seed."""
+    note(f"its repeats differ: {ENOUGH} of them show how far, so it is launched once more")
+    shown = launch(TrialRequest(TrialPurpose.REPEAT, base, rule)).evidence
+    return [] if shown is None else [shown]
 
 
-def rounding_rule(rule: StopRule, baselines: Sequence[Evidence], curve_steps: int = 0) -> StopRule:
+def rounding_rule(rule: StopRule, baselines: Launches, curve_steps: int = 0) -> StopRule:
     """The length of a trial that only rounds: as far as anything is compared with it.
 
     It goes beyond the evaluation of a training, and as far as `curve_steps`. A script that only

@@ -14,6 +14,7 @@ from gpurun.errors import GpurunError, say
 from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import find
+from gpurun.knobs.stages import DATA, STAGES
 from gpurun.launch.hidden_ranks import hidden_flags, rank_environment
 from gpurun.launch.rank_resources import check_devices, shared_gpus
 from gpurun.measure.optional_figures import known
@@ -26,18 +27,20 @@ from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import SEED, Exchange, Parallel, Setting, Share, TrialSpec
 from gpurun.records.tuning import WITHOUT_SPEED, TrialRecord
 from gpurun.rundir import write_json
+from gpurun.same.launch_audit import LaunchAudit, audit_of
 from gpurun.trials import knob_calls
 from gpurun.trials.knob_calls import KnobRaised
 from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.prestart import prestart_slots
 from gpurun.trials.trial_launcher import TrialLauncher
-from gpurun.tuner.guard.training_evidence import evidence
 from gpurun.tuner.trial_length import needed_steps
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 LIMIT_SECONDS = 600.0
 """A trial may take so long at least."""
+ELSEWHERE = {name for stage, names in STAGES.items() if stage != DATA for name in names}
+"""Knobs that do not change how samples are loaded."""
 END_WELL = "let it end with exit code 0, or train for longer than a trial lasts"
 """Advice for a script that trains and then ends with another exit code on purpose."""
 RANKS_WRITE = (
@@ -65,6 +68,8 @@ class TrialSeries:
         self.folder = folder
         self.trials: list[TrialRecord] = []
         self.training_loaders: tuple[str, ...] = ()
+        self._again: dict[frozenset[str], Mapping[int, tuple[tuple[int, ...], ...]]] = {}
+        """By `loading`: the samples that were loaded again, once for all trials that load so."""
         self._references = 0
         self._reference_samples = 1.0
         tell = (lambda line: None) if options.quiet else say
@@ -173,6 +178,8 @@ class TrialSeries:
                 seed_offset=request.seed_offset,
                 rounded=request.rounded,
                 rounding_draw=request.rounding_draw,
+                still=request.still,
+                load_again=request.shows_samples and loading(request.settings) not in self._again,
                 ceilings=request.ceilings,
                 worker_turns=request.worker_turns,
             ),
@@ -251,9 +258,18 @@ class TrialSeries:
             gain = math.exp(-ratio.log) * samples
             record = replace(trial.record, gain_over_reference=gain, gain_error=ratio.error)
             trial = replace(trial, record=record)
+        if trial.evidence is not None:
+            trial = replace(trial, evidence=self._with_samples(trial.evidence, request))
         self.trials.append(trial.record)
         write_json(outcome.run_dir / "trial.json", to_json(trial.record))
         return trial
+
+    def _with_samples(self, shown: LaunchAudit, request: TrialRequest) -> LaunchAudit:
+        """What a trial shows, with the samples of the first one that loaded them as it does."""
+        key = loading(request.settings)
+        if request.shows_samples and len(shown.audits) >= request.stop.audit_steps:
+            self._again.setdefault(key, shown.again)
+        return replace(shown, again=self._again.get(key, {}))
 
     def _skip(self, number: int, request: TrialRequest, raised: KnobRaised) -> Trial:
         """The trial of settings with which nothing could be launched: its folder is empty."""
@@ -262,6 +278,11 @@ class TrialSeries:
         bare.run_dir.mkdir(parents=True)
         failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
         return self._keep(number, request, conclude(bare, None, 0.0, failure))
+
+
+def loading(settings: Mapping[str, Any]) -> frozenset[str]:
+    """The settings that may change how samples are loaded."""
+    return frozenset(f"{name} {value}" for name, value in settings.items() if name not in ELSEWHERE)
 
 
 def trial_of(
@@ -290,7 +311,8 @@ def trial_of(
         peak_host_bytes=peaks.host or None,
         in_turns=outcome.in_turns,
     )
-    shown = None if log is None else evidence(log, request.seed_offset, request.rounded)
+    how = request.seed_offset, request.rounded, request.still
+    shown = None if log is None else audit_of(log, *how)
     return Trial(record, result, log, shown, objective, outcome.failure)
 
 

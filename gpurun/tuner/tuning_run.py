@@ -23,10 +23,10 @@ from gpurun.pairs.engine import ToldOnce
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialPurpose, TrialRecord
+from gpurun.same.launch_audit import LaunchAudit
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.trials import knob_calls
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
-from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.ladder.rungs import Stages, losing, measure_rungs
 from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.phases import Phases
@@ -40,7 +40,13 @@ from gpurun.tuner.search.memory_fit import make_it_fit
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.search.search_trials import SearchTrials
 from gpurun.tuner.search.stage_search import StageSearch
-from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded, launch_rounded
+from gpurun.tuner.training_judge import (
+    TrainingJudge,
+    launch_repeat,
+    launch_reseeded,
+    launch_rounded,
+    launch_still,
+)
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
 from gpurun.tuner.trial_length import (
     PROBE,
@@ -81,7 +87,8 @@ class TuningRun:
         self.options = options
         self.findings = TuningFindings()
         self._trials, self._view = trials, view
-        self._note = ToldOnce(view.note, self.findings.decisions)
+        self._note = ToldOnce(view.decision, self.findings.decisions)
+        self._tell = ToldOnce(view.note, self.findings.decisions)
         self._time = Phases(deadline, budget)
         self._objective = options.aim
         self._allowed = frozenset(map(Effect, options.allowed))
@@ -150,7 +157,7 @@ class TuningRun:
         in_turn = self._proofs.obstacle(self.findings.base)
         ground = PreviewInputs(self._knobs(), self._allowed, probe, facts, batches, in_turn)
         for line in preview_lines(ground, self._time):
-            self._note(line)
+            self._tell(line)
         raise TuningEnded("dry_run", "nothing was tuned: --dry-run launches the first trial alone")
 
     # -- first trials --------------------------------------------------------------------------
@@ -165,9 +172,9 @@ class TuningRun:
         if result.steps < needed_steps(result):
             raise unusable(trial)
         for error in result.hook_errors:
-            self._note(f"a hook failed and was left out: {error}")
+            self._tell(f"a hook failed and was left out: {error}")
         for note in filter(is_about_gpus, result.notes):
-            self._note(note)
+            self._tell(note)
         modules = what_to_import(self.options.target, log, ranks=self.options.elastic)
         if isinstance(modules, Skip):
             self._note(f"trials do not start while another one runs: {modules.reason}")
@@ -263,13 +270,21 @@ class TuningRun:
             trial = self._launch(replace(request, following=()))
         return trial
 
-    def _judge(self, shown: list[Evidence], base: Mapping[str, Any]) -> TrainingJudge:
+    def _judge(self, shown: list[LaunchAudit], base: Mapping[str, Any]) -> TrainingJudge:
         def room(late: float = 0.0) -> float:
             return (self._time.left + late * self._time.budget) / max(self._time.usual, 1e-9)
 
+        def late(request: TrialRequest) -> Trial:
+            """Like a pair that has begun: the verdict on what was proven depends on it."""
+            until = self._time.deadline + LATE_SHARE * self._time.budget
+            seconds = max(LEAST_TRIAL_SECONDS, until - time.monotonic())
+            return self._launch(replace(request, deadline=until, patience_seconds=seconds))
+
         terms = (self._launch, self._note, base, self._rule)
+        repeated = partial(launch_repeat, *terms)
         rounded = partial(launch_rounded, *terms, partial(room, LATE_SHARE))
-        return TrainingJudge(shown, rounded, partial(launch_reseeded, *terms, room))
+        reseeded, still = partial(launch_reseeded, *terms, room), partial(launch_still, late)
+        return TrainingJudge(shown, rounded, reseeded, repeated, partial(still, *terms[1:]))
 
     # -- search --------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import ENDED_WELL, RunResult
 from gpurun.records.spec import StopRule, WorkerTurnPlan
 from gpurun.records.tuning import TrialPurpose, TrialRecord
+from gpurun.same.launch_audit import LaunchAudit
 from gpurun.stats.descriptive import median
-from gpurun.tuner.guard.training_evidence import Evidence
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Trial:
     record: TrialRecord
     result: RunResult | None
     log: ProcessLog | None
-    evidence: Evidence | None
+    evidence: LaunchAudit | None
     objective: Objective = Objective.THROUGHPUT
     failure: Failure | None = None
     """Reason why it is of no use; None where it was measured."""
@@ -123,6 +123,8 @@ class TrialRequest:
     rounded: bool = False
     """True if it only rounds, as half precision does; see `TrialSpec.rounding_draw`."""
     rounding_draw: int = 0
+    still: bool = False
+    """True if its model draws no random numbers: only its audited steps count."""
     ceilings: bool = False
     """True if model and loader run alone in it: it has no speed of its own."""
     worker_turns: WorkerTurnPlan | None = None
@@ -131,3 +133,9 @@ class TrialRequest:
     """True if it takes turns with the reference, if there is one."""
     following: Sequence[Mapping[str, Any]] = ()
     """The settings of the launches after it, as far as one can know; none: the same."""
+
+    @property
+    def shows_samples(self) -> bool:
+        """True if its samples are compared with those of the script as it is, under one seed."""
+        apart = self.rounded or self.still or self.ceilings or self.worker_turns is not None
+        return not apart and not self.seed_offset

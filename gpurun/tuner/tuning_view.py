@@ -26,7 +26,10 @@ class TuningView:
         """The running trial ended, well or badly."""
 
     def note(self, line: str) -> None:
-        """A decision, in one line."""
+        """A remark for the user, in one line."""
+
+    def decision(self, line: str) -> None:
+        """A decision of the search or the proof, in one line; the document holds them all."""
 
     def proof_update(self, look_text: str) -> None:
         """The state of the paired test after a look."""

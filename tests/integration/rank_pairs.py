@@ -17,35 +17,37 @@ from tests.integration.launched import DEADLINE_SECONDS
 ASK = """
 import json, os, sys
 from pathlib import Path
-from gpurun.isolation.rank_layers.layer_command import rank_command
+from gpurun.arguments.options import Target, TargetKind
+from gpurun.isolation.rank_command import layered_target
 os.chdir(sys.argv[1])
-print(json.dumps(rank_command(sys.argv[3:], Path(sys.argv[2]), ())))
+target = Target(TargetKind.COMMAND, sys.argv[3], tuple(sys.argv[4:]))
+target = layered_target(target, Path(sys.argv[2]))
+print(json.dumps([target.path, *target.args]))
 """
 AVAILABLE = """
 import json, os, sys
-from gpurun.isolation.rank_layers.layer_command import available
+from gpurun.isolation.rank_command import available
 os.chdir(sys.argv[1])
 print(json.dumps(available()))
 """
-FINISH = """
-import json, sys
+REMOVE = """
+import json, sys, tempfile
 from pathlib import Path
-from gpurun.isolation.rank_layers.layer_command import finish
-print(json.dumps(finish(Path(sys.argv[1]), 60)))
+from gpurun.isolation import rank_command
+run = Path(sys.argv[1])
+rank_command.remove_layers(run)
+places = ("/var/tmp", tempfile.gettempdir())
+print(json.dumps([str(x) for p in places for x in Path(p).glob(rank_command._prefix(run) + "*")]))
 """
 
 OBEDIENT = """
 import os, shutil, sqlite3, subprocess, sys
 from pathlib import Path
-from gpurun.runtime.ddp.rank_files import take_over_creations
-from gpurun.runtime.ddp.rank_layer import delete_tree, see_rank_zero
+from gpurun.runtime.trial import folder_renames
 if os.environ["RANK"] != "0":
-    take_over_creations()
+    folder_renames.install()
 def put(path, text): Path(path).write_text(text)
 def get(path): return Path(path).read_text() if os.path.exists(path) else None
-def replace(path, text):
-    put(path + ".tmp", text)
-    os.replace(path + ".tmp", path)
 def remake(path):
     shutil.rmtree(path)
     os.mkdir(path)
@@ -78,10 +80,6 @@ class Rank:
         said: object = eval(answer)
         return said
 
-    def meets(self) -> None:
-        """What the runtime does after a collective."""
-        assert self.does("see_rank_zero()") is True
-
     def ends(self) -> int:
         """Let the script end; its return code."""
         assert self.process.stdin is not None
@@ -101,13 +99,6 @@ class Ranks:
         self.run.mkdir(exist_ok=True)
         user.give(self.run)
         self.words: list[str] = self.asks(ASK, str(cwd), str(self.run), *words)
-
-    def set_clock_back(self, seconds: int) -> None:
-        """Before the ranks start: as if the wall clock had been set back since the launch."""
-        place = next(i for i, word in enumerate(self.words) if word.startswith("{"))
-        order = json.loads(self.words[place])
-        order["start_ns"] += seconds * 10**9
-        self.words[place] = json.dumps(order)
 
     def move_layers(self, place: Path) -> None:
         """Before the ranks start: have their layers in this folder."""
@@ -143,15 +134,14 @@ class Ranks:
         )
 
     def leave_nothing(self) -> bool:
-        """Whether the layers are gone soon after the ranks."""
-        return self.asks(FINISH, str(self.run)) is True
+        """Whether the layers of the run are gone once the launcher removes them."""
+        return self.asks(REMOVE, str(self.run)) == []
 
 
 @contextlib.contextmanager
-def pair(user: User, cwd: Path, clock_back: int = 0) -> Iterator[tuple[Rank, Rank]]:
-    """Rank 0 and rank 1 of an obedient script in `cwd`. `clock_back`: as `set_clock_back`."""
+def pair(user: User, cwd: Path) -> Iterator[tuple[Rank, Rank]]:
+    """Rank 0 and rank 1 of an obedient script in `cwd`."""
     ranks = Ranks(user, cwd, user.python, "-B", "-c", OBEDIENT)
-    ranks.set_clock_back(clock_back)
     both = Rank(ranks.start(0)), Rank(ranks.start(1))
     try:
         yield both

@@ -115,12 +115,16 @@ def test_a_script_that_only_runs_forward_is_not_said_to_train_alike(tmp_path: Pa
 def test_one_machine_measures_a_commit_and_another_judges_it(tmp_path: Path) -> None:
     folder = project(tmp_path / "project")
     head = commit(folder, {"work.py": WORK.format(rate=0.1, temperature=1.0) + "# again\n"})
-    flags = ("--commit-sha", head, "--launches", "2", "--steps", "20")
+    flags = ("--commit-sha", head, "--branch", "topic", "--launches", "2", "--steps", "20")
     done = run(folder, str(REPOSITORY / "scripts" / "run_benchmark.py"), *flags, "train.py")
     assert done.returncode == 0, done.stderr
     results = folder / "benchmark_results.json"
     record = from_json(BenchmarkRecord, json.loads(results.read_text()))
-    assert (record.commit, record.dirty) == (head, False)
+    assert (record.commit, record.branch, record.dirty) == (head, "topic", False)
+    assert record.gpu_utilization == record.gpu_utilization_percent
+    assert record.peak_memory_bytes is not None
+    assert record.memory_usage_gb == record.peak_memory_bytes / 1e9
+    assert record.multi_gpu_scaling_efficiency is None  # nothing scaled it
     past = tuple(
         replace(record, id=f"past-{n}", commit=git(folder, "rev-parse", "HEAD~1")) for n in range(5)
     )

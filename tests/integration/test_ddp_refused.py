@@ -24,7 +24,7 @@ def train(name: str, folder: Path, ranks: int) -> Run:
     return ddp(folder / "train.py", ranks, ENVIRONMENT)
 
 
-@pytest.mark.slow  # quick twin: mp.spawn in test_gradient_probe.py
+@pytest.mark.slow  # quick twin: mp.spawn in test_ddp_verified.py
 @pytest.mark.parametrize("name", ["mp_spawn", "accelerate"])
 def test_what_ranks_cannot_train_is_refused_before_it_trains(tmp_path: Path, name: str) -> None:
     """With the line and the cure, and nowhere does gpurun say that the script failed."""
@@ -35,7 +35,7 @@ def test_what_ranks_cannot_train_is_refused_before_it_trains(tmp_path: Path, nam
     assert verdict(case, run) == REFUSED, run.stderr
 
 
-@pytest.mark.slow  # quick twin: `reshaped` in test_gradient_probe.py
+@pytest.mark.slow  # quick twin: `reshaped` in test_ddp_verified.py
 @pytest.mark.parametrize("name", ["reshape_fails", "view_passes"])
 def test_a_script_that_uses_its_batch_size_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     """Whether a share of the batch fails in it or passes in silence."""
@@ -63,7 +63,7 @@ def test_a_loss_that_reduces_over_samples_trains_as_in_one_process(
     assert difference(tmp_path / "1" / "start.pt", one, tmp_path / "ranks" / "out.pt") <= SAME
 
 
-@pytest.mark.slow  # quick twin: unit/test_probing_mean_or_sum.py
+@pytest.mark.slow  # quick twin: unit/test_ddp_rank_verdict.py
 def test_a_loss_that_is_neither_mean_nor_sum_is_refused(tmp_path: Path) -> None:
     run = train("small_penalty_beside_sum", tmp_path / "ranks", 2)
     assert run.refused, run.stderr

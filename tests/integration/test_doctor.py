@@ -137,7 +137,7 @@ def test_a_torch_that_cannot_be_imported_is_named_with_its_error(
 
 
 def test_a_driver_that_hangs_does_not_hang_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = driver_probe._ask(NvmlProbe, "import time; time.sleep(1000)", seconds=0.5)
+    answer = driver_probe.answer_of(NvmlProbe, "import time; time.sleep(1000)", seconds=0.5)
     assert isinstance(answer, str)
     assert "no answer" in answer
 
@@ -196,6 +196,13 @@ def test_counters_may_be_for_administrators_only(
 
 def test_a_quota_below_the_machines_cores_is_said() -> None:
     assert system_checks.cores_check(2.5, 16).state is State.LIMITED
+    for gpu, root, state in (
+        (False, True, State.UNNEEDED),
+        (True, True, State.OK),
+        (True, False, State.UNNEEDED),
+    ):
+        assert system_checks.power_limit_check(gpu, root).state is state
+    assert "nvidia-smi -pl" in system_checks.power_limit_check(True, True).found
     assert system_checks.cores_check(2.5, 16).found == "2.5 of 16"
     assert system_checks.cores_check(16, 16).state is State.OK
 
@@ -246,5 +253,5 @@ def test_the_probe_of_nvml_tells_refusals_and_slices(
         "nvmlGpmSampleGet = refuse\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    answer = driver_probe._ask(NvmlProbe, driver_probe.NVML_PROGRAM)
+    answer = driver_probe.answer_of(NvmlProbe, driver_probe.NVML_PROGRAM)
     assert answer == NvmlProbe(("NVIDIA H100",) * 2, True, "Insufficient Permissions", 1)

@@ -160,7 +160,7 @@ def test_paths_in_a_configuration_behind_a_link_are_relative_to_the_file_itself(
     (folder / "gpurun.toml").symlink_to(own)
     config = load_config(folder)
     assert config.source == own
-    assert (config.knobs, config.run.out) == (
+    assert (config.knobs, config.out) == (
         (str(own.parent / "mine.py"),),
         str(own.parent / "records"),
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from gpurun.measure.run_events import decode_lenient
-from gpurun.records.events import SamplesEvent
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
 from gpurun.runtime.trial.bf16_rounding import _round_root
 from tests.forked import run_recorded
@@ -94,13 +93,21 @@ for _ in range(2):
 
 
 def trial(
-    tmp_path: Path, script: str, audit_steps: int, *, rounded: bool = False, draw: int = 0
+    tmp_path: Path,
+    script: str,
+    audit_steps: int,
+    *,
+    rounded: bool = False,
+    draw: int = 0,
+    still: bool = False,
 ) -> tuple[str, Path]:
     """What the script printed as a trial that ends by itself, and the folder of the run."""
     folder = tmp_path / f"audit{audit_steps}{rounded}{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
     rule = StopRule(10_000, 60, 10_000, 2, audit_steps)
-    how = TrialSpec(rule, seed=3, rounded=rounded, rounding_draw=draw)
+    how = TrialSpec(
+        rule, seed=3, rounded=rounded, rounding_draw=draw, still=still, load_again=not still
+    )
     spec = RunSpec(str(folder), os.getpid(), trial=how)
     (folder / "train.py").write_text(script)
     done = run_recorded(["train.py"], folder, spec)
@@ -110,8 +117,11 @@ def trial(
 
 
 def test_an_audited_training_is_bit_for_bit_the_same(tmp_path: Path) -> None:
-    plain, _ = trial(tmp_path, TRAINING, audit_steps=0)
-    audited, run = trial(tmp_path, TRAINING, audit_steps=8)
+    """But for the draws of samples, which are by index there."""
+    script = TRAINING.replace("return noise.float() + i", "return torch.full((6,), 0.1 * i)")
+    still = script.replace("noise = torch.randn(6) + random.random() + numpy.random.rand()", "pass")
+    plain, _ = trial(tmp_path, still, audit_steps=0)
+    audited, run = trial(tmp_path, still, audit_steps=8)
     assert audited == plain
     assert len(events(run, "audit")) == 8
 
@@ -230,14 +240,39 @@ def test_a_model_that_is_rounded_can_be_saved_and_copied(tmp_path: Path) -> None
         assert torch.equal(out, out.bfloat16().float())
 
 
-def test_random_parts_of_a_sample_are_told_from_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sample_draws_the_same_numbers_whoever_loads_it(tmp_path: Path, workers: int) -> None:
+    def samples(count: int) -> list[dict[str, Any]]:
+        script = TRAINING.replace("shuffle=True", f"shuffle=True, num_workers={count}")
+        return events(trial(tmp_path, script, audit_steps=8)[1], "samples")
+
+    alone, loaded = samples(0)[0], samples(workers)[0]
+    assert alone["drawn"]
+    assert loaded["drawn"]
+    assert len(alone["checksums"]) == 64
+    assert alone["checksums"] == loaded["checksums"]
+    assert alone["order"] == loaded["order"]
+
+
+def test_samples_of_audited_batches_are_loaded_again(tmp_path: Path) -> None:
     _, run = trial(tmp_path, TRAINING, audit_steps=8)
-    samples = events(run, "samples")[0]
-    event = decode_lenient(SamplesEvent, samples)
-    assert event.repeatable == (False, True)
-    assert len(event.moments_again) == 64, "all audited batches are fetched again"
-    assert all(m[0] is not None and m[1] is None for m in event.moments_again.values())
-    assert len(samples["order"]) == 64
+    (first, _) = events(run, "samples")
+    assert [len(one) - 1 for one in first["again"][:2]] == [64, 64]
+    assert len(first["again"]) == 3
+
+
+def test_a_trial_without_dropout_draws_nothing_in_its_model(tmp_path: Path) -> None:
+    audits = [
+        events(trial(tmp_path, TRAINING, audit_steps=8, still=still)[1], "audit")
+        for still in (False, True)
+    ]
+    assert [{audit["draws"] for audit in each} for each in audits] == [{True}, {False}]
+
+
+def test_samples_that_draw_nothing_are_told_from_others(tmp_path: Path) -> None:
+    script = TRAINING.replace("noise.float() + i", "torch.full((6,), 0.1 * i)")
+    quiet = script.replace("noise = torch.randn(6) + random.random() + numpy.random.rand()", "pass")
+    assert not events(trial(tmp_path, quiet, audit_steps=8)[1], "samples")[0]["drawn"]
 
 
 @pytest.mark.parametrize("kind", ODD)

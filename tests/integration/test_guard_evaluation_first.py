@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpurun.measure.run_events import read_run
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
-from gpurun.tuner.guard.training_evidence import evidence
+from gpurun.same.launch_audit import audit_of
 from tests.forked import run_recorded
 
 SCRIPT = """
@@ -36,7 +36,7 @@ def test_evaluation_before_training_leaves_no_audit_behind(tmp_path: Path) -> No
     done = run_recorded(["train.py"], tmp_path, spec)
     assert (done.returncode, done.stdout) == (0, b"hooks left: 0\n"), done.stderr.decode()
     (log,) = read_run(tmp_path).processes
-    shown = evidence(log, seed=0)
+    shown = audit_of(log, seed=0)
     assert shown is not None
     assert [audit.step for audit in shown.audits] == [1, 2, 3, 4, 5, 6]
     assert all(audit.gradient_norms for audit in shown.audits)

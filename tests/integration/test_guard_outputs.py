@@ -13,8 +13,8 @@ from gpurun.knobs.api import Effect
 from gpurun.measure.run_events import read_run
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.records.tuning import GuardVerdict
-from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
-from gpurun.tuner.guard.training_evidence import Evidence, evidence
+from gpurun.same.launch_audit import LaunchAudit, audit_of
+from gpurun.tuner.training_judge import TrainingJudge
 from tests.conftest import REPOSITORY
 from tests.forked import run_recorded
 
@@ -74,22 +74,27 @@ class Trials:
     def __init__(self, folder: Path, script: str, stop: StopRule = STOP) -> None:
         self.folder, self.stop = folder, stop
         (folder / "script.py").write_text(script)
-        self.baselines = [self.launch(), self.launch()]
+        self.judge = TrainingJudge(
+            [self.launch(), self.launch()],
+            lambda *_: self.launch(rounded=True),
+            repeated=lambda: [self.launch()],
+            still=lambda settings, rounded: self.launch(rounded, True, **(settings or {})),
+        )
 
-    def launch(self, rounded: bool = False, **settings: Any) -> Evidence:
+    def launch(self, rounded: bool = False, still: bool = False, **settings: Any) -> LaunchAudit:
         run = self.folder / f"run{len(list(self.folder.glob('run*')))}"
         run.mkdir()
         spec = RunSpec(
             str(run), os.getpid(), knob_paths=KNOBS,
             settings=tuple(Setting(k, v) for k, v in settings.items()),
-            trial=TrialSpec(self.stop, seed=3, rounded=rounded),
+            trial=TrialSpec(self.stop, seed=3, rounded=rounded, still=still),
         )  # fmt: skip
         done = run_recorded([str(self.folder / "script.py")], run, spec)
         assert done.returncode == 0, done.stderr.decode()
         log = read_run(run).processes[0]
         assert not log.hooks, log.hooks
         assert {k.knob for k in log.knobs if k.outcome == "applied"} >= settings.keys(), log.knobs
-        shown = evidence(log, 0, rounded)
+        shown = audit_of(log, 0, rounded, still)
         assert shown is not None
         return shown
 
@@ -98,12 +103,7 @@ class Trials:
         effects = [find(knob, KNOBS).effect for knob in settings]
         effect = Effect.NUMERICS if Effect.NUMERICS in effects else Effect.PIPELINE
         shown = self.launch(**settings)
-        verdict = judge_training(self.baselines, [shown], effect)
-        if may_be_rounding(verdict, effect):
-            if not any(b.rounded for b in self.baselines):
-                self.baselines.append(self.launch(rounded=True))
-            verdict = judge_training(self.baselines, [shown], effect)
-        return verdict
+        return self.judge.judge([shown], effect, (), settings)
 
 
 @pytest.fixture(scope="module")

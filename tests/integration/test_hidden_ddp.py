@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -279,8 +280,9 @@ WRITES = """
 import os, shutil
 import torch, torch.nn as nn
 from torch.utils.data import DataLoader, TensorDataset
-shutil.rmtree("out", ignore_errors=True)
+shutil.rmtree("out")
 os.makedirs("out")
+os.symlink("out", "latest")
 with open("log.txt", "a") as log:
     log.write("begin\\n")
 net = nn.Linear(4, 1)
@@ -290,11 +292,14 @@ for epoch in range(2):
         optimizer.zero_grad()
         net(x).pow(2).mean().backward()
         optimizer.step()
-    torch.save(net.state_dict(), f"out/{epoch}.pt")
+    torch.save(net.state_dict(), "out/new.pt")
+    os.rename("out/new.pt", f"out/{epoch}.pt")
+    os.mkdir(f"out/samples-{epoch}")
     with open("log.txt", "a") as log:
         log.write(f"{epoch}\\n")
-shutil.rmtree("out/scratch", ignore_errors=True)
-net.load_state_dict(torch.load("out/1.pt"))
+shutil.rmtree("out/samples-0")
+os.rmdir("out/samples-1")
+net.load_state_dict(torch.load("latest/1.pt"))
 print(sorted(os.listdir("out")), flush=True)
 print("order", *{"cat", "dog", "bird", "fish", "worm", "bee"}, flush=True)
 """
@@ -319,7 +324,9 @@ def test_what_ranks_write_and_how_texts_hash_is_as_in_one_process(
     (other,) = newest_run(tmp_path).glob("ranks/**/1/stdout.log")
     assert other.read_bytes() == done.stdout
     assert (tmp_path / "log.txt").read_text().split() == ["begin", "0", "1"]
-    assert {path.name for path in tmp_path.iterdir()} == {"writes.py", ".gpurun", "out", "log.txt"}
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {"writes.py", ".gpurun", "out", "latest", "log.txt"}
+    assert not list(Path("/var/tmp").glob(f"gpurun-rank-{crc32(bytes(newest_run(tmp_path))):08x}*"))
 
 
 PICKLED = """
@@ -370,7 +377,7 @@ def odd(gpurun: Gpurun, folder: Path, kind: str, how: tuple[str, ...] = RANKS) -
     return gpurun(*how, "odd.py", kind, cwd=folder)
 
 
-@pytest.mark.slow  # quick twin: the script parallel in another way of test_gradient_probe.py
+@pytest.mark.slow  # quick twin: the script parallel in another way of test_ddp_verified.py
 @pytest.mark.parametrize("kind", ["distributed", "parallel"])
 def test_a_script_that_is_parallel_by_itself_runs(
     tmp_path: Path, gpurun: Gpurun, kind: str
@@ -427,7 +434,7 @@ def test_what_cannot_train_alike_ends_by_name(
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.slow  # quick twin: test_gradient_probe.py has one
+@pytest.mark.slow  # quick twin: test_ddp_verified.py has one
 def test_a_loss_that_cannot_be_put_together_is_told_with_its_figure(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

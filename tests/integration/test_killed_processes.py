@@ -113,7 +113,7 @@ def test_a_kill_of_the_first_trial_ends_the_tuning_and_says_who_failed(
     said = err.decode().splitlines()
     assert launcher.returncode == 5, said
     row, reason, summary = [line for line in said if "killed from outside (SIGKILL)" in line]
-    assert row.startswith("gpurun: trial 1, ")
+    assert row.startswith("gpurun: script as it is: ")
     assert reason.startswith("gpurun: a trial of the script as it is: killed ")
     assert reason.endswith("; tune again")
     assert summary.startswith("gpurun: The script failed as it is; nothing was tuned: killed ")

@@ -97,6 +97,39 @@ def test_script_handles_signals_itself(tmp_path: Path, clean_environment: dict[s
     assert launcher.returncode == 40 + signal.SIGTERM
 
 
+def test_a_script_that_does_not_end_is_killed_after_its_grace(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    script = write(tmp_path, PATIENT.replace("sys.exit(40 + number)", "pass"))
+    launcher = start(tmp_path, clean_environment, "--grace", "1", script, "SIGTERM")
+    (process,) = pids(tmp_path, 1)
+    launcher.terminate()
+    _, errors = launcher.communicate(timeout=DEADLINE_SECONDS)
+    assert list(tmp_path.glob("SIGTERM.*.seen"))
+    assert launcher.returncode == 128 + signal.SIGKILL
+    told = b"gpurun: the script did not end within 1 s; gpurun kills it (--grace)"
+    assert told in errors.splitlines()
+    assert not alive(process)
+
+
+def test_a_job_of_slurm_that_was_warned_is_put_back(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    scontrol = tmp_path / "bin" / "scontrol"
+    scontrol.parent.mkdir()
+    scontrol.write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\n")
+    scontrol.chmod(0o755)
+    path = f"{scontrol.parent}{os.pathsep}{clean_environment['PATH']}"
+    environment = {**clean_environment, "PATH": path, "SLURM_JOB_ID": "7"}
+    launcher = start(tmp_path, environment, "--requeue", write(tmp_path, PATIENT), "SIGUSR2")
+    pids(tmp_path, 1)
+    launcher.send_signal(signal.SIGUSR2)
+    _, errors = launcher.communicate(timeout=DEADLINE_SECONDS)
+    assert launcher.returncode == 40 + signal.SIGUSR2
+    assert b"gpurun: SIGUSR2 came: job 7 is back in SLURM's queue" in errors.splitlines()
+    assert (tmp_path / "asked").read_text() == "requeue 7\n"
+
+
 def test_a_signal_to_all_processes_reaches_the_script_once_and_so_does_one_to_the_launcher(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

@@ -128,6 +128,15 @@ def test_waiting_for_data_is_at_least_halved_and_proven(writer: Tuned) -> None:
     assert ratio > 1.5  # means of noisy launches; the proof pairs them
 
 
+def test_a_log_of_it_is_at_most_forty_lines_without_decisions(writer: Tuned) -> None:
+    said = lines(writer.done)
+    assert len(said) <= 40, said
+    stages = [line.split(": ")[1] for line in said if " took " in line or " trials in " in line]
+    assert stages[:3] == ["script as it is", "search", "proof"]
+    assert any("not tried" in line for line in writer.report["decisions"])
+    assert not any("not tried" in line for line in said)
+
+
 def test_what_faster_loading_can_gain_at_most_is_measured_too(writer: Tuned) -> None:
     ceilings = writer.report["ceilings"]
     script = ceilings["script_samples_per_second"]

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpurun.errors import GpurunError
+from gpurun.launch.spec_file import write_spec
 from gpurun.measure.run_events import read_run
 from gpurun.profilers.ncu import Ncu, function_name
+from gpurun.records.spec import ProfileSpec, RunSpec
 from tests.conftest import REPOSITORY, Gpurun
 from tests.run_events import run_in
 
@@ -96,8 +99,23 @@ def test_counters_that_may_not_be_read_are_said(
 
 
 def test_without_kernels_there_is_nothing_to_look_at(tmp_path: Path) -> None:
+    write_spec(RunSpec(str(tmp_path), os.getpid()))
     with pytest.raises(GpurunError, match="no kernel was recorded"):
         Ncu().after_run((sys.executable, "train.py"), os.environ, tmp_path, [])
+
+
+def test_kernels_launches_and_sections_are_those_that_were_asked_for(
+    tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, works=True)
+    asked = ProfileSpec(("steps",), kernel="gemm|nvjet", launch_count=5, set="full")
+    write_spec(replace(RunSpec(str(run), os.getpid()), profile=asked))
+    assert Ncu().after_run((sys.executable, "train.py"), os.environ, run, [])
+    words = (run / "profile" / "ncu" / "words.txt").read_text().splitlines()
+    assert "regex:gemm|nvjet" in words
+    assert words[words.index("--launch-count") + 1] == "5"
+    assert words[words.index("--set") + 1] == "full"
+    assert "Occupancy" in words, "findings need it"
 
 
 @pytest.mark.parametrize(

@@ -337,7 +337,7 @@ def test_a_window_without_a_step_is_none(tmp_path: Path, gpurun: Gpurun) -> None
     done = gpurun("profile", "--json", "p.json", "train.py", cwd=tmp_path)
     assert done.returncode == 3
     document = json.loads((tmp_path / "p.json").read_text())
-    short = any(note.startswith("the window is short") for note in document["notes"])
+    short = any(said.startswith("the window is short") for said in document["failed_sources"])
     assert document["steps_profiled"] is None or document["steps_profiled"] > 0
     assert short is (document["steps_profiled"] is not None)
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpurun.arguments.gpurun_toml import ReportConfig
-from gpurun.commands.diagnose import diagnose_run
+from gpurun.commands.diagnosed_launch import diagnose_run
 from gpurun.records.scaling import ProjectedPoint, ScalingPoint, ScalingProjection, ScalingReport
 from gpurun.report.page.html_page import html_page
 from gpurun.report.page.run_contents import RunContents, read_contents

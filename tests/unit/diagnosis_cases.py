@@ -12,7 +12,7 @@ from gpurun.records.events import LoaderEvent, RootEvent
 from gpurun.records.finding import Finding, FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.records.profile_figures import (
-    CopyFigures,
+    CopyShare,
     IdleTime,
     KernelShare,
     LaunchFigures,
@@ -31,14 +31,14 @@ from gpurun.timeline.model import (
 )
 
 SPLIT = StepSplit(0.1, None, 3.0, 5.0, 1.0, 0.9)
-IDLE = IdleTime(0.02, 0.0, 0.0, 0.01, 0.005, 0.005, 0.05)
+IDLE = IdleTime(0.02, 0.0, 0.0, 0.01, 0.005, 0.005)
 FIGURES = ProfileFigures(
     steps=10,
     step_ms=10.0,
     kernel_share=0.97,
     idle=IDLE,
-    copies=CopyFigures(0.02, 0.0, 0.0, 0.0, 1e6, 2),
-    launches=LaunchFigures(300, 32.0, 0.2, 40, 0.05, 0.0),
+    copies=(CopyShare("h2d", False, 0.02, 0.0, 2, 1e6),),
+    launches=LaunchFigures(300, 32.0, 40, 0.05, 0.0),
     syncs=SyncFigures(0.0, 0.0),
     precision=PrecisionFigures(0.98, 0.01),
     group_shares={"matmul": 0.8, "elementwise": 0.2},

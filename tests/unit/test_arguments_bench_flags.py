@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpurun import main
-from gpurun.arguments.bench_flags import FLAGS, parse_bench
-from gpurun.commands.bench.bench_command import HELP
+from gpurun.arguments.bench_flags import BenchOptions, parse_bench
+from gpurun.arguments.flag_table import flags_of
 from gpurun.errors import GpurunError
 from tests.repositories import commit, new_repository
 
@@ -46,9 +46,10 @@ def test_two_settings_stand_before_the_script(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["--threshold", "5%"], "--threshold needs --compare REF"),
+        (["--threshold", "5%"], "--threshold needs --compare, --ab or --results"),
         (["--compare", "main", "--threshold", "0"], "--threshold: '0' is not a fraction"),
         (["--compare", "main", "--metrics", "speed"], "--metrics: 'speed' is no metric"),
+        (["--compare", "main", "--metrics", "gpu_utilization"], "--metrics: 'gpu_util"),
         (["--compare", "main", "--metrics", ","], "--metrics names none"),
         (["--compare", "main", "--launches", "3"], "--launches is not for --compare"),
         (["--export", "bencher"], "--export 'bencher' does not name a tracker and a file"),
@@ -73,8 +74,8 @@ def test_a_wrong_flag_is_an_error_with_a_cure(words: list[str], what: str) -> No
 
 def test_the_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--help"]) == 0
-    assert capsys.readouterr().out == HELP
-    assert [name for name in FLAGS.names if f"--{name}" not in HELP] == ["help"]
+    shown = capsys.readouterr().out
+    assert [name for name in flags_of(BenchOptions) if f"\n  --{name}" not in shown] == []
 
 
 @pytest.mark.parametrize(

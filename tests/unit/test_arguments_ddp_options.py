@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpurun.arguments.ddp_options import ddp_options, flag_of
+from gpurun.arguments.ddp_options import ddp_options_of, flag_of
 from gpurun.arguments.main_flags import parse
 from gpurun.errors import GpurunError
 from gpurun.records.spec import Setting
@@ -12,15 +12,15 @@ from gpurun.records.spec import Setting
 
 def test_options_are_read_by_name_and_typed_back() -> None:
     text = "static_graph, bucket_cap_mb=100,compression=bf16,gradient_as_bucket_view=false"
-    found = ddp_options(text)
+    found = ddp_options_of("ddp-options", text)
     assert {(x.knob, x.value) for x in found} == {
         ("static_graph", True),
         ("bucket_cap_mb", 100),
         ("compression", "bf16"),
         ("gradient_as_bucket_view", False),
     }
-    assert ddp_options(flag_of(found)) == found
-    assert ddp_options(None) == ()
+    assert ddp_options_of("ddp-options", flag_of(found)) == found
+    assert parse(["--ddp", "train.py"], {}).ddp_options == ()
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_options_are_read_by_name_and_typed_back() -> None:
 )
 def test_what_is_wrong_is_named(text: str, said: str) -> None:
     with pytest.raises(GpurunError) as raised:
-        ddp_options(text)
+        ddp_options_of("ddp-options", text)
     assert said in raised.value.what
 
 

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.arguments.flag_table import flags_of
 from gpurun.arguments.flag_values import parse_duration, parse_fraction
 from gpurun.arguments.gpurun_toml import (
     BenchConfig,
     Config,
-    OptimizeConfig,
     ReportConfig,
-    RunConfig,
     load_config,
 )
+from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError
-from gpurun.knobs.api import Effect
 
 
 def write(path: Path, text: str) -> Path:
@@ -37,7 +36,7 @@ def error_in(folder: Path, text: str, name: str = "gpurun.toml") -> GpurunError:
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
     config = load_config(tmp_path)
     assert config == Config()
-    assert config.optimize.allow == (Effect.PIPELINE, Effect.NUMERICS)
+    assert config.allowed == ("pipeline", "numerics")
 
 
 def test_every_key_is_read(tmp_path: Path) -> None:
@@ -48,11 +47,13 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         '[run]\nout = "records"\nquiet = true\n',
     )
     config = load_config(tmp_path)
-    assert config.optimize.budget == 90
-    assert config.optimize.allow == (Effect.PIPELINE,)
-    assert config.optimize.max_trials == 7
-    assert config.run.out == str(tmp_path / "records")
-    assert config.run.quiet is True
+    assert config.flags == {
+        "budget_seconds": 90,
+        "allow": ("pipeline",),
+        "max_trials": 7,
+        "out": str(tmp_path / "records"),
+        "quiet": True,
+    }
     assert config.knobs == (str(tmp_path / "mine/knob.py"),)
     assert config.source == path
 
@@ -62,21 +63,21 @@ def test_the_nearest_file_upward_wins(tmp_path: Path) -> None:
     write(tmp_path / "a" / "gpurun.toml", "[optimize]\nmax_trials = 2\n")
     deep = tmp_path / "a" / "b" / "c"
     deep.mkdir(parents=True)
-    assert load_config(deep).optimize.max_trials == 2
-    assert load_config(tmp_path).optimize.max_trials == 1
+    assert load_config(deep).flags["max_trials"] == 2
+    assert load_config(tmp_path).flags["max_trials"] == 1
 
 
 def test_pyproject_counts_and_gpurun_toml_beside_it_wins(tmp_path: Path) -> None:
     write(tmp_path / "pyproject.toml", "[tool.gpurun.optimize]\nmax_trials = 3\n")
-    assert load_config(tmp_path).optimize.max_trials == 3
+    assert load_config(tmp_path).flags["max_trials"] == 3
     write(tmp_path / "gpurun.toml", "[optimize]\nmax_trials = 4\n")
-    assert load_config(tmp_path).optimize.max_trials == 4
+    assert load_config(tmp_path).flags["max_trials"] == 4
 
 
 def test_a_pyproject_without_our_table_is_passed_over(tmp_path: Path) -> None:
     write(tmp_path / "gpurun.toml", "[optimize]\nmax_trials = 5\n")
     write(tmp_path / "lib" / "pyproject.toml", '[project]\nname = "x"\n')
-    assert load_config(tmp_path / "lib").optimize.max_trials == 5
+    assert load_config(tmp_path / "lib").flags["max_trials"] == 5
 
 
 def test_a_broken_pyproject_that_never_names_us_stops_nobody(tmp_path: Path) -> None:
@@ -212,17 +213,17 @@ def test_what_is_no_fraction_is_refused(text: str) -> None:
 
 def test_the_file_in_the_repository_shows_every_key_with_its_default() -> None:
     path = Path(__file__).resolve().parents[2] / "gpurun.toml"
-    assert replace(load_config(path.parent), source=None) == Config()
-    for section in (Config, OptimizeConfig, RunConfig, BenchConfig, ReportConfig):
-        for field in fields(section):
-            assert field.name in (
-                "source",
-                "run",
-                "optimize",
-                "bench",
-                "diagnose",
-                "report",
-            ) or re.search(rf"^(# )?{field.name} = ", path.read_text(), re.MULTILINE), field.name
+    shown, known = load_config(path.parent), flags_of(Options).values()
+    assert replace(shown, source=None, flags={}, optimize={}, run={}) == Config()
+    keys = [field.name for table in (Config, BenchConfig, ReportConfig) for field in fields(table)]
+    keys += [one.key.partition(".")[2] for one in known if one.key]
+    tables = ("source", "flags", "run", "optimize", "bench", "diagnose", "report")
+    missing = [key for key in keys if not re.search(rf"^(# )?{key} = ", path.read_text(), re.M)]
+    assert [key for key in missing if key not in tables] == []
+    defaults = {
+        one.option: one.read(one.name, one.default) for one in known if one.read and one.default
+    }
+    assert shown.flags == {name: defaults.get(name, False) for name in shown.flags}
 
 
 def test_a_price_is_a_number_above_zero(tmp_path: Path) -> None:

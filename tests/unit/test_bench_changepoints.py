@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.stats.change_points import Change, Direction, Point, find_changes
-from scripts.simulate_changepoints import changes, errors, simulate
+from gpurun.stats.change_points import Change, Direction, Point, find_changes, find_trend
+from scripts.simulate_changepoints import changes, drift_rates, errors, simulate
 
 
 def quiet(length: int, seed: int = 3, noise: float = 0.25) -> list[float]:
@@ -35,6 +35,31 @@ def test_steps_of_five_percent_are_found_at_two_percent_noise() -> None:
     rates = simulate("white", 80, series=10, seed=3)
     assert rates.false == 0
     assert rates.found >= 0.7
+
+
+def test_a_small_loss_with_every_commit_is_a_drift_and_no_change_of_level() -> None:
+    found, drift = find_trend(points([100 * 0.994**i for i in range(30)]))
+    assert found == ()
+    assert drift is not None
+    assert drift.direction is Direction.REGRESSION
+    assert drift.per_point == pytest.approx(-0.006, abs=0.001)
+    assert drift.interval[0] < 0.994**29 - 1 < drift.interval[1] < 0
+
+
+@pytest.mark.parametrize(("law", "least"), [("white", 0.95), ("ar 0.5", 0.85), ("ar 0.8", 0.75)])
+def test_a_drift_of_thirty_records_is_found_and_rarely_where_there_is_none(
+    law: str, least: float
+) -> None:
+    false, found = drift_rates(law, 30, series=40, seed=2)
+    assert false <= 0.05
+    assert found >= least
+
+
+def test_a_change_of_level_is_no_drift() -> None:
+    found, drift = find_trend(points([100.0] * 15 + [90.0] * 15))
+    assert [change.commit for change in found] == ["c15"]
+    assert drift is None
+    assert find_trend(points([100.0, 99.0, 98.0, 97.0, 96.0, 95.0, 94.0, 93.0]))[1] is None
 
 
 def test_one_disturbed_record_is_no_change() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpurun import main
-from gpurun.arguments.options import BenchOptions
+from gpurun.arguments.bench_flags import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_runner import BisectRequest, not_searched
 from gpurun.bench.compare import compare_sides as comparing

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -10,7 +12,7 @@ import pytest
 
 from gpurun.bench.compare.comparison_document import Compared, comparison, severity
 from gpurun.bench.compare.pair_runner import Findings
-from gpurun.bench.record_of_launches import Version, record_of
+from gpurun.bench.record_of_launches import Version, record_of, scaling_efficiency
 from gpurun.bench.unfinished import Unfinished, worst_with_others
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
@@ -20,9 +22,11 @@ from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json, to_json
+from gpurun.records.scaling import ScalingPoint, ScalingReport
 from gpurun.report.comparison_text import comparison_lines
 from gpurun.trials.stop_rules import WHOLE, later_rule
 from tests.unit.bench_launches import BENCHMARK, launch
+from tests.unit.benchmark_records import record
 
 QUIET_SD = 0.003
 """A machine on which equal launches hardly differ: texts hold no assumption of `gpurun`."""
@@ -67,6 +71,35 @@ def test_a_regression_says_how_much_and_which_commit() -> None:
     several = document(found([800.0] * 4), commits=2)
     assert several.likely_culprit_commit is None
     assert several.recommendation.endswith("; gpurun bench bisect aaaaaaaaa..bbbbbbbbb searches")
+
+
+def test_a_record_has_the_efficiency_of_the_same_command_commit_and_device(tmp_path: Path) -> None:
+    mine = record(device="NVIDIA H200", script="./train.py")
+    other = "f" * 40
+    for number, (command, commit, efficiency) in enumerate(
+        [
+            (("train.py", "--epochs", "1"), mine.commit, 0.8),
+            (("train.py", "--epochs", "1"), mine.commit, 0.9),
+            (("train.py", "--epochs", "2"), mine.commit, 0.5),
+            (("train.py", "--epochs", "1"), other, 0.6),
+        ]
+    ):
+        points = (
+            ScalingPoint(1, 100.0, 1.0, 1.0, None, None, None, None),
+            ScalingPoint(2, 180.0, 1.8, efficiency, None, None, None, None),
+            ScalingPoint(4, None, None, None, None, None, None, None, error="out of memory"),
+        )
+        report = ScalingReport(
+            "weak", "failed", 5, command, "NVIDIA H200", 4, False, None, 3, None, points, (), None,
+            60.0, commit=commit,
+        )  # fmt: skip
+        folder = tmp_path / "runs" / f"2026112{number}-120000-abcdef"
+        folder.mkdir(parents=True)
+        (folder / "scaling.json").write_text(json.dumps(to_json(report)))
+    assert scaling_efficiency(tmp_path, mine) == 0.9
+    assert scaling_efficiency(tmp_path, replace(mine, dirty=True)) is None
+    assert scaling_efficiency(tmp_path, replace(mine, device="NVIDIA H100")) is None
+    assert scaling_efficiency(tmp_path / "empty", mine) is None
 
 
 def test_a_gain_has_a_positive_delta_and_passes() -> None:

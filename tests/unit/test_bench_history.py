@@ -14,7 +14,13 @@ import pytest
 from PIL import Image
 
 from gpurun import main
-from gpurun.arguments.bench_subcommand_flags import ACCEPT, HISTORY, parse_accept, parse_history
+from gpurun.arguments.bench_subcommand_flags import (
+    AcceptOptions,
+    HistoryOptions,
+    parse_accept,
+    parse_history,
+)
+from gpurun.arguments.flag_table import flags_of
 from gpurun.bench.store import open_store
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import INTERRUPTED, BenchmarkPurpose, BenchmarkRecord
@@ -250,7 +256,7 @@ def test_flags_stand_before_and_after_the_name() -> None:
 
 
 def test_the_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    for word, flags in (("history", HISTORY), ("accept", ACCEPT)):
+    for word, options in (("history", HistoryOptions), ("accept", AcceptOptions)):
         assert main(["bench", word, "--help"]) == 0
         shown = capsys.readouterr().out
-        assert [n for n in flags.names if f"--{n}" not in shown] == ["help"]
+        assert [name for name in flags_of(options) if f"\n  --{name}" not in shown] == []

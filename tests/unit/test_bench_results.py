@@ -236,7 +236,7 @@ def test_a_file_that_holds_no_results_is_told_in_one_line(
             "--commit-sha goes with measuring",
         ),
         (["--compare", "main", "--branch", "b", "train.py"], "--branch goes with measuring"),
-        (["--fail-on-training-change", "train.py"], "needs --compare REF"),
+        (["--fail-on-training-change", "train.py"], "needs --compare, --ab or --results"),
     ],
 )
 def test_flags_that_say_nothing_together_are_refused(

@@ -92,6 +92,27 @@ def test_the_sides_are_the_settings_by_the_name_of_their_files(
     assert compared("loader_workers = 1", "").verdict == "pass"
 
 
+def test_two_settings_have_a_speedup_with_its_significance_and_the_memory_saved(
+    compared: Callable[..., Comparison],
+) -> None:
+    slower = compared("", "loader_workers = 1")
+    assert slower.slowdown is not None
+    assert slower.speedup == 1 - slower.slowdown < 1
+    assert slower.speedup_confidence_interval is not None
+    low, high = slower.speedup_confidence_interval
+    assert low < slower.speedup < high < 1
+    assert slower.statistically_significant is True
+    assert slower.baseline.peak_memory_bytes is not None
+    assert slower.current.peak_memory_bytes is not None
+    saved = slower.baseline.peak_memory_bytes - slower.current.peak_memory_bytes
+    assert slower.memory_saved_bytes == saved
+    (line,) = [x for x in comparison_lines(slower) if x.startswith("1.toml against none: ")]
+    assert "× the speed (" in line
+    assert ", significant)" in line
+    same = compared("", "")
+    assert same.statistically_significant is False
+
+
 def test_records_of_an_interrupted_comparison_say_so(
     compared: Callable[..., Comparison], monkeypatch: pytest.MonkeyPatch
 ) -> None:

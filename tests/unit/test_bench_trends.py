@@ -69,6 +69,28 @@ def test_a_loss_is_told_with_its_commit_and_size() -> None:
     assert line.endswith(f"with {SHAS[12][:9]} 2026-11-02: Use float64")
 
 
+def test_a_small_loss_with_every_commit_is_told_as_a_drift() -> None:
+    (trend,) = shown([at(i, 1000.0 * 0.99**i) for i in range(COUNT)])
+    assert trend.changes == ()
+    assert trend.drift is not None
+    assert trend.drift.direction == "regression"
+    assert trend.drift.change_per_point == pytest.approx(-0.01, abs=0.002)
+    line = history_lines(history((trend,)))[0]
+    assert line.startswith("regression −2")
+    assert line.endswith("by a drift over 24 records: −1.0 % a record")
+
+
+def test_the_utilization_of_the_gpu_has_a_trend_of_its_own() -> None:
+    dropping = [
+        at(i, 1000.0, launches=(), gpu_utilization_percent=90.0 if i < 12 else 60.0)
+        for i in range(COUNT)
+    ]
+    (trend,) = shown(dropping, Metric.GPU_UTILIZATION)
+    assert (trend.unit, trend.higher_is_better) == ("%", True)
+    assert [change.direction for change in trend.changes] == ["regression"]
+    assert history_grid(history((trend,))).rows[0][-2] == "60.0 %"
+
+
 def test_memory_that_grows_is_a_regression() -> None:
     grown = [
         at(i, 1000.0, launches=(), peak_memory_bytes=(3 if i < 12 else 4) << 30)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpurun import main
-from gpurun.arguments.main_flags import parse, with_configuration
+from gpurun.arguments.main_flags import MAIN, parse, with_configuration
 from gpurun.arguments.options import Objective, TargetKind
+from gpurun.arguments.subcommand_flags import parse_blame, parse_eject, parse_profile
 from gpurun.arguments.torchrun_flags import asks_for_ranks, nodes_asked_for
 from gpurun.errors import GpurunError
 from gpurun.launch.launch_command import interpreter_flags
@@ -194,11 +196,9 @@ def test_a_full_disk_is_no_error_of_ours(
 
 
 def test_help_names_every_flag_of_ours(capfd: pytest.CaptureFixture[str]) -> None:
-    from gpurun.arguments.main_flags import OWN_SWITCHES, OWN_VALUES
-
     assert main(["--help"]) == 0
     text = capfd.readouterr().out
-    assert all(f"--{flag}" in text for flag in (*OWN_SWITCHES, *OWN_VALUES))
+    assert [one.name for one in MAIN.values() if one.help and f"--{one.name}" not in text] == []
     assert main([]) == 2
 
 
@@ -240,3 +240,38 @@ def test_the_cheapest_settings_are_the_fastest() -> None:
     assert cost.objective is Objective.THROUGHPUT
     with pytest.raises(GpurunError, match="'speed' is no objective"):
         parse(["--optimize", "--objective", "speed", "train.py"], {})
+
+
+def test_a_command_has_flags_of_its_own_beside_those_of_the_run() -> None:
+    words = ["--trials-in-place", "--quiet", "--allow", "training", "train.py"]
+    eject = parse_eject(["--budget", "2m", "--no-check", *words])
+    assert (eject.budget_seconds, eject.check, eject.trials_in_place) == (120, False, True)
+    blame = parse_blame(["--steps", "7", "--check", "true", *words])
+    assert (blame.steps, blame.check, blame.trials_in_place) == (7, "true", True)
+    for run in (eject.run, blame.run):
+        assert (run.tuned, run.quiet, run.allow) == (True, True, ("training",))
+    assert parse_blame(["--settings", "x.json", "train.py"]).steps == 100
+    profile = parse_profile(["--steps", "9", "--stop", "--ddp", "train.py"])
+    assert (profile.steps, profile.stop, profile.sources) == (9, True, None)
+    assert profile.run.ddp
+
+
+@pytest.mark.parametrize(
+    ("parse_command", "flag"),
+    [
+        (parse_blame, "--scale=1,2"),
+        (parse_blame, "--budget=5m"),
+        (parse_blame, "--live"),
+        (parse_eject, "--steps=5"),
+        (parse_eject, "--on-oom=stop"),
+        (parse_profile, "--allow=training"),
+        (parse_profile, "--trials-in-place"),
+        (parse_profile, "--profile-every=5"),
+    ],
+)
+def test_a_command_refuses_flags_that_are_against_it(
+    parse_command: Callable[[list[str]], object], flag: str
+) -> None:
+    name = flag.partition("=")[0]
+    with pytest.raises(GpurunError, match=f"{name} is not for "):
+        parse_command([flag, "train.py"])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from gpurun.commands.culprit_settings import KnobGroup, culprits
-from gpurun.records.blame_report import LaunchState
+from gpurun.records.settings_reports import LaunchState
 
 NAMES = "abcdefgh"
 

@@ -17,7 +17,7 @@ from gpurun.records.finding import WARNING, FindingType, Location
 from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples
 from gpurun.records.profile_figures import (
     CommunicationFigures,
-    CopyFigures,
+    CopyShare,
     LaunchFigures,
     PrecisionFigures,
     ProfileFigures,
@@ -60,14 +60,14 @@ def test_a_healthy_training_has_no_warning(evidence: Evidence) -> None:
         (idle(total=0.5, data=0.4), FindingType.DATA_LOADING, 1 / 0.6),
         (idle(total=0.3, sync=0.25), FindingType.CPU_GPU_SYNC, 1 / 0.75),
         (
-            replace(FIGURES, copies=CopyFigures(0.3, 0.25, 0.3, 0.25, 1e8, 1)),
+            replace(FIGURES, copies=(CopyShare("h2d", True, 0.3, 0.25, 1, 1e8),)),
             FindingType.H2D_COPY,
             1 / 0.75,
         ),
         (
             replace(
                 idle(total=0.6, launch=0.55),
-                launches=LaunchFigures(1500, 3.0, 6.0, 0.5, 0.9, 0.0, short_kernels_share=0.2),
+                launches=LaunchFigures(1500, 3.0, 0.5, 0.9, 0.0),
             ),
             FindingType.LAUNCH_BOUND,
             1 / (1 - 0.55),
@@ -211,7 +211,7 @@ def test_storage_is_never_named_as_a_fact(cores: float | None, workers: int) -> 
 
 
 def test_a_pause_before_the_first_kernel_is_not_said_to_be_a_wait_for_data() -> None:
-    pause = replace(IDLE, total=0.3, host=0.29, data=None, before_first_kernel_ms=9.0)
+    pause = replace(IDLE, total=0.3, host=0.29, data=None)
     recording = Evidence(figures=replace(FIGURES, idle=pause, step_ms=30.0))
     assert found(recording, FindingType.DATA_LOADING) is None
     waits = found(recording, FindingType.HOST_BOUND)
@@ -385,7 +385,7 @@ def test_a_device_that_waits_for_the_host_is_host_bound_without_a_host_profile()
 
 def test_of_findings_of_severity_one_the_larger_gain_is_first() -> None:
     """A symptom comes last only beside its cause."""
-    launches = LaunchFigures(8000, 2.5, 6.0, 0.5, 0.1, 0.0, short_kernels_share=0.5)
+    launches = LaunchFigures(8000, 2.5, 0.5, 0.1, 0.0)
     figures = replace(idle(total=0.9, data=0.6, launch=0.8), launches=launches)
     found = diagnose(healthy_gpu(figures))[:2]
     assert [f.type for f in found] == [FindingType.LAUNCH_BOUND, FindingType.DATA_LOADING]
@@ -566,10 +566,12 @@ def test_kernels_a_step_are_told_only_where_steps_are_marked() -> None:
     assert finding.description.endswith("55 % of the step: kernels of 32.0 µs each")
 
 
-def test_a_fast_kernel_at_low_occupancy_and_a_short_one_are_none() -> None:
+def test_low_occupancy_of_a_fast_kernel_is_a_note_and_of_a_short_one_nothing() -> None:
     fast = kernel(occupancy_percent=10.0, sm_percent=90.0)
     short = kernel(occupancy_percent=5.0, sm_percent=2.0, duration_ns=3000.0)
-    assert diagnose(Evidence(timeline=measured_kernels(fast, short))) == ()
+    (finding,) = diagnose(Evidence(timeline=measured_kernels(fast, short)))
+    assert (finding.type, finding.level) == (FindingType.OCCUPANCY, "note")
+    assert diagnose(Evidence(timeline=measured_kernels(kernel(), short))) == ()
 
 
 def test_the_slowest_rank_is_named_by_its_arrival() -> None:
@@ -658,8 +660,8 @@ def test_recommended_knobs_exist() -> None:
     knobs = {knob.name for knob in all_knobs()}
     spoilt = replace(
         idle(total=0.9, data=0.3, sync=0.3, launch=0.3),
-        launches=LaunchFigures(1500, 3.0, 6.0, 0.5, 0.9, 20.0),
-        copies=CopyFigures(0.3, 0.25, 0.3, 0.25, 1e8, 1),
+        launches=LaunchFigures(1500, 3.0, 0.5, 0.9, 20.0),
+        copies=(CopyShare("h2d", True, 0.3, 0.25, 1, 1e8),),
         precision=PrecisionFigures(0.0, 0.7),
         group_shares={"elementwise": 0.9},
     )

@@ -8,12 +8,11 @@ from gpurun.diagnoses.diagnosis_report import diagnosis_report
 from gpurun.diagnoses.evidence import Evidence
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
-from gpurun.records.profile_figures import OperatorShare, ProfileFigures
 from gpurun.report.findings_text import diagnosis_lines
 from gpurun.report.page.findings_section import diagnosis_page
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.terminal_output import plain
-from tests.unit.diagnosis_cases import FIGURES, healthy_cpu, result
+from tests.unit.diagnosis_cases import healthy_cpu, result
 
 
 def finding(severity: float, gain: float | None = 2.0, knob: str | None = None) -> Finding:
@@ -94,14 +93,6 @@ def test_a_recording_that_tells_too_little_is_not_called_fine() -> None:
     empty = diagnosis_report(Evidence(), "trace.json")
     assert "no figure was measured that a diagnosis could use" in text(empty)
     assert "Nothing was found. Measured: nothing." in markdown_page(diagnosis_page(empty))
-
-
-def test_the_longest_kernels_are_named_else_the_longest_operators() -> None:
-    on_gpu = replace(report(), figures=FIGURES)
-    assert "longest kernels, of the profiled time: hgemm 30 %" in text(on_gpu)
-    operators = (OperatorShare("aten::mm", "matmul", 0.4, None),)
-    on_cpu = replace(report(), figures=ProfileFigures(top_operators=operators))
-    assert "longest operators, of the profiled time: aten::mm 40 %" in text(on_cpu)
 
 
 def test_a_run_without_training_is_told_as_such() -> None:

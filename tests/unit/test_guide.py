@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gpurun.arguments.main_flags import OWN_SWITCHES, OWN_VALUES
-from gpurun.arguments.subcommand_flags import OF_BLAME, OF_EJECT
+from gpurun.arguments.main_flags import MAIN
+from gpurun.arguments.subcommand_flags import BLAME_HELP, EJECT_HELP
 from gpurun.knobs import all_knobs
 from scripts.bench_speedup import WORKLOADS
 from scripts.speedup_table import COLUMNS
@@ -40,7 +40,8 @@ def test_it_names_every_knob_and_no_other() -> None:
 
 
 def test_every_flag_that_it_types_is_gpuruns_or_the_benchmarks() -> None:
-    known = {f"--{flag}" for flag in (*OWN_SWITCHES, *OWN_VALUES, *OF_BLAME, *OF_EJECT)}
+    flags = {**MAIN, **BLAME_HELP, **EJECT_HELP}.values()
+    known = {f"--{flag.name}" for flag in flags if flag.help}
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
     commands = [line for kind, text in blocks if not kind for line in text.splitlines()]
     assert len(commands) > 8

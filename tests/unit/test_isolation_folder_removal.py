@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.ddp import verified_reduction
 from gpurun.isolation.available_modes import PROBE_FOLDER, probe_folder
 from gpurun.isolation.folder_removal import MARK, discard, mark
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.written_files import copy_written
-from gpurun.probing import gradient_probe
 from gpurun.trials.trial_launcher import SHARED, TrialLauncher
 from tests.conftest import REPOSITORY
 from tests.integration.isolation_launcher import tree
@@ -79,16 +79,16 @@ def test_a_folder_of_the_users_beside_runs_is_never_touched(tmp_path: Path) -> N
     assert (tmp_path / "my-own-runs" / SHARED).exists()
 
 
-def test_what_a_killed_probe_left_goes_with_the_next_one(tmp_path: Path) -> None:
-    left, own = tmp_path / "0123456789abcdef.77", tmp_path / "notes.1"
+def test_what_a_killed_verification_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    left, own = tmp_path / "77-123456789", tmp_path / "notes-1"
     for folder in (left, own):
         folder.mkdir()
         mark(folder)
     process = holder(tmp_path)
-    os.close(gradient_probe._begin(tmp_path))
-    assert left.exists(), "somebody measures, and this may be its folder"
+    os.close(verified_reduction._begin(tmp_path)[1])
+    assert left.exists(), "somebody verifies, and this may be its folder"
     killed(process)
-    os.close(gradient_probe._begin(tmp_path))
+    os.close(verified_reduction._begin(tmp_path)[1])
     assert not left.exists()
     assert own.exists()
 

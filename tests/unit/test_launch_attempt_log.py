@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpurun.launch.attempt_log import AttemptLog, NodeLost
-from gpurun.measure.read_attempts import read_attempts
+from gpurun.measure.run_events import read_attempts
 
 
 class State(enum.Enum):

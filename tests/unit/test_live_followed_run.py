@@ -39,6 +39,7 @@ def test_figures_are_those_of_the_latest_steps(tmp_path: Path) -> None:
     assert (before.steps, before.loss, before.learning_rate) == (100, 9.0, 0.1)
     assert before.step_time_seconds == pytest.approx(0.1)
     assert before.samples_per_second == pytest.approx(80)
+    assert before.samples == 800
 
     fast = [row(11_000 + 10 * i, loss=1.5 if i == 600 else None) for i in range(1000)]
     append(tmp_path / "events-100.jsonl", steps(fast), LearningRateEvent(0, (0.01,)))
@@ -46,6 +47,7 @@ def test_figures_are_those_of_the_latest_steps(tmp_path: Path) -> None:
     assert (after.steps, after.loss, after.learning_rate) == (1100, 1.5, 0.01)
     assert after.step_time_seconds == pytest.approx(0.01)
     assert after.samples_per_second == pytest.approx(800)
+    assert after.samples == 8800
     assert after.last_step_unix_seconds == pytest.approx((UNIX_NS + 20_990 * MS) / 1e9)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpurun.measure.gpu_activity.dcgm_counters import DcgmCounters, activities, uuids_by_number
+from gpurun.measure.gpu_counters import DcgmCounters, activities, uuids_by_number
 
 DISCOVERY = """\
 2 GPUs found.
@@ -77,7 +77,7 @@ def test_figures_of_a_program_that_has_ended_grow_old(
     dcgmi("exit 1")
     counters = DcgmCounters()
     assert known(counters, "GPU-aaaa")
-    monkeypatch.setattr("gpurun.measure.gpu_activity.dcgm_counters.OLD_SECONDS", 0.0)
+    monkeypatch.setattr("gpurun.measure.gpu_counters.OLD_SECONDS", 0.0)
     assert counters.since_last("GPU-aaaa") == {}
     counters.close()
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpurun.measure.fingerprint import differences, fingerprint
 from gpurun.measure.host_sampler import HostSampler
-from gpurun.measure.machine import available_cores, available_memory, machine
+from gpurun.measure.machine import available_cores, available_memory, machine, slow_governor
 from gpurun.measure.other_programs import busy_seconds_in
 from gpurun.measure.resource_use import Samples, host_use, read_samples
 from gpurun.measure.sampler import Sampler
@@ -294,3 +294,24 @@ def test_the_cpu_time_of_the_measured_steps_is_told_apart_from_the_start() -> No
     short = host_use(Samples(host, ()), (3 * second, 3 * second + 1))
     assert short is not None
     assert short.steady_cpu_percent is None
+
+
+@pytest.mark.parametrize(
+    ("governor", "driver", "slow"),
+    [
+        ("powersave", "acpi-cpufreq", "powersave"),
+        ("powersave", "intel_pstate", None),
+        ("conservative", "cppc_cpufreq", "conservative"),
+        ("performance", "acpi-cpufreq", None),
+    ],
+)
+def test_a_governor_that_holds_the_clocks_down_is_seen(
+    tmp_path: Path, governor: str, driver: str, slow: str | None
+) -> None:
+    (tmp_path / "scaling_governor").write_text(f"{governor}\n")
+    (tmp_path / "scaling_driver").write_text(f"{driver}\n")
+    assert slow_governor(tmp_path) == slow
+
+
+def test_a_machine_that_tells_no_governor_has_no_slow_one(tmp_path: Path) -> None:
+    assert slow_governor(tmp_path) is None

@@ -162,7 +162,7 @@ def test_short_epochs_are_in_the_ratio_in_their_proportion(steps: int) -> None:
     ratio = ratio_of(rounds_of(trainings[0], trainings[1], 320))
     assert ratio.log == pytest.approx(math.log((10 + 30 / steps) / (10 + 6 / steps)), abs=0.03)
     assert ratio.rounds == 320
-    assert ratio.epoch_starts > 100
+    assert ratio.epoch_ends > 100
 
 
 def test_short_epochs_of_one_side_are_counted_beside_long_ones_of_the_other() -> None:
@@ -170,7 +170,7 @@ def test_short_epochs_of_one_side_are_counted_beside_long_ones_of_the_other() ->
     slow = PlayedTraining((200.0, n % 400 == 0) for n in count())
     ratio = ratio_of(rounds_of(PlayedTraining(with_epochs(20, 40.0, seed=1)), slow, 40))
     assert ratio.log == pytest.approx(math.log(200 / 12), abs=0.03)
-    assert ratio.epoch_starts == 0, "those of the slow side are not in it"
+    assert ratio.epoch_ends == 0, "those of the slow side are not in it"
 
 
 def test_long_epochs_are_shared_out_among_their_steps() -> None:
@@ -178,16 +178,16 @@ def test_long_epochs_are_shared_out_among_their_steps() -> None:
     trainings = [PlayedTraining(with_epochs(100, end, seed=3)) for end in (50.0, 350.0)]
     ratio = ratio_of(rounds_of(trainings[0], trainings[1], 200))
     assert ratio.log == pytest.approx(math.log((1000 + 350) / (1000 + 50)), abs=0.02)
-    assert 6 <= ratio.epoch_starts < 20
+    assert 6 <= ratio.epoch_ends < 20
     assert ratio.rounds < 200
 
 
 @pytest.mark.parametrize(
-    ("ends", "epoch_starts", "log"),
+    ("ends", "told", "log"),
     [((1, 1), 0, 0.0), ((2, 1), 0, 0.0), ((2, 2), 2, math.log(1300 / 1100))],
 )
 def test_two_ends_of_long_epochs_of_each_side_tell_what_they_cost_and_one_does_not(
-    ends: tuple[int, int], epoch_starts: int, log: float
+    ends: tuple[int, int], told: int, log: float
 ) -> None:
     """An epoch of 1 s, and ends of 0.1 and 0.3 s."""
     usual = Turn(5, 50_000_000, epoch_steps=100)
@@ -200,7 +200,15 @@ def test_two_ends_of_long_epochs_of_each_side_tell_what_they_cost_and_one_does_n
         found[5 + 4 * number] = Round(usual, end)
     ratio = ratio_of(found)
     assert ratio.log == pytest.approx(log, abs=0.001)
-    assert ratio.epoch_starts == epoch_starts
+    assert ratio.epoch_ends == told
+
+
+def test_two_ends_in_one_turn_are_one_measurement_and_tell_no_error() -> None:
+    usual = Turn(5, 50_000_000, epoch_steps=4)
+    both = replace(usual, nanoseconds=250_000_000, epoch_starts=2)
+    found = [Round(usual, usual)] * 14
+    found[3], found[7] = Round(usual, both), Round(both, usual)
+    assert ratio_of(found).epoch_ends == 0
 
 
 def test_ends_of_long_epochs_that_save_time_are_not_clipped() -> None:
@@ -223,5 +231,5 @@ def test_a_disturbance_at_the_end_of_one_epoch_is_not_its_cost() -> None:
     held_up = replace(one.second, nanoseconds=one.second.nanoseconds + 10**9)
     found[ends[1]] = Round(one.first, held_up)
     ratio = ratio_of(found)
-    assert ratio.epoch_starts >= 3
+    assert ratio.epoch_ends >= 3
     assert ratio.log == pytest.approx(0.0, abs=0.02)

@@ -86,6 +86,18 @@ def test_each_gpu_and_rank_has_its_series() -> None:
     assert [(labels["rank"], n) for labels, n in seen["training_steps"]] == [("0", 12), ("1", 11)]
 
 
+def test_steps_and_samples_are_counters(tmp_path: Path) -> None:
+    counted = training(("t.py",), replace(RANK, samples=768))
+    text = generate_latest(registry_of(counted)).decode()
+    assert "# TYPE training_steps_total counter" in text
+    assert re.search(r"^training_steps_total\{.*\} 12\.0$", text, re.MULTILINE)
+    assert re.search(r"^training_samples_total\{.*\} 768\.0$", text, re.MULTILINE)
+    recorded = FollowedRun(unpacked("simplenet_as_written", tmp_path)).report()
+    (rank,) = recorded.trainings[0].ranks
+    assert rank.samples is not None
+    assert rank.samples > rank.steps
+
+
 def test_processes_without_a_rank_have_different_labels() -> None:
     spawned = [replace(RANK, rank=None, pid=pid) for pid in (7, 8)]
     seen = scraped(training(("t.py",), *spawned, RANK))
@@ -141,7 +153,11 @@ def test_the_metrics_are_valid_openmetrics_too() -> None:
 
 
 def test_the_guide_and_the_dashboard_name_the_metrics_that_are_served() -> None:
-    served = set(scraped(training()))
+    text = generate_latest(registry_of(training())).decode()
+    served = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in text_string_to_metric_families(text)
+    }
     guide = (REPOSITORY / "docs" / "MONITORING.md").read_text()
     assert set(re.findall(r"`((?:gpu|training)_\w+)`", guide)) - {"gpu_id"} == served
     dashboard = json.loads((REPOSITORY / "docs" / "grafana_dashboard.json").read_text())

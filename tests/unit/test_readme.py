@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gpurun.arguments.main_flags import OWN_SWITCHES, OWN_VALUES
+from gpurun.arguments.flag_table import markdown_rows
+from gpurun.arguments.main_flags import MAIN
 from gpurun.cli import COMMANDS
 from gpurun.errors import ExitCode
 from gpurun.knobs import all_knobs
@@ -37,7 +38,8 @@ def test_every_knob_stands_there_with_its_effect() -> None:
 def test_every_command_and_flag_of_ours_stands_there() -> None:
     text = section("Commands")
     assert [command for command in COMMANDS if f"gpurun {command}" not in text] == []
-    assert [flag for flag in (*OWN_SWITCHES, *OWN_VALUES) if f"--{flag}" not in text] == []
+    assert [one.name for one in MAIN.values() if one.help and f"--{one.name}" not in text] == []
+    assert markdown_rows(MAIN.values()) in text, "run scripts/write_flag_table.py"
 
 
 def test_every_exit_code_in_use_stands_there() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gpurun.knobs.api import Effect
-from gpurun.records.codec import to_json
 from gpurun.records.tuning import PAIR_SIDES, Proof, TrialPurpose
-from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
-from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.same.launch_audit import LaunchAudit
+from gpurun.same.named_distance import ROUNDING, Kind
+from gpurun.same.verdict import judge
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.tuning_trial import Trial
 from tests.recordings import assert_close, unpacked
@@ -25,7 +25,7 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def resnet(tmp_path_factory: pytest.TempPathFactory) -> list[Evidence]:
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> list[LaunchAudit]:
     """What the first four trials showed: as it is twice, all at once, parameters rounded."""
     recorded = unpacked("resnet50_tuning", tmp_path_factory.mktemp("resnet"))
     told = report_of(recorded)
@@ -92,28 +92,28 @@ def test_the_guard_accepts_the_recorded_training_in_bfloat16(gpt: Path) -> None:
         if e and purpose in (TrialPurpose.PROBE, TrialPurpose.PAIR_BASELINE)
     ]
     chosen = [e for purpose, e in shown if e and purpose is TrialPurpose.PAIR_CANDIDATE]
-    assert judge_training(plain, chosen, Effect.NUMERICS).accepted
+    assert judge(plain, chosen, Effect.NUMERICS).same
 
 
-def test_exploding_gradients_pass_where_rounding_alone_turns_them(resnet: list[Evidence]) -> None:
+def test_exploding_gradients_pass_where_rounding_alone_turns_them(
+    resnet: list[LaunchAudit],
+) -> None:
     first, second, candidate, rounded = resnet
     assert rounded.rounded
-    without = judge_training([first, second], [candidate], Effect.NUMERICS)
-    assert [reason.partition(" (")[0] for reason in without.reasons] == [
-        "the gradients of step 1 point elsewhere"
-    ]
-    assert may_be_rounding(without, Effect.NUMERICS)
-    verdict = judge_training([first, second, rounded], [candidate], Effect.NUMERICS)
-    assert verdict.accepted, to_json(verdict)
+    without = judge([first, second], [candidate], Effect.NUMERICS)
+    assert Kind.DIRECTIONS in without.failing
+    assert ROUNDING in without.missing
+    verdict = judge([first, second, rounded], [candidate], Effect.NUMERICS)
+    assert verdict.same, verdict.reasons
 
 
-def test_but_not_where_they_are_wrong_near_the_loss(resnet: list[Evidence]) -> None:
+def test_but_not_where_they_are_wrong_near_the_loss(resnet: list[LaunchAudit]) -> None:
     first, second, candidate, rounded = resnet
     audit = candidate.audits[0]
     turned = replace(audit, gradient_values=tuple(-x for x in audit.gradient_values))
     wrong = replace(candidate, audits=(turned, *candidate.audits[1:]))
-    verdict = judge_training([first, second, rounded], [wrong], Effect.NUMERICS)
-    assert "the gradients of step 1 point elsewhere (cosine -1.00)" in verdict.reasons
+    verdict = judge([first, second, rounded], [wrong], Effect.NUMERICS)
+    assert any("point elsewhere in step 1 (cosine -1.00)" in reason for reason in verdict.reasons)
 
 
 def test_a_script_that_did_not_fit_was_made_to_fit_at_its_own_batch(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.commands.diagnose import diagnose_run
+from gpurun.commands.diagnosed_launch import diagnose_run
 from gpurun.errors import GpurunError
 from gpurun.measure.run_summary import read_records
 from gpurun.records.diagnosis import DiagnosisReport

@@ -24,9 +24,9 @@ from gpurun.records.tuning import PAIR_SIDES, Proof, TrialPurpose, TuningReport
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.page.run_contents import RunContents
 from gpurun.report.page.run_page import run_page
+from gpurun.same.verdict import judge
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner import tuning_document as document_of
-from gpurun.tuner.guard.guard_verdict import judge_training
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.proof.proof_launches import gain_of
@@ -138,8 +138,14 @@ def test_the_loss_guard_judges_the_recorded_training_as_it_did(
     assert curves is not None
     both = zip(curves.lowest, curves.baseline, curves.highest, strict=False)
     assert all(low <= own <= high for low, own, high in both if low and own and high)
-    before = replace(guard, compared=(), curves=None)  # as it was when recorded
-    assert_close(to_json(before), to_json(told.guard))
+    assert told.guard is not None
+    # it had another rule for the noise when it was recorded
+    before = replace(guard, compared=(), curves=None, noise=told.guard.noise)
+    assert_close(to_json(replace(before, distances=())), to_json(told.guard))
+    assert max(guard.noise or 1.0, guard.loss_deviation or 1.0) < 1e-4
+    worst = guard.distances[0]
+    assert worst.compared
+    assert (worst.scaled or 0.0) < 1
     assert guard.accepted
 
 
@@ -149,8 +155,7 @@ def test_the_recorded_candidate_trained_under_another_seed_would_be_rejected(
     """The acceptance is no blindness: the curves of two seeds are further apart than rounding."""
     shown = [t.evidence for t in trials if t.evidence is not None]
     other = next(e for t, e in zip(trials, shown, strict=True) if t.record.knobs and e.seed == 1)
-    verdict = judge_training(shown[:2], [replace(other, seed=0)], Effect.NUMERICS)
-    assert not verdict.accepted
+    assert not judge(shown[:2], [replace(other, seed=0)], Effect.NUMERICS).same
 
 
 def test_the_document_is_the_recorded_one(
@@ -168,7 +173,7 @@ def test_the_document_is_the_recorded_one(
         seconds=told.tuning_seconds,
     )
     written = document(recorded / "tuning.json")
-    del written["guard"]["curves"]  # were kept of rejected changes alone
+    del written["guard"]["curves"], written["guard"]["noise"]  # made by other rules
     again = judged_again(told)
     written["proof"] = to_json(again)
     written["speedup_confidence_interval"] = list(again.speedup_confidence_interval or ())

@@ -284,7 +284,11 @@ def test_less_energy_is_told_with_its_proof_its_price_and_a_column() -> None:
     assert ", at 1.70× the throughput, same training" in told
     measured = dataclasses.replace(LADDER[0], joules_per_sample=2.0)
     assert "energy/sample" not in text(report), "no GPU told it"
-    assert "energy/sample" in text(dataclasses.replace(report, ladder=(measured, *LADDER[1:])))
+    told = text(dataclasses.replace(report, ladder=(measured, *LADDER[1:])))
+    assert "energy/sample" in told
+    assert "samples/J" in told
+    (row,) = [line for line in told.splitlines() if "2.00 J" in line]
+    assert "0.500" in row.split()
 
 
 def test_the_larger_batch_names_its_price_and_how_to_get_it() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpurun.arguments.gpurun_toml import ReportConfig
-from gpurun.commands.diagnose import diagnose_run
+from gpurun.commands.diagnosed_launch import diagnose_run
 from gpurun.errors import GpurunError
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.finding import Finding, FindingType, Location
@@ -307,6 +307,15 @@ def test_a_run_that_was_killed_is_summed_up_from_its_events(tmp_path: Path) -> N
     assert "result.json: the run was cut off" in contents.missing
     assert any("the last line is torn" in line for line in contents.missing)
     assert "Loss" in headings(page_of(contents))
+
+
+def test_events_that_a_damaged_recording_lacks_are_told(tmp_path: Path) -> None:
+    """They were read by the diagnosis, as the rest of the recording was."""
+    run = unpacked("tiny_kernels", tmp_path, REPOSITORY / "tests" / "data" / "h100_profiles")
+    (trace,) = run.glob("profile/kineto-*.json")
+    trace.write_text(trace.read_text().replace('"ph": "X"', '"ph": "X', 1))
+    missing = read_contents(run, diagnose_run).missing
+    assert any("is no JSON" in line and "left out" in line for line in missing)
 
 
 def test_a_tuning_that_was_cut_off_shows_its_trials(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpurun.arguments.gpurun_toml import ReportConfig
+from gpurun.formatting.number_text import energy_text
 from gpurun.measure.training_clock import PlannedWork
 from gpurun.report.page.cost_section import (
     Pace,
@@ -12,7 +13,6 @@ from gpurun.report.page.cost_section import (
     cost_grid,
     cost_of,
     cost_sentence,
-    energy_text,
 )
 
 PRICED = ReportConfig(price_per_hour=2.80, grams_co2_per_kwh=380.0)

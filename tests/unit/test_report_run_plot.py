@@ -13,7 +13,7 @@ from PIL import Image
 
 from gpurun import main
 from gpurun.arguments.gpurun_toml import ReportConfig
-from gpurun.commands.diagnose import diagnose_run
+from gpurun.commands.diagnosed_launch import diagnose_run
 from gpurun.records.codec import to_json
 from gpurun.report.page.recorded_series import LossCurve, Series
 from gpurun.report.page.run_contents import Recording, RunContents, read_contents

@@ -37,7 +37,7 @@ def test_a_measured_run_tells_throughput_step_split_resources_and_record() -> No
         "device memory 1.20 GiB (1.50 GiB reserved)",
         "GPU 43 % (SM activity)",
         "CPU 1.84 of 16 cores",
-        "energy 12.3 kJ (173 mJ/sample)",
+        "energy 12.3 kJ (173 mJ/sample, 5.78 samples/J)",
         "applied tf32",
         "record: runs/7",
     ):

@@ -13,8 +13,7 @@ from gpurun.arguments import settings_file
 from gpurun.arguments.main_flags import parse
 from gpurun.commands import saved_settings
 from gpurun.errors import GpurunError
-from gpurun.measure.command_fingerprint import command_fingerprint
-from gpurun.measure.fingerprint import module_file, modules_below
+from gpurun.measure.fingerprint import command_fingerprint, module_file, modules_below
 from gpurun.records.tuning import SavedSettings
 
 
@@ -29,7 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def tuned(words: list[str], workers: int = 4) -> SavedSettings:
     options = parse(words)
     command = (options.target.path, *options.target.args)
-    fingerprint = command_fingerprint(options)
+    fingerprint = command_fingerprint(options.typed, options.rank_words, options.knob_paths)
     return SavedSettings({"loader_workers": workers}, ("a",), 2.0, fingerprint, command)
 
 
@@ -286,7 +285,12 @@ def test_a_tuning_of_arguments_is_found_by_the_words_that_asked_for_it(here: Pat
     asked = parse(["--optimize", *words])
     command = (asked.typed.path, *asked.typed.args)
     saved = SavedSettings(
-        {"--lr": "2"}, (), 2.0, command_fingerprint(asked), command, asked.tuned_arguments
+        {"--lr": "2"},
+        (),
+        2.0,
+        command_fingerprint(asked.typed, asked.rank_words, ()),
+        command,
+        asked.tuned_arguments,
     )
     settings_file.save(saved_settings.settings_path(here, asked), saved)
     _, *again = saved_settings.tuned_command(asked)

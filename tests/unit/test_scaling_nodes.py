@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from gpurun.arguments.main_flags import parse
-from gpurun.arguments.scale_flags import check_counts
+from gpurun.commands.scale import check_counts
 from gpurun.errors import GpurunError
 from gpurun.launch.rendezvous import (
     NodeGone,

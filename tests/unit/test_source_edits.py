@@ -74,7 +74,7 @@ def test_a_statement_follows_in_the_same_block(tmp_path: Path) -> None:
     edits = edits_of(tmp_path, source)
     site = call_named(source, "Adam")
     assert edits.takes_statement_after(site)
-    edits.insert_after(site, ["model.compile()"])
+    edits.insert_after(site, "model.compile()")
     after = source.replace("# fast\n", "# fast\n        model.compile()\n")
     assert edits.result().decode() == after
 

@@ -123,13 +123,6 @@ def test_short_late_launches_are_told_from_a_busy_host_and_from_waiting_work() -
     assert idle.sync == 0
 
 
-def test_the_pause_before_a_steps_first_work_is_its_median() -> None:
-    kernels = [kernel(0, 100), kernel(1060, 1100), kernel(2080, 3000)]
-    figures = figures_of(timeline(3000, kernels, steps=steps(3, 1000)))
-    assert figures.idle is not None
-    assert figures.idle.before_first_kernel_ms == pytest.approx((0.96 + 0.98) / 2)
-
-
 def test_copies_are_exposed_where_no_kernel_hides_them() -> None:
     figures = figures_of(
         timeline(
@@ -140,11 +133,14 @@ def test_copies_are_exposed_where_no_kernel_hides_them() -> None:
         )
     )
     assert figures.copies is not None
-    assert figures.copies.h2d_share == pytest.approx(0.3)
-    assert figures.copies.exposed_share == pytest.approx(0.2)
-    assert figures.copies.pageable_share == pytest.approx(0.2)
-    assert figures.copies.pageable_exposed_share == pytest.approx(0.1)
-    assert figures.copies.h2d_bytes_per_step == 1 << 20
+    pageable, pinned = figures.copies
+    assert (pageable.pageable, pinned.pageable) == (True, False)
+    assert (pageable.share, pinned.share) == (pytest.approx(0.2), pytest.approx(0.1))
+    assert (pageable.exposed_share, pinned.exposed_share) == (
+        pytest.approx(0.1),
+        pytest.approx(0.1),
+    )
+    assert pageable.bytes_per_step == pinned.bytes_per_step == 1 << 19
     assert figures.idle is not None
     assert figures.idle.total == pytest.approx(0.3)
 
@@ -166,7 +162,7 @@ def test_launches_queue_and_grids() -> None:
     assert launches is not None
     assert launches.kernels_per_step == 1
     assert launches.mean_kernel_us == pytest.approx(200)
-    assert launches.gap_ms_per_step == pytest.approx(0.3)
+    assert figures.gpu_idle_time_ms == pytest.approx(0.3)
     assert launches.queue_depth == pytest.approx((95 + 185) / 1000)
     assert launches.small_grid_share == pytest.approx(0.25)
     assert launches.device_allocations_per_step == 0.5

@@ -190,6 +190,17 @@ def test_operators_are_summed_with_their_own_time(timeline: Timeline) -> None:
     assert sums == {"aten::addmm": (1, 7000), "aten::linear": (1, 3000)}
 
 
+def test_operators_are_told_apart_by_the_shapes_of_their_tensors(tmp_path: Path) -> None:
+    def call(at: int, dims: object) -> dict[str, Any]:
+        return event("cpu_op", "aten::mm", at, 5, **{"Input Dims": dims})
+
+    dims: list[object] = [[[8, 3], [3, 5], []], [[8, 3], [3, 5], []], [[1, 2]], "odd", [[]]]
+    events = [call(100 + 10 * at, each) for at, each in enumerate(dims)]
+    found = from_kineto.read(written(tmp_path / "trace.json", events)).operators
+    assert found is not None
+    assert {(o.shapes, o.calls) for o in found} == {("[8, 3] [3, 5]", 2), ("[1, 2]", 1), (None, 2)}
+
+
 def test_torchs_own_ranges_are_phases(timeline: Timeline) -> None:
     assert timeline.ranges is not None
     assert [r.name for r in timeline.ranges] == [

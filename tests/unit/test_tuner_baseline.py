@@ -16,8 +16,8 @@ from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import ProcessEvent
 from gpurun.records.failure import FailureKind
 from gpurun.records.tuning import TrialPurpose
+from gpurun.same.launch_audit import LaunchAudit
 from gpurun.tuner import tuning_run as tuning_module
-from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_findings import TuningEnded
@@ -43,7 +43,7 @@ def with_baseline(
     process = ProcessEvent(1, None, None, None, ("train.py",), "3.12", 0, clock_ns=0)
     probe = replace(
         stand_in.run(TrialRequest(TrialPurpose.PROBE, {}, PROBE)),
-        evidence=Evidence(seed=0, losses=(loss,) * 3, microbatches=(1,) * 3),
+        evidence=LaunchAudit(seed=0, losses=(loss,) * 3, microbatches=(1,) * 3),
         log=ProcessLog(Path("events.jsonl"), process),
     )
     return tuning, tuning._baseline(probe)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpurun.records.tuning import GuardVerdict
-from gpurun.tuner import training_judge
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from tests.unit.tuner_runs import BATCH_64, Rates, StandIn, steady, tuning_of
 
@@ -44,10 +44,10 @@ def proven(
 ) -> Proven:
     """The proof of `settings` (and `batch` on top); the guard rejects the knob `rejected`."""
 
-    def judge(baselines: Any, candidates: Any, effect: Any) -> GuardVerdict:
+    def judge(_: Any, candidates: Any, *others: Any) -> GuardVerdict:
         return BROKEN if rejected and any(rejected in one for one in candidates) else SOUND
 
-    monkeypatch.setattr(training_judge, "judge_training", judge)
+    monkeypatch.setattr(TrainingJudge, "judge", judge)
     tuning, state = tuning_of(StandIn(rates, shows=True), seconds=seconds)
     state.settings = settings
     selection = FinalSelection(

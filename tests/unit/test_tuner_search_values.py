@@ -13,12 +13,14 @@ from gpurun.arguments.options import Objective
 from gpurun.knobs.api import Effect, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.result import StepSplit
-from gpurun.records.tuning import GuardVerdict
+from gpurun.same.launch_audit import LaunchAudit
+from gpurun.same.named_distance import ROUNDING
+from gpurun.same.verdict import Sameness
 from gpurun.tuner import training_judge
-from gpurun.tuner.guard.training_evidence import Evidence, RoundingReason
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts, result
+from tests.unit.same_launches import verdict
 from tests.unit.tuner_searches import (
     Planted,
     Rate,
@@ -304,13 +306,10 @@ def test_for_energy_what_takes_fewer_joules_a_sample_is_kept() -> None:
 def test_where_gradients_may_only_round_the_script_is_launched_once_rounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    elsewhere = RoundingReason("the gradients of step 1 point elsewhere (cosine 0.50)")
+    def judge(baselines: Sequence[LaunchAudit], _: object, effect: Effect) -> Sameness:
+        return verdict(any(b.rounded for b in baselines), ROUNDING)
 
-    def judge(baselines: Sequence[Evidence], _: object, effect: Effect) -> GuardVerdict:
-        told = any(b.rounded for b in baselines)
-        return GuardVerdict(told, 0.0, 0.0, () if told else (elsewhere,), None)
-
-    monkeypatch.setattr(training_judge, "judge_training", judge)
+    monkeypatch.setattr(training_judge, "judge", judge)
     rounded: list[TrialRequest] = []
 
     def of(request: TrialRequest) -> Trial:

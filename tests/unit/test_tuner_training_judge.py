@@ -11,18 +11,26 @@ import pytest
 
 from gpurun.knobs.api import Effect
 from gpurun.records.messages.model_outputs import OutputsEvent
-from gpurun.records.tuning import GuardVerdict
-from gpurun.stats.loss_deviation import deviation
+from gpurun.records.tuning import TrialPurpose
+from gpurun.same.launch_audit import LaunchAudit
+from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind
+from gpurun.same.verdict import Sameness
+from gpurun.same.verdict import judge as compared
 from gpurun.tuner import training_judge
-from gpurun.tuner.guard.training_evidence import DrawsReason, Evidence, RoundingReason
-from gpurun.tuner.training_judge import TrainingJudge, launch_reseeded, launch_rounded
+from gpurun.tuner.training_judge import (
+    HIDDEN,
+    TrainingJudge,
+    launch_repeat,
+    launch_reseeded,
+    launch_rounded,
+    launch_still,
+)
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from tests.unit.same_launches import verdict
 from tests.unit.tuner_trials import judge_of, trial
 
 SHOWN = trial(100.0).evidence
-DRAWN = DrawsReason("the loss deviates by 5% (allowed 4%)")
-SLIGHT = RoundingReason("the norm of the output deviates by 0.04% (allowed 0.03%)")
 
 
 def shows_what_is_asked(asked: list[TrialRequest]) -> Callable[[TrialRequest], Trial]:
@@ -41,11 +49,11 @@ def shows_what_is_asked(asked: list[TrialRequest]) -> Callable[[TrialRequest], T
 def needs_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A guard that accepts nothing before it has seen a trial that only rounds."""
 
-    def judge(baselines: Sequence[Evidence], _: object, effect: Effect) -> GuardVerdict:
-        told = any(b.rounded for b in baselines)
-        return GuardVerdict(told, 0.0, 0.0, () if told else (SLIGHT,), None)
+    def judge(baselines: Sequence[LaunchAudit], _: object, effect: Effect) -> Sameness:
+        rounds = effect is Effect.NUMERICS
+        return verdict(any(b.rounded for b in baselines), ROUNDING if rounds else "")
 
-    monkeypatch.setattr(training_judge, "judge_training", judge)
+    monkeypatch.setattr(training_judge, "judge", judge)
 
 
 @pytest.mark.usefixtures("needs_rounding")
@@ -64,9 +72,7 @@ def test_it_asks_again_where_a_pair_evaluates_after_more_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Seen with an LSTM: the search's trials were over before the first evaluation."""
-    monkeypatch.setattr(
-        training_judge, "judge_training", lambda *_: GuardVerdict(False, 0.0, 0.0, (SLIGHT,), None)
-    )
+    monkeypatch.setattr(training_judge, "judge", lambda *_: verdict(False, ROUNDING))
     asked: list[TrialRequest] = []
 
     def launch(request: TrialRequest) -> Trial:
@@ -91,7 +97,7 @@ def test_it_asks_again_where_a_pair_evaluates_after_more_steps(
 def test_a_loss_that_drifts_away_asks_for_rounding_as_long_as_its_curve() -> None:
     """Seen with a trainer: bfloat16 and rounded parameters alike moved the loss by a tenth."""
     steps = 200
-    straight = Evidence(seed=0, losses=(1.0,) * steps, microbatches=(1,) * steps)
+    straight = LaunchAudit(seed=0, losses=(1.0,) * steps, microbatches=(1,) * steps)
     drifting = replace(straight, losses=tuple(1 + 0.1 * n / steps for n in range(steps)))
     short = replace(straight, losses=(1.0,) * 40, microbatches=(1,) * 40)
     asked: list[TrialRequest] = []
@@ -125,9 +131,9 @@ def test_where_rounding_moves_a_loss_far_further_draws_of_it_are_asked(
     moves: tuple[float, ...], changed: float, asked: list[int], accepted: bool
 ) -> None:
     """Draws of a U-Net's rounding moved its loss by 0.5 to 4.5 % in 150 steps."""
-    plain = Evidence(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
+    plain = LaunchAudit(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
 
-    def drifting(move: float) -> Evidence:  # the last part of the curve is off by as much
+    def drifting(move: float) -> LaunchAudit:  # the last part of the curve is off by as much
         return replace(plain, losses=tuple(1 + move * n / 69.5 for n in range(80)))
 
     drawn: list[int] = []
@@ -148,7 +154,7 @@ def test_where_rounding_moves_a_loss_far_further_draws_of_it_are_asked(
 def test_a_loss_that_scatters_is_not_put_down_to_further_draws() -> None:
     """Rounding moves nothing here; the scatter of the steps alone allows 3.5 %."""
     dice = random.Random(0)
-    plain = Evidence(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
+    plain = LaunchAudit(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
     losses = tuple(1.1 + dice.gauss(0, 0.05) for _ in range(80))
     drawn: list[int] = []
 
@@ -162,19 +168,20 @@ def test_a_loss_that_scatters_is_not_put_down_to_further_draws() -> None:
 
 
 def test_a_draw_that_goes_astray_excuses_nothing_whatever_the_others_do() -> None:
-    plain = Evidence(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
+    plain = LaunchAudit(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
 
-    def off(move: float) -> Evidence:
+    def off(move: float) -> LaunchAudit:
         return replace(plain, losses=(1 + move,) * 80)
 
-    def bound(*draws: float) -> float:
-        found = deviation([plain, plain], [off(0.08)], [off(one) for one in draws])
-        assert found is not None
-        return found.bound
+    def judged(*draws: float) -> Sameness:
+        rounded = [replace(off(one), rounded=True) for one in draws]
+        return compared([plain, plain, *rounded], [off(0.08)], Effect.NUMERICS)
 
-    assert bound(0.03) == pytest.approx(0.06)
-    assert bound(0.03, 0.05, 0.01) == pytest.approx(0.10)
-    assert bound(0.03, 0.2, 0.05) == pytest.approx(0.02)
+    assert judged(0.03).failing == {Kind.CURVE}
+    assert judged(0.03, 0.05, 0.01).same
+    astray = judged(0.03, 0.2, 0.05)
+    assert not astray.failing
+    assert "loss curve not compared: off by 20.0% from rounding alone" in astray.reasons[0]
 
 
 def test_no_further_draw_is_asked_without_time_for_it() -> None:
@@ -191,7 +198,7 @@ def test_a_trial_that_only_rounds_and_is_cut_short_does_not_replace_a_longer_one
 
     def launch(request: TrialRequest) -> Trial:
         steps = next(lengths)
-        shown = Evidence(seed=0, losses=(1.0,) * steps, microbatches=(1,) * steps, rounded=True)
+        shown = LaunchAudit(seed=0, losses=(1.0,) * steps, microbatches=(1,) * steps, rounded=True)
         return replace(trial(100.0), evidence=shown)
 
     judge = judge_of(SHOWN, launch=launch)
@@ -225,18 +232,71 @@ def test_a_change_of_the_pipeline_never_rounds() -> None:
 def test_other_seeds_are_asked_once_if_other_draws_may_explain_a_loss(
     monkeypatch: pytest.MonkeyPatch, room: float, launched: list[int]
 ) -> None:
-    def judged(baselines: Sequence[Evidence], _: object, effect: Effect) -> GuardVerdict:
-        told = len({b.seed for b in baselines}) == 3
-        return GuardVerdict(told, 0.0, 0.0, () if told else (DRAWN,), None)
+    def judged(baselines: Sequence[LaunchAudit], _: object, effect: Effect) -> Sameness:
+        return verdict(len({b.seed for b in baselines}) == 3, SEEDS)
 
-    monkeypatch.setattr(training_judge, "judge_training", judged)
+    monkeypatch.setattr(training_judge, "judge", judged)
     asked: list[TrialRequest] = []
     launch = shows_what_is_asked(asked)
     assert SHOWN is not None
     reseeded = partial(launch_reseeded, launch, lambda line: None, {"a": 1}, PROBE, lambda: room)
-    judge = TrainingJudge([SHOWN], lambda shown, steps: None, reseeded)
+    judge = TrainingJudge([SHOWN], lambda *_: None, reseeded)
     for _ in range(2):
         assert judge.judge([SHOWN], Effect.PIPELINE).accepted is bool(launched)
     assert [request.seed_offset for request in asked] == launched
     assert all(request.settings == {"a": 1} for request in asked)
-    assert judge.baselines == [SHOWN], "what draws the same numbers is held by the same seed"
+    assert [b.seed for b in judge.baselines] == [0, *launched]
+
+
+def test_repeats_that_differ_are_launched_three_times() -> None:
+    """Two say little of how far repeats are apart; a change of rounding is not called the same."""
+    plain = LaunchAudit(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
+
+    def off(move: float) -> LaunchAudit:
+        return replace(plain, losses=(1 + move,) * 80)
+
+    asked: list[TrialRequest] = []
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(request)
+        return replace(trial(100.0), evidence=off(0.01))
+
+    def judge(*known: LaunchAudit) -> TrainingJudge:
+        repeated = partial(launch_repeat, launch, lambda line: None, {"a": 1}, PROBE)
+        return TrainingJudge(list(known), lambda *_: None, list, repeated)
+
+    two, three = judge(plain, off(0.03)), judge(plain, off(0.03), off(0.02))
+    for known, launched in ((three, []), (two, [TrialPurpose.REPEAT])):
+        assert known.judge([off(0.05)], Effect.NUMERICS).accepted
+        assert [request.purpose for request in asked] == launched
+    assert not compared([plain, off(0.03)], [off(0.05)], Effect.NUMERICS).same
+    assert compared([plain, off(0.03)], [off(0.05)], Effect.NUMERICS).missing == {REPEATS}
+    assert compared([plain, off(0.03)], [off(0.05)], Effect.PIPELINE).same
+
+
+def test_what_dropout_hides_is_launched_without_it_once_a_verdict_is_final(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[TrialRequest] = []
+    hides = True
+
+    def judged(known: Sequence[LaunchAudit], shown: Sequence[LaunchAudit], _: object) -> Sameness:
+        seen = any(b.still for b in known) and any(c.still for c in shown)
+        return Sameness((), (), frozenset() if seen and not hides else frozenset({STILL}))
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(request)
+        return replace(trial(100.0), evidence=replace(plain, still=request.still))
+
+    plain = LaunchAudit(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
+    monkeypatch.setattr(training_judge, "judge", judged)
+    still = partial(launch_still, launch, lambda line: None, {}, PROBE)
+    judge = TrainingJudge([plain], lambda *_: None, still=still)
+    assert judge.judge([plain], Effect.NUMERICS).accepted, "in the search"
+    assert not asked
+    found = judge.judge([plain], Effect.NUMERICS, (), {"tf32": True})
+    assert found.reasons == (HIDDEN,)
+    hides = False
+    assert judge.judge([plain], Effect.NUMERICS, (), {"compile": "default"}).accepted
+    assert [request.settings for request in asked] == [{}, {"tf32": True}, {"compile": "default"}]
+    assert all(r.still and r.stop.max_steps == PROBE.audit_steps + 1 for r in asked)

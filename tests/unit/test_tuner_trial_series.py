@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,20 +15,22 @@ from gpurun.isolation.isolation_mode import Mode
 from gpurun.launch.error_in_output import OUT_OF_MEMORY, last_error_line
 from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.pairs.engine import PairOutcome
-from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import TrialSpec
 from gpurun.records.tuning import TrialPurpose
+from gpurun.same.launch_audit import LaunchAudit
 from gpurun.trials import outcome
 from gpurun.trials.failure_cause import recompiled, while_compiling
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.progress import Progress
+from gpurun.tuner.batch_size_uses import batch_size_uses
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import TrialRequest
 from tests.unit.recorded_runs import MS, START_NS, UNIX_NS, steady, write_events
+from tests.unit.test_same_trainings import audit
 
 SCRIPT = Target(TargetKind.SCRIPT, "train.py")
 
@@ -253,3 +257,29 @@ def test_what_was_compiled_while_a_trial_was_measured_is_told_where_it_weighs(
     tmp_path: Path, times: tuple[float, ...], told: str
 ) -> None:
     assert recompiled(compiled(tmp_path, *times, measured=40.0)) == told
+
+
+def test_samples_are_loaded_again_once_for_all_trials_that_load_them_alike(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print()")
+    options = Options(Target(TargetKind.SCRIPT, str(tmp_path / "train.py")), optimize=True)
+    series = TrialSeries(options, tmp_path / "run", Mode.IN_PLACE, {}, lambda steps, of: None)
+
+    def request(settings: dict[str, Any], **how: Any) -> TrialRequest:
+        return TrialRequest(TrialPurpose.SCREEN, settings, replace(PROBE, audit_steps=1), **how)
+
+    def asked(settings: dict[str, Any], **how: Any) -> bool:
+        trial = series._request(1, request(settings, **how)).trial
+        return trial is not None and trial.load_again
+
+    assert asked({})
+    assert not asked({}, seed_offset=1), "samples of one seed are compared"
+    ended = LaunchAudit(0, (), ())
+    series._with_samples(ended, request({}))
+    assert asked({}), "the first one ended before it loaded them"
+    seen = replace(ended, audits=(audit(1),), again={0: ((1, 2),)})
+    series._with_samples(seen, request({}))
+    assert not asked({})
+    assert not asked({"tf32": True})
+    assert asked({"loader_workers": 2})
+    assert series._with_samples(ended, request({"tf32": True})).again == seen.again
+    assert series._with_samples(ended, request({"loader_workers": 2})).again == {}

@@ -20,7 +20,7 @@ from gpurun.records.result import StepTime
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TuningReport
 from gpurun.report.tuning_verdict import remarks, second_epoch_sentence
 from gpurun.rundir import json_text
-from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.same.launch_audit import LaunchAudit
 from gpurun.tuner.ladder.rungs import Rung
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.tuning_document import tuning_document
@@ -272,7 +272,7 @@ def test_lines_that_wait_for_the_gpu_in_every_step_are_told_and_no_others(tmp_pa
 
 
 def test_a_script_whose_loss_is_not_finite_is_told_with_the_step() -> None:
-    seen = Evidence(seed=0, losses=(1.0, math.inf, math.inf), microbatches=(1, 1, 1))
+    seen = LaunchAudit(seed=0, losses=(1.0, math.inf, math.inf), microbatches=(1, 1, 1))
     broken = replace(finished(80.0), evidence=seen)
     report = written(TuningFindings(probe=broken, verdict="no_gain"))
     assert report["loss_nonfinite_from"] == 2

@@ -14,11 +14,11 @@ from gpurun.knobs import find
 from gpurun.knobs.api import Knob
 from gpurun.records.facts import BatchFlag
 from gpurun.records.tuning import GuardVerdict, TrialPurpose
-from gpurun.tuner import training_judge
 from gpurun.tuner import tuning_run as tuning_module
 from gpurun.tuner.search import stage_search
 from gpurun.tuner.search.batch_sizes import BATCH
 from gpurun.tuner.search.search_trials import SearchTrials
+from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_findings import TuningEnded
 from gpurun.tuner.tuning_run import TuningRun
@@ -33,7 +33,8 @@ SOUND = GuardVerdict(accepted=True, loss_deviation=0.0, noise=0.0, reasons=())
 @pytest.fixture
 def sound(monkeypatch: pytest.MonkeyPatch) -> None:
     """All trials train the same, and each change acts."""
-    monkeypatch.setattr(training_judge, "judge_training", lambda *_: SOUND)
+    monkeypatch.setattr(TrainingJudge, "judge", lambda *_: SOUND)
+    monkeypatch.setattr(TrainingJudge, "loss_deviation", lambda *_: 0.0)
     monkeypatch.setattr(SearchTrials, "objection", lambda *_: (None, SOUND))
     monkeypatch.setattr(stage_search, "not_applied", lambda *_: None)
 

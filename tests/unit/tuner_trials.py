@@ -9,7 +9,7 @@ from typing import Any
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import KnobOutcome
 from gpurun.records.tuning import TrialPurpose, TrialRecord
-from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.same.launch_audit import LaunchAudit
 from gpurun.tuner.training_judge import TrainingJudge, launch_rounded
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
@@ -39,7 +39,7 @@ def trial(
     )  # fmt: skip
     measured = result(samples_per_second=rate, knobs=outcomes, status=status)
     losses = tuple(1.0 - 0.01 * n for n in range(20))
-    shown = Evidence(seed=0, losses=losses, microbatches=(1,) * 20)
+    shown = LaunchAudit(seed=0, losses=losses, microbatches=(1,) * 20)
     failure = None if rate is not None else Failure(FailureKind.EXIT_CODE, reason)
     return Trial(record, measured, None, shown, failure=failure)
 
@@ -50,7 +50,7 @@ def no_launch(request: TrialRequest) -> Trial:
 
 
 def judge_of(
-    *baselines: Evidence | None,
+    *baselines: LaunchAudit | None,
     launch: Callable[[TrialRequest], Trial] = no_launch,
     note: Callable[[str], None] = lambda _: None,
 ) -> TrainingJudge:

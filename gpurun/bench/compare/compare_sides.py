@@ -14,6 +14,7 @@ from gpurun.bench.benchmark_launcher import Launcher, Tell, isolation
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison_document import Compared, LabelledSettings, comparison
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
+from gpurun.bench.compare.untouched_files import untouched
 from gpurun.bench.record_of_launches import (
     Version,
     keep,
@@ -25,9 +26,9 @@ from gpurun.bench.record_of_launches import (
 from gpurun.bench.trees.git import Repository, incomparable, open_repository, short
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, prepared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
-from gpurun.errors import GpurunError
+from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
-from gpurun.pairs.gate import GatePlan
+from gpurun.pairs.gate import GatePlan, Verdict
 from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.tuning import SavedSettings
@@ -46,7 +47,7 @@ class CompareRequest:
 
     `keep` enters a record into the store; `tell` hears what happens, a line each.
     `fail_on_training_change`: another training is a verdict of its own. `accepted`: the baselines
-    of a benchmark that were accepted, oldest first.
+    of a benchmark that were accepted, oldest first. `recorded`: its records, oldest first.
     """
 
     ref: str
@@ -58,6 +59,7 @@ class CompareRequest:
     tell: Tell
     fail_on_training_change: bool = False
     accepted: Callable[[str], Sequence[AcceptedBaseline]] = lambda benchmark: ()
+    recorded: Callable[[str], Sequence[BenchmarkRecord]] = lambda benchmark: ()
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,46 @@ class ComparisonPlan:
 
 
 def compare(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard) -> Comparison:
-    """Compare the user's tree with the commit that is its baseline; see `compare_sides`."""
+    """Compare the user's tree with the commit that is its baseline; see `compare_sides`.
+
+    Nothing is launched where the tree changes no file that the baseline's benchmark opened.
+    """
+    found = _unlaunched(benchmark, asked)
+    if found is not None:
+        return found
     return compare_sides(benchmark, asked, interruption, lambda: _with_baseline(benchmark, asked))
+
+
+def _unlaunched(benchmark: Benchmark, asked: CompareRequest) -> Comparison | None:
+    """The document of a tree that passes without a launch; None if it must be launched."""
+    started = time.monotonic()
+    try:
+        records = asked.recorded(benchmark.name)
+        if not records:
+            return None
+        repository = open_repository(benchmark.folder)
+        baseline = choose_baseline(repository, asked.ref)
+        why = untouched(benchmark, repository, baseline.commit, records)
+        if why is None:
+            return None
+        current = version_of(repository)
+        commits = repository.commits_between(baseline.commit, current.commit or "")
+    except GpurunError:  # the comparison tells
+        return None
+    asked.tell(baseline.why)
+    asked.tell(why)
+    compared = Compared(Version(baseline.commit, None, False), current, commits=commits)
+    found = comparison(
+        benchmark, Findings(notes=[baseline.why, why]), compared, time.monotonic() - started
+    )
+    return replace(
+        found,
+        verdict=Verdict.PASS.value,
+        exit_code=int(ExitCode.OK),
+        recommendation="nothing to do",
+        training=None,
+        launched=False,
+    )
 
 
 def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> ComparisonPlan:

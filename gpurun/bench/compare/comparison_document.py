@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.pair_runner import BY_TURNS, Findings
@@ -111,7 +112,23 @@ def comparison(
         training_differs=training.differs,
         training=training,
         method=_method(findings, speed),
+        **({} if compared.settings is None else _gain(compared, speed)),
     )
+
+
+def _gain(compared: Compared, speed: MetricResult) -> dict[str, Any]:
+    """The second settings over the first; what was not measured is left out."""
+    gain: dict[str, Any] = {}
+    if speed.slowdown is not None:
+        gain["speedup"] = 1 - speed.slowdown
+    if speed.interval is not None:
+        low, high = (1 - bound for bound in reversed(speed.interval))
+        gain["speedup_confidence_interval"] = low, high
+        gain["statistically_significant"] = not low <= 1 <= high
+    peaks = [None if one is None else one.peak_memory_bytes for one in compared.records]
+    if peaks[0] is not None and peaks[1] is not None:
+        gain["memory_saved_bytes"] = peaks[0] - peaks[1]
+    return gain
 
 
 def _method(findings: Findings, speed: MetricResult) -> PairMethod | None:

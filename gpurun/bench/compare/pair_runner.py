@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from gpurun.bench.benchmark_launcher import BenchEngine, Launch, Launcher, Tell, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.compare_training import LEAST, Curves, compare_training, loses_its_loss
+from gpurun.bench.compare.compare_training import Curves, compare_training, loses_its_loss
 from gpurun.bench.trees.module_origins import EditedFiles, check_origins
 from gpurun.bench.trees.prepared_sides import Sides
 from gpurun.bench.workload import check_workload, figure, without_effect
@@ -25,6 +25,7 @@ from gpurun.pairs.engine import NotLive, Pair, ToldOnce
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
+from gpurun.same.sameness_table import FEW_SIDES
 from gpurun.trials.stop_rules import later_rule
 
 BY_TURNS = (Metric.THROUGHPUT, Metric.STEP_TIME)
@@ -166,7 +167,7 @@ class PairRunner:
     def _training_unknown(self) -> bool:
         """True if another training is a verdict of its own and the launches are too few for one."""
         findings = self.findings
-        asked = self.fail_on_training_change and len(findings.pairs) < LEAST
+        asked = self.fail_on_training_change and len(findings.pairs) < FEW_SIDES
         return asked and findings.training().differs is None
 
     def _tell_in_turn(self, engine: BenchEngine) -> None:

@@ -16,7 +16,7 @@ from gpurun.bench.workload import Work, figure
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 from gpurun.records.bench.metrics import Metric
-from gpurun.stats.change_points import Change, ChangePlan, Point, find_changes
+from gpurun.stats.change_points import Change, ChangePlan, Drift, Point, find_trend
 from gpurun.stats.descriptive import geometric_mean
 
 PURPOSES = (BenchmarkPurpose.BENCH, BenchmarkPurpose.COMPARE)
@@ -126,8 +126,8 @@ def work_of(record: BenchmarkRecord) -> Work:
     return Work(record.batch_size, record.parameters, record.steps if record.whole else None)
 
 
-def changes_of(metric: Metric, series: Sequence[Measured]) -> tuple[Change, ...]:
-    """The changes of level, oldest first; in place of commits they have indices into `series`.
+def trend_of(metric: Metric, series: Sequence[Measured]) -> tuple[tuple[Change, ...], Drift | None]:
+    """The changes of level, oldest first, with indices into `series` for commits; and the drift.
 
     `series` is in the order of commits. Records of one commit are one point; a tree with
     uncommitted changes is none.
@@ -138,7 +138,7 @@ def changes_of(metric: Metric, series: Sequence[Measured]) -> tuple[Change, ...]
         same = list(group)
         at = math.fsum(one.at for _, one in same) / len(same)
         points.append(Point(str(same[0][0]), tuple(one.value for _, one in same), at))
-    return find_changes(points, metric is Metric.THROUGHPUT, PLAN)
+    return find_trend(points, metric.higher_is_better, PLAN)
 
 
 def pooled(records: Sequence[BenchmarkRecord]) -> BenchmarkRecord:

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from gpurun.bench.history.branch_records import (
     Branch,
     Measured,
-    changes_of,
     counts_samples,
+    trend_of,
     work_of,
 )
 from gpurun.bench.trees.git import Repository, incomparable, short
@@ -141,7 +141,7 @@ def last_change(metric: Metric, series: Sequence[Measured]) -> tuple[int, str] |
     The new level surely holds from the first figure on: the index of a record in the series. The
     change may have come with one of several commits.
     """
-    changes = changes_of(metric, series)
+    changes, _ = trend_of(metric, series)
     if not changes:
         return None
     commit = series[int(changes[-1].commit)].record.commit

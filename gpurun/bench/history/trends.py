@@ -8,14 +8,15 @@ from itertools import pairwise
 from gpurun.bench.history.branch_records import (
     Branch,
     Measured,
-    changes_of,
     counts_samples,
     measured,
     series_key,
+    trend_of,
 )
 from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkRecord, utc_moment
 from gpurun.records.bench.history import (
     HistoryChange,
+    HistoryDrift,
     HistoryLevel,
     HistoryPoint,
     HistoryReference,
@@ -23,7 +24,7 @@ from gpurun.records.bench.history import (
     Trend,
 )
 from gpurun.records.bench.metrics import Metric
-from gpurun.stats.change_points import Change
+from gpurun.stats.change_points import Change, Drift
 from gpurun.stats.descriptive import geometric_mean
 
 LEAST_USUAL = 3
@@ -63,6 +64,7 @@ def unit_of(metric: Metric, by_samples: bool) -> str:
         Metric.STEP_TIME: "s",
         Metric.PEAK_MEMORY: "bytes",
         Metric.ENERGY: "J/sample" if by_samples else "J",
+        Metric.GPU_UTILIZATION: "%",
     }[metric]
 
 
@@ -70,14 +72,14 @@ def _trend(
     metric: Metric, series: Sequence[Measured], accepted: Sequence[Accepted], branch: Branch
 ) -> Trend:
     first = series[0].record
-    changes = changes_of(metric, series)
+    changes, drift = trend_of(metric, series)
     levels = _levels(series, changes)
     reference = _accepted(metric, first, accepted) or _level_before(series, levels)
     return Trend(
         benchmark=first.benchmark,
         metric=metric.value,
         unit=unit_of(metric, counts_samples(first)),
-        higher_is_better=metric is Metric.THROUGHPUT,
+        higher_is_better=metric.higher_is_better,
         fingerprint=first.fingerprint,
         fingerprint_key=first.fingerprint.key,
         args=first.args,
@@ -88,7 +90,12 @@ def _trend(
         changes=tuple(_change(change, series, branch) for change in changes),
         reference=reference,
         change=None if reference is None else series[-1].value / reference.value - 1,
+        drift=None if drift is None else _drift(drift),
     )
+
+
+def _drift(drift: Drift) -> HistoryDrift:
+    return HistoryDrift(drift.direction.value, drift.change, drift.interval, drift.per_point)
 
 
 def _point(one: Measured, branch: Branch) -> HistoryPoint:

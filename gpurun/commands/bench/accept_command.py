@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.arguments.bench_subcommand_flags import parse_accept
-from gpurun.arguments.options import AcceptOptions
+from gpurun.arguments.bench_subcommand_flags import AcceptOptions, parse_accept
+from gpurun.arguments.flag_table import flags_of
 from gpurun.bench.history.branch_records import PURPOSES, series_key
 from gpurun.bench.store import open_store
 from gpurun.bench.trees.git import Repository, open_repository, short
@@ -36,15 +36,11 @@ Makes the newest record of HEAD the baseline, for each benchmark (or NAME), mach
 From then on `bench history` shows the level against it, and `--from-history` counts only later
 records. `--compare` judges as before, and mentions baselines accepted between its sides.
 
-  --reason TEXT      the reason; gpurun shows it beside the baseline
-  --record ID        accept this record instead (`bench history --json` has the ids)
-  --json FILE        the accepted records as JSON (- for stdout)
-  --store URL        the database of records; by default bench.db in the folder of records
-  --out DIR          the folder of records (default .gpurun; also GPURUN_HOME)
-  --quiet            print nothing but errors and the closing verdict line
+{flags}
 
 Exit code 4 if there is no record of HEAD.
 """
+FLAGS = flags_of(AcceptOptions)
 
 
 def accept(argv: list[str]) -> int:

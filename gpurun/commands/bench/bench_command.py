@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.arguments.bench_flags import parse_bench
+from gpurun.arguments.bench_flags import BenchOptions, parse_bench
+from gpurun.arguments.flag_table import flags_of
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmark_launcher import isolation
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.compare_sides import (
@@ -22,12 +22,18 @@ from gpurun.bench.compare.compare_sides import (
     read_settings,
 )
 from gpurun.bench.compare.compare_with_records import compare_with_history
-from gpurun.bench.record_of_launches import DEFAULT_LAUNCHES, Version, keep, measure, version_here
+from gpurun.bench.history.branch_records import PURPOSES
+from gpurun.bench.record_of_launches import (
+    DEFAULT_LAUNCHES,
+    Version,
+    keep,
+    measure,
+    scaling_efficiency,
+    version_here,
+)
 from gpurun.bench.store import open_store
 from gpurun.bench.tracker_formats import tracked_records
 from gpurun.commands.bench.bench_outputs import (
-    OUTPUT_VARIABLE,
-    SUMMARY_VARIABLE,
     conclude,
     emit_exports,
     shown,
@@ -61,51 +67,12 @@ usage: gpurun bench [flags] [script.py args...]                measure it, and k
        gpurun bench accept [NAME]                              move the baseline on purpose
 
 Without a script, gpurun runs the benchmarks of gpurun.toml ([bench] script = ..., or several as
-[[bench.benchmark]]). Each launch is isolated: it changes no file of yours.
+[[bench.benchmark]]). Each launch is isolated: it changes no file of yours. A
+measurement without pairs takes {DEFAULT_LAUNCHES} launches.
 
-  --compare REF      compare this tree with its merge base with REF, in live pairs (both run and
-                     take turns of a few steps), until the test decides.
-                     Exit code 0 pass, 1 regression (slower, more memory, or a loss that is no
-                     longer finite), 3 inconclusive, 4 no usable baseline, 5 the benchmark itself
-                     failed. If several apply: 5 before 1, 6, 4, 3
-  --fail-on-training-change
-                     exit code 6 if the loss curves differ from the baseline's by more than
-                     repeats of one side do; without this flag that is a warning
-  --from-history     launch this tree only, and compare it with the last 10 records of the branch:
-                     cheaper and weaker, because the machine may have drifted since
-  --ab A B           compare two settings of one script in this tree: files of --save-settings
-                     (JSON, or TOML with a table [settings]), or none for the script as it is
-  --results FILE     launch nothing: judge results of gpurun bench --json, from any machine,
-                     against the records of earlier commits, and keep them with these; as weak as
-                     --from-history, with the same exit codes
-  --baseline PATH    with --results: use the records in this folder (.gpurun/benchmarks, copied
-                     from any machine) or file
-  --commit-sha SHA   measure only if SHA is checked out, without changes; outside git, gpurun
-                     writes SHA into the record
-  --branch B         the branch that the record names; by default the one that is checked out,
-                     and where none is (as CI checks out), that of $GITHUB_HEAD_REF or
-                     $GITHUB_REF_NAME
-  --output FILE      the same as --json FILE
-  --allow EFFECTS    with --ab: effects to allow, a list of pipeline,numerics,training
-  --threshold 5%     by how much throughput and step time may get worse
-  --metrics LIST     metrics that can fail the comparison: throughput,step_time,peak_memory,
-                     energy, each with its own threshold if you like: peak_memory=2%
-  --max-pairs 16     pairs after which an undecided comparison is inconclusive
-  --budget TIME      no pair begins that would end later: 90s, 5m, 1h
-  --launches N       number of launches, {DEFAULT_LAUNCHES} by default (not for pairs)
-  --steps N          training steps to measure in a launch; by default, and always in live pairs,
-                     as many as needed
-  --json FILE        the result as JSON (- for stdout)
-  --markdown FILE    the comparison as Markdown; ${SUMMARY_VARIABLE} receives it, too, and
-                     ${OUTPUT_VARIABLE} regression=true|false and verdict=...
-  --export KIND=FILE the figures for a tracker; may be repeated. KIND: customBiggerIsBetter or
-                     customSmallerIsBetter (tools of github-action-benchmark), bencher
-  --store URL        the database of records: postgresql://user@host/database;
-                     by default bench.db in the folder of records
-  --trials-in-place  do not isolate launches: they write to your files
-  --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
-  --quiet            print nothing but errors and the closing verdict line
+{{flags}}
 """
+FLAGS = flags_of(BenchOptions)
 
 
 def bench_command(argv: list[str]) -> int:
@@ -118,7 +85,9 @@ def run_bench(options: BenchOptions) -> int:
     check_outputs(json=options.json, markdown=options.markdown)
     for _, place in options.exports:
         check_outputs(export=place)
-    options = replace(options, quiet=options.quiet or load_config(Path.cwd()).run.quiet)
+    options = replace(
+        options, quiet=options.quiet or bool(load_config(Path.cwd()).flags.get("quiet"))
+    )
     plan = GatePlan() if options.max_pairs is None else GatePlan.up_to(options.max_pairs)
     wanted = () if options.results is not None else chosen_by(options)
     home = records_home(options.out)
@@ -144,6 +113,7 @@ def run_bench(options: BenchOptions) -> int:
             tell=teller(options.quiet),
             fail_on_training_change=options.fail_on_training_change,
             accepted=store.baselines,
+            recorded=lambda name: store.query(name, purposes=PURPOSES),
         )
         return _compare(wanted, options, asked, interruption, compared)
 
@@ -168,7 +138,7 @@ def _of_commits(store: BenchmarkStore, options: BenchOptions) -> How:
 def _of_settings(names: tuple[str, str], allow: tuple[str, ...] | None) -> How:
     both = (read_settings(names[0]), read_settings(names[1]))
     config = load_config(Path.cwd())
-    allowed = allow or tuple(effect.value for effect in config.optimize.allow)
+    allowed = allow or config.allowed
     return lambda benchmark, asked, interruption: compare_settings(
         benchmark, both, asked, interruption, config.knobs, allowed
     )
@@ -210,6 +180,7 @@ def _measure(
         count = options.launches or DEFAULT_LAUNCHES
         version = versions[benchmark.name]
         record = measure(benchmark, new_run(home), mode, count, tell, version)
+        record = replace(record, multi_gpu_scaling_efficiency=scaling_efficiency(home, record))
         keep(record, into, say)
         records.append(record)
         if record.error is not None or not options.quiet:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpurun.arguments.options import BenchOptions
+from gpurun.arguments.bench_flags import BenchOptions
 from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.tracker_formats import TRACKERS, Tracked, tracked
 from gpurun.bench.unfinished import worst_with_others

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 
-from gpurun.arguments.bench_subcommand_flags import parse_bisect
-from gpurun.arguments.options import BisectOptions
+from gpurun.arguments.bench_subcommand_flags import BisectOptions, parse_bisect
+from gpurun.arguments.flag_table import flags_of
 from gpurun.bench.bisect.bisect_runner import BisectRequest, bisect, not_searched
 from gpurun.bench.bisect.culprit_search import SearchPlan, severity
 from gpurun.bench.store import open_store
 from gpurun.bench.unfinished import worst_with_others
-from gpurun.commands.bench.bench_outputs import SUMMARY_VARIABLE, emit_markdown
+from gpurun.commands.bench.bench_outputs import emit_markdown
 from gpurun.commands.bench.chosen_benchmarks import chosen, records_home
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.verdict_line import print_verdict
@@ -28,22 +28,14 @@ Finds the commit after GOOD, up to BAD, that made the benchmark slower. gpurun h
 gate of bench --compare answers by pairs of launches whether a commit is slow. The culprit is
 confirmed against its parent. Commits that do not run are skipped. The search follows first parents:
 a merged branch is one change, named by its merge. After an interruption, the same command continues
-the search.
+the search. Without --max-pairs it ends after {SearchPlan.max_pairs} pairs.
 
 Exit code 0 the culprit is known, 3 it is not (no drop, undecided, or pairs or time ended), 4 the
 range cannot be searched, 5 the benchmark failed at GOOD or BAD.
 
-  --max-pairs N      pairs after which the search ends, {SearchPlan.max_pairs} by default
-  --budget TIME      no pair begins that would end later: 90s, 5m, 1h
-  --steps N          training steps to measure in a launch; by default as many as needed
-  --fresh            start again, without the pairs of an earlier search of this range
-  --json FILE        the result as JSON (- for stdout)
-  --markdown FILE    the result as Markdown; ${SUMMARY_VARIABLE} receives it, too
-  --store URL        the database of records (see gpurun bench --help)
-  --trials-in-place  do not isolate launches: they write to your files
-  --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
-  --quiet            print nothing but errors and the closing verdict line
+{{flags}}
 """
+FLAGS = flags_of(BisectOptions)
 
 
 def bisect_command(argv: list[str]) -> int:

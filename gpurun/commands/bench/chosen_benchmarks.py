@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from gpurun.arguments.bench_flags import BenchOptions
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.bench.compare.pair_runner import BY_TURNS
 from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
@@ -64,7 +64,7 @@ def records_home(out: str | None) -> Path:
     left in it; `GpurunError` where it cannot be written.
     """
     try:
-        home = find_home(Path.cwd(), out or load_config(Path.cwd()).run.out)
+        home = find_home(Path.cwd(), out or load_config(Path.cwd()).out)
         if (home / WORKTREES).is_dir():
             remove_abandoned(home.resolve() / WORKTREES)
         return home

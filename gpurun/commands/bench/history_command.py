@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.arguments.bench_subcommand_flags import parse_history
-from gpurun.arguments.options import HistoryOptions
+from gpurun.arguments.bench_subcommand_flags import HistoryOptions, parse_history
+from gpurun.arguments.flag_table import flags_of
 from gpurun.bench.history.branch_records import PLAN, PURPOSES, Branch, branch_here
 from gpurun.bench.history.trends import Accepted, trends
 from gpurun.bench.store import open_store
@@ -30,25 +30,19 @@ from gpurun.report.terminal_table import print_grid
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
 
-HELP = f"""\
+HELP = """\
 usage: gpurun bench history [NAME] [flags]      the records over time
 
 Shows one row for each benchmark (all, or NAME), fingerprint and workload. gpurun never compares
 figures of two machines or of unequal work. The records are those of the checked-out branch, in the
-order of its commits. Changes of level are listed with their commits.
+order of its commits. Changes of level are listed with their commits; so is a drift, to which many
+commits add a little.
 
-  --metric NAME      {",".join(metric.value for metric in Metric)}; throughput by default
-  --branch NAME      the records of another branch
-  --since DATE       2026-11-22, 2026-11-22T18:00, or 30d: so long ago (h, d, w)
-  --until DATE       likewise; a day counts to its end
-  --json FILE        the trends as JSON (- for stdout)
-  --png FILE         a picture of them
-  --store URL        the database of records; by default bench.db in the folder of records
-  --out DIR          the folder of records (default .gpurun; also GPURUN_HOME)
-  --quiet            print nothing but errors and the closing verdict line
+{flags}
 
 Exit code 4 if there is no record.
 """
+FLAGS = flags_of(HistoryOptions)
 THREADS = "OPENBLAS_NUM_THREADS"
 
 
@@ -69,9 +63,10 @@ def history(argv: list[str]) -> int:
 
         picture = Path(options.png)
         must_write("--png", lambda: draw_history(picture, found))
-    changes = [change for trend in found.trends for change in trend.changes]
-    worse = sum(change.direction == "regression" for change in changes)
-    counts = {"regressions": worse, "improvements": len(changes) - worse}
+    changes = [change for trend in found.trends for change in (*trend.changes, trend.drift)]
+    directions = [change.direction for change in changes if change is not None]
+    worse = directions.count("regression")
+    counts = {"regressions": worse, "improvements": len(directions) - worse}
     print_verdict("ok", int(ExitCode.OK), trends=len(found.trends), **counts)
     return int(ExitCode.OK)
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpurun.arguments.bench_flags import BenchOptions
 from gpurun.arguments.gpurun_toml import Config, load_config
-from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import GATED, Benchmark, benchmarks
 from gpurun.bench.compare.compare_sides import CompareRequest, not_compared
 from gpurun.bench.compare.compare_with_records import compare_stored, read_results

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import time
 
-from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, parse_selftest
-from gpurun.arguments.options import BenchOptions
+from gpurun.arguments.bench_flags import BenchOptions
+from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, SELFTEST, parse_selftest
 from gpurun.bench.compare.compare_sides import CompareRequest
 from gpurun.bench.gate_selftest import not_tried, selftest
 from gpurun.bench.store import open_store
@@ -23,7 +23,7 @@ from gpurun.trials.signal_guard import SignalGuard
 
 WORST_FIRST = ("interrupted", "wrong", "failed", "inconclusive", "pass")
 """The document of several benchmarks is the one with the first of these verdicts."""
-HELP = f"""\
+HELP = """\
 usage: gpurun bench selftest [flags] [script.py args...]
 
 Compares HEAD with itself three times, in separate worktrees. As it is, the gate must stay green. It
@@ -33,18 +33,9 @@ tree is not touched.
 
 Exit code 0 all three are right, 3 undecided, 5 the gate answers wrong or the benchmark fails.
 
-  --quick            give up after {QUICK_PAIRS} pairs each: faster, more often undecided
-  --threshold 5%     by how much throughput may get worse; the slowdown is twice as much
-  --metrics LIST     metrics that can fail, as in gpurun bench --compare
-  --max-pairs 16     pairs after which an undecided comparison is inconclusive
-  --budget TIME      no pair begins that would end later: 90s, 5m, 1h
-  --steps N          training steps to measure in a launch; by default as many as needed
-  --json FILE        the result as JSON (- for stdout)
-  --store URL        the database of records; by default bench.db in the folder of records
-  --trials-in-place  do not isolate launches: they write to your files
-  --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
-  --quiet            print nothing but errors and the closing verdict line
+{flags}
 """
+FLAGS = SELFTEST
 
 
 def run_selftest(argv: list[str]) -> int:

@@ -1,24 +1,16 @@
-"""Device memory: copies to it, allocations that cost time, memory that runs out, room to use."""
+"""Device memory: allocations that cost time, memory that runs out, room to use."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, gain_without, location_of, measured, percent
+from gpurun.diagnoses.api import Diagnosis, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.formatting.number_text import count
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.replay.what_ifs import Change
 
-ADVICE_PAGEABLE = (
-    "pin the batches: DataLoader(pin_memory=True)",
-    "copy without blocking: batch.to(device, non_blocking=True)",
-)
-ADVICE_PINNED = (
-    "copy the next batch on a side stream while this one is computed",
-    "send fewer bytes: integers in place of floats, normalised on the device",
-)
 ADVICE_CHURN = (
     "remove torch.cuda.empty_cache() from the loop: the allocator keeps memory to use it again",
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, for batches of changing shape",
@@ -31,44 +23,6 @@ ADVICE_FULL = (
 ADVICE_ROOM = ("a larger batch would fit; gpurun --optimize says whether it is faster",)
 ROOM, ROOM_ACTIVITY = 0.50, 0.80
 """Less memory in use and more SM activity than these: a larger batch would fit."""
-
-
-class HostToDeviceCopies(Diagnosis):
-    """Copies from the host to the device cost time.
-
-    Replayed with batches that come from pinned memory, a step ahead, while kernels run. Copies from
-    memory that is not pinned also block the host. Without a replay, the bound is the step less the
-    copies that no kernel hides.
-    """
-
-    type: ClassVar[FindingType] = FindingType.H2D_COPY
-    change: ClassVar[Change | None] = Change.COPIES
-    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The copies, and the memory that they come from."""
-        copies = evidence.figures.copies
-        if copies is None:
-            return None
-        pageable = bool(copies.pageable_exposed_share)
-        memory = "memory that is not pinned" if pageable else "pinned memory"
-        return self.finding(
-            evidence,
-            f"copies to the device take {percent(copies.h2d_share)} of the step, from {memory}; "
-            f"no kernel hides {percent(copies.exposed_share)}",
-            measured(
-                Source.TIMELINE,
-                h2d_share=copies.h2d_share,
-                exposed_h2d_share=copies.exposed_share,
-                pageable_h2d_share=copies.pageable_share,
-                h2d_bytes_per_step=copies.h2d_bytes_per_step,
-                copies_per_step=copies.copies_per_step,
-            ),
-            (*ADVICE_PAGEABLE, ADVICE_PINNED[0]) if pageable else ADVICE_PINNED,
-            location=location_of(evidence.loaders[0].key) if evidence.loaders else None,
-            knob="async_copies" if pageable else "device_prefetch",
-            bound=gain_without(copies.exposed_share),
-        )
 
 
 class MemoryAllocation(Diagnosis):

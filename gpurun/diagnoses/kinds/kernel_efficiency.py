@@ -99,10 +99,10 @@ class KernelEfficiency(Diagnosis):
 
 
 class Occupancy(Diagnosis):
-    """A kernel holds few warps on each multiprocessor and leaves arithmetic units unused.
+    """A kernel holds few warps on each multiprocessor.
 
-    Triggered, by kernel, by occupancy below 30 % together with SM throughput below 60 %: kernels on
-    tensor cores are fast at low occupancy. Replayed with the kernel at the peak of SMs or
+    Triggered, by kernel, by occupancy below 30 %. With SM throughput of 60 % it is a note: kernels
+    on tensor cores are fast at low occupancy. Replayed with the kernel at the peak of SMs or
     memory, whichever it is nearer to; beside a timeline without such a replay a note. Registers,
     shared memory, blocks or the grid are named as the cause where they were recorded and explain
     it. Where a timeline shows launches, kernels below 10 µs are left to the launch-bound finding.
@@ -118,7 +118,9 @@ class Occupancy(Diagnosis):
 
         def suffers(kernel: KernelMetrics) -> float:
             by_occupancy = rate("occupancy", share(kernel.occupancy_percent))
-            return min(by_occupancy, rate("sm_throughput", (kernel.sm_percent or 0.0) / 100))
+            by_units = rate("sm_throughput", (kernel.sm_percent or 0.0) / 100)
+            by_itself = NOTICEABLE if by_occupancy >= WARNING else 0.0
+            return max(min(by_occupancy, by_units), by_itself)
 
         worst = worst_kernel(evidence, suffers)
         if worst is None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, measured, percent
+from gpurun.diagnoses.api import NOTICEABLE, Diagnosis, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.formatting.number_text import count
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.records.samples import POWER_CAP, DeviceSample
 from gpurun.replay.what_ifs import Change
@@ -51,6 +52,19 @@ ADVICE_HEAT = (
 ADVICE_POWER = (
     "see whether the power limit was lowered: nvidia-smi -q -d POWER",
     "bfloat16 and fused kernels do the same work with less energy",
+)
+
+
+CRITICAL_ERRORS = 0.9
+"""Results may be wrong."""
+ADVICE_ERRORS = (
+    "move the job to another GPU, and have this one reset or replaced: nvidia-smi -q -d ECC",
+    "compare the results with those of another GPU",
+)
+ADVICE_GOVERNOR = ("set another one: cpupower frequency-set --governor performance",)
+ADVICE_SHARED = (
+    "see who it is: nvidia-smi; ask for a device of your own, or wait",
+    "figures of this run hold for a shared device only",
 )
 
 
@@ -144,6 +158,80 @@ class Throttling(Diagnosis):
             ADVICE_HEAT if hot else ADVICE_POWER,
             severity=severity if hot else min(severity, WARNING / 2),
             bound=None if loss is None or loss >= 1 else 1 / (1 - loss),
+        )
+
+
+class SharedDevice(Diagnosis):
+    """Other processes use the same device.
+
+    Triggered by processes that are not of this run, as NVML counts them. How much of the device
+    they take is not known: it is a note.
+    """
+
+    type: ClassVar[FindingType] = FindingType.SHARED_DEVICE
+    sources: ClassVar[tuple[Source, ...]] = (Source.DEVICE,)
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The device that most others use; there is no bound."""
+        others = max((d.foreign_processes or 0 for d in evidence.devices), default=0)
+        return self.finding(
+            evidence,
+            f"{count(others, 'process')} of others used the device meanwhile",
+            measured(Source.DEVICE, foreign_processes=others),
+            ADVICE_SHARED,
+            severity=NOTICEABLE if others else 0.0,
+        )
+
+
+class DeviceErrors(Diagnosis):
+    """The memory of the device has errors that its correction cannot mend.
+
+    Triggered by uncorrected ECC errors: a warning if there were some before, critical if they came
+    in the measured steps.
+    """
+
+    type: ClassVar[FindingType] = FindingType.DEVICE_ERRORS
+    sources: ClassVar[tuple[Source, ...]] = (Source.DEVICE,)
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The errors of all devices; there is no bound."""
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for sample in evidence.device_samples:
+            if sample.uncorrected_ecc_errors is not None:
+                first.setdefault(sample.uuid, sample.uncorrected_ecc_errors)
+                last[sample.uuid] = sample.uncorrected_ecc_errors
+        errors, new = sum(last.values()), sum(last.values()) - sum(first.values())
+        return self.finding(
+            evidence,
+            f"the GPU's memory has had {count(errors, 'uncorrected ECC error')}, {new} of them in "
+            "the measured steps",
+            measured(Source.DEVICE, uncorrected_ecc_errors=errors, new_errors=new),
+            ADVICE_ERRORS,
+            severity=CRITICAL_ERRORS if new > 0 else WARNING if errors else 0.0,
+        )
+
+
+class CpuGovernor(Diagnosis):
+    """The kernel holds the clocks of the cores down.
+
+    Triggered by the governors "powersave" and "conservative"; with the drivers intel_pstate and
+    amd-pstate-epp "powersave" is dynamic and no finding. What it costs was not measured: a note.
+    """
+
+    type: ClassVar[FindingType] = FindingType.CPU_GOVERNOR
+    sources: ClassVar[tuple[Source, ...]] = (Source.CPU_USE,)
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The governor; there is no bound."""
+        host = None if evidence.result is None else evidence.result.host
+        governor = None if host is None else host.slow_governor
+        return self.finding(
+            evidence,
+            f"the governor {governor!r} holds the clocks of the cores down",
+            measured(Source.CPU_USE, governor=governor),
+            ADVICE_GOVERNOR,
+            severity=NOTICEABLE if governor else 0.0,
         )
 
 

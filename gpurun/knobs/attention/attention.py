@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.skip_reasons import COPIES_MODEL, SCRIPT_COMPILES
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
-
-COMPILED = "the script compiles by itself"
 
 
 class Attention(Knob):
@@ -39,9 +38,9 @@ class Attention(Knob):
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Where attention written by hand was seen in the backward graph of a root."""
         if facts.script_compiles():
-            return Skip(COMPILED)
+            return Skip(SCRIPT_COMPILES)
         if "data_parallel" in facts.traits:
-            return Skip("DataParallel calls copies of the model")
+            return Skip(COPIES_MODEL)
         if "manual_attention" not in facts.traits:
             return Skip("no attention written by hand was seen")
         return ["sdpa"]

@@ -45,15 +45,17 @@ class Accumulation(Knob):
         from torch.optim import LBFGS
 
         from gpurun.knobs.batching.applied.accumulated_calls import AccumulatedCalls
-        from gpurun.knobs.batching.applied.accumulated_steps import AccumulatedSteps
-        from gpurun.knobs.batching.applied.exchange_once_a_step import GradientExchange
+        from gpurun.knobs.batching.applied.accumulated_steps import (
+            AccumulatedSteps,
+            ExchangeOnceAStep,
+        )
 
         def gave_up(reason: str) -> None:
             exchange.every_batch()
             hooks.skipped(reason)
 
         steps = AccumulatedSteps(value, gave_up)
-        exchange = GradientExchange(steps)
+        exchange = ExchangeOnceAStep(steps)
         calls = AccumulatedCalls(steps, hooks)
         calls.install()
 

@@ -6,20 +6,17 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
-from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_tool
+from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, REGIONAL, missing_tool
+from gpurun.knobs.skip_reasons import COPIES_STAY_PLAIN, NO_DOUBLE_BACKWARD, SCRIPT_COMPILES
 from gpurun.knobs.source_forms import AfterOptimizer, SourceForm
 from gpurun.records.events import CHANGING_SHAPES, DOUBLE_BACKWARD, KEEPS_TENSORS
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
-REGIONAL = "regional"
 MODES = (REGIONAL, "default", *GRAPH_MODES)
 ON_A_GPU = ("reduce-overhead", "default", "max-autotune")
 BUSY_PERCENT = 80.0
 """A GPU so busy does not wait for the host: what graphs copy is then more than what they save."""
-BY_ITSELF = "the script compiles by itself"
-COPIES_MODEL = "DataParallel calls copies of the model, which do not stay compiled"
-CANNOT_TWICE = "create_graph=True: torch.compile supports no double backward"
 
 
 class Compile(Knob):
@@ -65,11 +62,11 @@ class Compile(Knob):
         on an H200 took 21.6 ms a step as a whole, 39.6 by blocks.
         """
         if facts.script_compiles():
-            return Skip(BY_ITSELF)
+            return Skip(SCRIPT_COMPILES)
         if "data_parallel" in facts.traits:
-            return Skip(COPIES_MODEL)
+            return Skip(COPIES_STAY_PLAIN)
         if DOUBLE_BACKWARD in facts.traits:
-            return Skip(f"{facts.traits[DOUBLE_BACKWARD]}: {CANNOT_TWICE}")
+            return Skip(f"{facts.traits[DOUBLE_BACKWARD]}: {NO_DOUBLE_BACKWARD}")
         if not facts.roots:
             return NO_MODULE
         missing = missing_tool(facts.device, facts.machine.compute_capability)

@@ -16,6 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 TRACED = "gpurun_traced"
 """Attribute of functions of ours that dynamo may look into (see `runtime/boot/dynamo_skip.py`)."""
 
+REGIONAL = "regional"
+"""The mode that compiles the blocks which a model repeats."""
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 """Modes of torch.compile that record CUDA graphs."""
 VOLTA = (7, 0)

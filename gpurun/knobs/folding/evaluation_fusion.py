@@ -6,16 +6,11 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.skip_reasons import MODEL_COMPILED, NOT_FOLDED
 from gpurun.records.facts import Facts
 
 LAYERS = ("Conv1d", "Conv2d", "Conv3d", "Linear")
 NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
-UNFIT = {
-    "compile": "the script compiles by itself",
-    "data_parallel": "DataParallel calls copies of the model",
-}
-COMPILED = "the model is compiled"
-NO_PAIR = "no normalisation stands right behind a convolution or linear layer in an nn.Sequential"
 
 
 class EvaluationFusion(Knob):
@@ -41,11 +36,11 @@ class EvaluationFusion(Knob):
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """On, where there is something to fold and an evaluation to gain in."""
-        unfit = next((UNFIT[trait] for trait in UNFIT if trait in facts.traits), None)
+        unfit = next((NOT_FOLDED[trait] for trait in NOT_FOLDED if trait in facts.traits), None)
         if unfit is not None:
             return Skip(unfit)
         if "compile" in facts.current or facts.script_compiles():
-            return Skip(COMPILED)
+            return Skip(MODEL_COMPILED)
         kinds = [root.module_types for root in facts.roots]
         if not any(_has(k, LAYERS) and _has(k, NORMS) for k in kinds):
             return Skip("the model has no batch normalisation after a convolution or linear layer")

@@ -6,12 +6,15 @@ attribute between epochs (a size, a difficulty): workers that live on would not 
 
 from __future__ import annotations
 
+import contextlib
+import dis
+import functools
 from argparse import Namespace
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
-from gpurun.knobs.loading.loader_fitness import attributes, named_outside
+from gpurun.knobs.loading.loader_fitness import attributes, is_users
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 SMALL_BYTES = 1 << 16
@@ -36,12 +39,40 @@ def dataset_state(dataset: object, collate_fn: object) -> int | None:
 
 def _parts(*owners: object) -> Iterator[Any]:
     for owner in owners:
-        outside = list(named_outside(owner))
+        outside = list(_named_outside(owner))
         for name, value in (*attributes(owner), *outside):
             yield name, *_marks(value)
         for _, value in outside:
             if isinstance(value, CONFIGURATIONS):
                 yield from (_marks(inner) for _, inner in attributes(value))
+
+
+def _named_outside(owner: object) -> Iterator[tuple[str, Any]]:
+    """Class attributes of a data set, of those that it wraps and of its transforms, and the globals
+    that its methods read; of a function the globals that it reads, and its closure."""
+    parts = [owner, *(value for _, value in attributes(owner))]
+    functions = [part for part in parts if isinstance(part, FunctionType)]
+    for cls in {cls: None for part in parts for cls in type(part).__mro__ if is_users(cls)}:
+        for name, value in vars(cls).items():
+            method = getattr(value, "fget", None) or getattr(value, "__func__", value)
+            if isinstance(method, FunctionType):
+                functions.append(method)
+            elif not name.startswith("__"):
+                yield name, value
+    for function in filter(is_users, functions):
+        known, code = function.__globals__, function.__code__
+        yield from ((name, known[name]) for name in _globals_read(code) if name in known)
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):  # not set yet
+                yield name, cell.cell_contents
+
+
+@functools.cache
+def _globals_read(code: CodeType) -> tuple[str, ...]:
+    """`co_names` has the names of attributes, too."""
+    names = [x.argval for x in dis.get_instructions(code) if x.opname == "LOAD_GLOBAL"]
+    inner = [name for c in code.co_consts if isinstance(c, CodeType) for name in _globals_read(c)]
+    return tuple(dict.fromkeys(names + inner))
 
 
 def _marks(value: Any) -> tuple[Any, ...]:

@@ -1,13 +1,14 @@
-"""Arguments of a DataLoader that forbid workers, pinning or persistent workers."""
+"""Arguments of a DataLoader with which workers would hang, crash, or race with the script.
+
+Whether workers hand out the same samples is no question of these: trials show it
+(`gpurun.same.sample_distances`).
+"""
 
 from __future__ import annotations
 
-import contextlib
 import copyreg
-import dis
 import fcntl
 import functools
-import inspect
 import logging
 import multiprocessing
 import os
@@ -15,8 +16,8 @@ import pickle
 import stat
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Iterator
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall
@@ -35,12 +36,6 @@ POOL_TYPES = {
     "multiprocessing": {"Pool", "ThreadPool"},
 }
 """Classes by top module whose threads and connections a forked worker does not have."""
-RANDOM_TYPES = {
-    "numpy": {"Generator", "RandomState"},
-    "random": {"Random"},
-    "torch": {"Generator"},
-}
-"""Classes by top module whose objects each worker gets a copy of, with the same state."""
 ARRAYS = ("Tensor", "ndarray", "memmap")
 LIBRARIES = {"PIL", "numpy", "torch", "torchaudio", "torchvision"}
 """Packages, beside python's own, whose classes have no attribute that a script changes."""
@@ -54,18 +49,15 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
     dataset = call.arguments.get("dataset")
     if call.subclass:
         return "a subclass of DataLoader, whose own rules are not known"
-    if call.iterable and not shards_itself(dataset):
-        return "an iterable data set that does not shard itself: every worker would repeat it"
+    if call.iterable:
+        return "an iterable data set: workers would hand out its samples in another order"
     if on_cuda(dataset):
         return "the data set holds CUDA tensors"
-    if call.arguments.get("batch_size", 1) is None and not call.iterable and _keeps_arrays(dataset):
+    if call.arguments.get("batch_size", 1) is None and _keeps_arrays(dataset):
         return (
             "without a batch size it may hand out a tensor that the data set keeps: a worker "
             "would overwrite it while the script reads it"
         )
-    random = random_numbers(dataset)
-    if random is not None:
-        return f"each worker would draw the same random numbers from the {random}"
     if start_method(call.arguments) == "fork":
         pool = process_pool(dataset)
         if pool is not None:
@@ -93,45 +85,23 @@ def start_method(arguments: dict[str, Any]) -> str:
     return chosen or multiprocessing.get_all_start_methods()[0]
 
 
-def shards_itself(dataset: object) -> bool:
-    """True if an iterable data set asks which worker it runs in."""
-    try:
-        return any(
-            "get_worker_info" in inspect.getsource(cls)
-            for cls in type(dataset).__mro__
-            if not cls.__module__.startswith(("torch.", "builtins", "typing"))
-        )
-    except (OSError, TypeError):
-        return False
-
-
 def shared_handle(dataset: object) -> str | None:
     """Name of a pipe, socket or data base that the data set uses, if there is one.
 
     Files are no matter: workers have positions of their own (see `file_positions`).
     """
-    held = (*attributes(dataset), *named_outside(dataset))
     known = [(sys.modules.get(name), classes) for name, classes in DATA_BASES.items()]
     bases = tuple(getattr(x, name) for x, classes in known if x is not None for name in classes)
-    return _first(held, lambda value: isinstance(value, bases) or _is_stream(value))
+    return _first(dataset, lambda value: isinstance(value, bases) or _is_stream(value))
 
 
 def process_pool(dataset: object) -> str | None:
     """Name of a pool of processes or threads that the data set uses, if there is one."""
-    held = (*attributes(dataset), *named_outside(dataset))
-    return _first(held, lambda value: _is_of(value, POOL_TYPES))
+    return _first(dataset, lambda value: _is_of(value, POOL_TYPES))
 
 
-def random_numbers(dataset: object) -> str | None:
-    """Name of a generator of random numbers that the data set itself holds, or reads as a global.
-
-    Those of transforms are left out: their libraries see to their workers themselves.
-    """
-    held = (*getattr(dataset, "__dict__", {}).items(), *named_outside(dataset))
-    return _first(held, lambda value: _is_of(value, RANDOM_TYPES))
-
-
-def _first(held: Iterable[tuple[str, Any]], fits: Callable[[Any], bool]) -> str | None:
+def _first(dataset: object, fits: Callable[[Any], bool]) -> str | None:
+    held = attributes(dataset)
     return next((f"{name} of the data set" for name, value in held if fits(value)), None)
 
 
@@ -143,15 +113,6 @@ def on_cuda(dataset: object) -> bool:
 def _keeps_arrays(dataset: object) -> bool:
     """True if the data set holds tensors or arrays: it may fill one again for each batch."""
     return any(type(value).__name__ in ARRAYS for _, value in attributes(dataset))
-
-
-def counts_epochs(dataset: object) -> bool:
-    """True if the data set keeps the number of the epoch, which lasting workers would not see."""
-    for _, part in (("", dataset), *attributes(dataset)):
-        own = getattr(part, "__dict__", {})
-        if callable(getattr(part, "set_epoch", None)) or any("epoch" in str(name) for name in own):
-            return True
-    return False
 
 
 def unpicklable(arguments: dict[str, Any]) -> str | None:
@@ -179,35 +140,7 @@ def attributes(dataset: object) -> Iterator[tuple[str, Any]]:
             waiting += [(n, v, depth + 1) for n, v in _children(name, value)]
 
 
-def named_outside(owner: object) -> Iterator[tuple[str, Any]]:
-    """Class attributes of a data set, of those that it wraps and of its transforms, and the globals
-    that its methods read; of a function the globals that it reads, and its closure."""
-    parts = [owner, *(value for _, value in attributes(owner))]
-    functions = [part for part in parts if isinstance(part, FunctionType)]
-    for cls in {cls: None for part in parts for cls in type(part).__mro__ if _is_users(cls)}:
-        for name, value in vars(cls).items():
-            method = getattr(value, "fget", None) or getattr(value, "__func__", value)
-            if isinstance(method, FunctionType):
-                functions.append(method)
-            elif not name.startswith("__"):
-                yield name, value
-    for function in filter(_is_users, functions):
-        known, code = function.__globals__, function.__code__
-        yield from ((name, known[name]) for name in _globals_read(code) if name in known)
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-            with contextlib.suppress(ValueError):  # not set yet
-                yield name, cell.cell_contents
-
-
-@functools.cache
-def _globals_read(code: CodeType) -> tuple[str, ...]:
-    """`co_names` has the names of attributes, too."""
-    names = [x.argval for x in dis.get_instructions(code) if x.opname == "LOAD_GLOBAL"]
-    inner = [name for c in code.co_consts if isinstance(c, CodeType) for name in _globals_read(c)]
-    return tuple(dict.fromkeys(names + inner))
-
-
-def _is_users(made: type | FunctionType) -> bool:
+def is_users(made: type | FunctionType) -> bool:
     """True for a class or function of the script's, or of a library that may keep a state."""
     package = (made.__module__ or "").partition(".")[0]
     return package not in LIBRARIES and package not in sys.stdlib_module_names
@@ -225,7 +158,7 @@ def _children(name: str, value: object) -> list[tuple[str, Any]]:
     if type(value).__module__.startswith("multiprocessing."):
         return []  # its queues and proxies know of forks
     # those of libraries hold what was computed once, as the text of a path
-    slots: list[str] = copyreg._slotnames(type(value)) if _is_users(type(value)) else []  # type: ignore[attr-defined]
+    slots: list[str] = copyreg._slotnames(type(value)) if is_users(type(value)) else []  # type: ignore[attr-defined]
     held = [(slot, getattr(value, slot)) for slot in slots if hasattr(value, slot)]
     return [*getattr(value, "__dict__", {}).items(), *held]
 

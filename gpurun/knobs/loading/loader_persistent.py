@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
-from gpurun.knobs.loading.loader_fitness import counts_epochs
 from gpurun.knobs.loading.loader_need import workers_now
 from gpurun.knobs.loading.marked_arguments import MarkedTrue
 from gpurun.knobs.source_forms import LoaderArgument, SourceForm
@@ -26,8 +25,7 @@ class LoaderPersistent(Knob):
     where the data set has changed between epochs: an attribute, a class attribute, or a global
     that its methods read. Not compared are large arrays changed in place, items of a list from the
     65th on, and what functions outside of the class or other modules hold. They are also started
-    anew after an epoch that the script left early. A data set that counts epochs is left alone.
-    The workers' memory stays in use.
+    anew after an epoch that the script left early. The workers' memory stays in use.
     """
 
     name: ClassVar[str] = "loader_persistent"
@@ -81,6 +79,4 @@ def _unfit(call: LoaderCall) -> str | None:
         return "a subclass of DataLoader"
     if not call.arguments.get("num_workers"):
         return "no workers"
-    if counts_epochs(call.arguments.get("dataset")):
-        return "the data set counts epochs, which lasting workers would not see"
     return None

@@ -51,12 +51,13 @@ class LoaderWorkers(Knob):
     number that hides the measured wait behind the rest of the step. Short epochs get
     `loader_persistent` with it, for workers started anew would eat the gain.
 
-    Risks: workers draw the transforms' random numbers: other draws from the same distributions.
+    Risks: workers draw the transforms' random numbers: other draws from the same distributions. A
+    data set with a generator of its own gives each worker a copy: the guard sees other samples.
     Forked workers that read from one pipe, socket or data base mix up samples without an error.
-    Iterable data sets are repeated by each worker unless they shard themselves. Start methods other
-    than fork need a picklable data set and a `__main__` guard. All these are left alone. (Open
-    files are no risk: each worker opens them again.) Workers do not see what the script changes in
-    the data set during an epoch: that is noticed, and recorded.
+    Workers repeat an iterable data set, or hand out its samples in another order. Start methods
+    other than fork need a picklable data set and a `__main__` guard. All these are left alone.
+    (Open files are no risk: each worker opens them again.) Workers do not see what the script
+    changes in the data set during an epoch: that is noticed, and recorded.
     """
 
     name: ClassVar[str] = "loader_workers"

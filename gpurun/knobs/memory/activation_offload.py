@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.memory.memory_need import not_needed
+from gpurun.knobs.skip_reasons import NOT_ON_GPU
 from gpurun.records.facts import Facts
-
-NOT_CUDA = "the model is not on a GPU"
 
 
 class ActivationOffload(Knob):
@@ -34,7 +33,7 @@ class ActivationOffload(Knob):
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """To the host, for a model on a GPU."""
         if facts.device != "cuda":
-            return Skip(NOT_CUDA)
+            return Skip(NOT_ON_GPU)
         return not_needed(facts) or ["host"]
 
     def apply(self, value: str, hooks: Hooks) -> None:

@@ -31,7 +31,7 @@ MATTERS = 0.01
 """Less than this part of the GPU's memory is only how the allocator rounds."""
 
 
-class Allocator(Knob):
+class AllocatorSettings(Knob):
     """Settings of torch's caching allocator for CUDA, by its environment variable.
 
     "expandable_segments" lets a segment of device memory grow instead of adding another,

@@ -9,6 +9,7 @@ from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.memory.memory_need import memory_is_scarce
 from gpurun.records.events import RECOMPUTES
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 HOST_ROOM = 0.25
 """On the CPU the script may take this part of the memory at most, for activations come on top."""
@@ -32,6 +33,7 @@ class NeedlessRecompute(Knob):
     order: ClassVar[int] = 9
     acts_on: ClassVar[str] = "model"
     likely: ClassVar[bool] = True
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.RECOMPUTATION,)
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Skip it, where the script was seen to compute a forward again."""

@@ -7,14 +7,11 @@ from typing import ClassVar
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.precision import half_precision
+from gpurun.knobs.skip_reasons import EMULATED_BFLOAT16, HALF_PARAMETERS, OWN_PRECISION
 from gpurun.knobs.source_forms import AroundCalls, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
-OWN = {
-    "autocast": "the script autocasts itself",
-    "grad_scaler": "the script scales its gradients itself",
-}
 IN_BFLOAT16 = """\
 def in_bfloat16(module, *args, **kwargs):
     \"\"\"Call a module under autocast, and return what it returns in float32.\"\"\"
@@ -25,8 +22,6 @@ def in_bfloat16(module, *args, **kwargs):
         lambda x: x.float() if torch.is_tensor(x) and x.is_floating_point() else x, outputs
     )
 """
-HALF = "the model holds half-precision parameters"
-EMULATED = "this processor only emulates bfloat16"
 
 
 class Autocast(Knob):
@@ -38,7 +33,7 @@ class Autocast(Knob):
     whose tensor cores know no bfloat16: the loss is scaled while `backward` runs (`loss_scale`).
 
     Risks: eight bits of mantissa, so the loss guard has to agree. Casting large logits back to
-    float32 costs memory, unless `fused_loss` spares it. A launch-bound model gets slower. Scripts
+    float32 costs memory. A launch-bound model gets slower. Scripts
     that autocast, scale their gradients or hold half-precision parameters are left alone, as are
     processors that emulate it. In float16 large activations overflow. Such a step is skipped,
     though not by the learning rate's schedule, and each step waits for this check. Code that reads
@@ -62,7 +57,7 @@ class Autocast(Knob):
 
         float16 is asked for by hand: its range is small, and the scale has to find its place.
         """
-        own = next((OWN[trait] for trait in OWN if trait in facts.traits), None)
+        own = next((OWN_PRECISION[trait] for trait in OWN_PRECISION if trait in facts.traits), None)
         if own is not None:
             return Skip(own)
         if not facts.roots:
@@ -70,14 +65,14 @@ class Autocast(Knob):
         if facts.out_of_memory and not facts.current:
             return Skip("the script does not run as it is: its rounding cannot be compared")
         if any(dtype in ("float16", "bfloat16") for r in facts.roots for dtype in r.dtypes):
-            return Skip(HALF)
+            return Skip(HALF_PARAMETERS)
         capability = facts.machine.compute_capability
         if facts.device == "cuda" and half_precision.is_float16_only(capability):
             return Skip('this GPU has no bfloat16 tensor cores; "fp16" needs --settings')
         if facts.device == "cuda" and not half_precision.is_ampere(capability):
             return Skip("this GPU has no tensor cores for half precision")
         if facts.device == "cpu" and not half_precision.native_on_cpu():
-            return Skip(EMULATED)
+            return Skip(EMULATED_BFLOAT16)
         return ["bf16"]
 
     def source_forms(self, value: str) -> Sequence[SourceForm]:

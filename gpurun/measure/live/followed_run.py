@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpurun.measure.resource_use import SAMPLES_FILE, utilization_source
 from gpurun.measure.run_events import ProcessLog, decode_lenient
-from gpurun.measure.step_table import StepTable
+from gpurun.measure.step_table import UNKNOWN, StepTable
 from gpurun.measure.training_clock import StepClock, step_clock, sum_known
 from gpurun.records.codec import RecordError
 from gpurun.records.events import CLOCKS, LearningRateEvent, ProcessEvent, StepRow, StepsEvent
@@ -102,6 +102,7 @@ class _Process:
     def _forget(self) -> None:
         self._counts: dict[str, Counter[int]] = {clock: Counter() for clock in CLOCKS}
         self._recent: dict[str, deque[list[Any]]] = {c: deque(maxlen=MOST_ROWS) for c in CLOCKS}
+        self._samples: dict[str, int | None] = dict.fromkeys(CLOCKS, 0)
         self._rate: float | None = None
 
     def take(self, document: dict[str, Any]) -> None:
@@ -121,6 +122,18 @@ class _Process:
         whole = [row for row in rows if _is_row(row)] if isinstance(rows, list) else []
         self._counts[clock].update(row[StepRow.SOURCE] for row in whole)
         self._recent[clock].extend(whole)
+        before, more = self._samples[clock], self._samples_of(clock, whole)
+        self._samples[clock] = None if before is None or more is None else before + more
+
+    def _samples_of(self, clock: str, rows: Sequence[list[Any]]) -> int | None:
+        """The samples of these rows; None where one does not know its own."""
+        found = None
+        if self.event is not None:
+            log = ProcessLog(self._path, self.event, steps={clock: _table(rows)})
+            found = step_clock(log)
+        if found is None:
+            return None if rows else 0
+        return None if UNKNOWN in found.samples else sum(found.samples)
 
     def state(self) -> RankState | None:
         """The progress; None before the first step."""
@@ -142,6 +155,7 @@ class _Process:
             loss=found.steps.last_loss(),
             learning_rate=self._rate,
             last_step_unix_seconds=(last_ns - self.event.clock_ns + self.event.unix_time_ns) / 1e9,
+            samples=self._samples[clock],
         )
 
 
@@ -154,13 +168,18 @@ def _is_row(row: Any) -> bool:
 
 def _window(rows: Sequence[list[Any]]) -> StepTable:
     """The latest rows as a table."""
-    table, since = StepTable(), rows[-1][StepRow.END_NS] - WINDOW_NS
-    for place, row in enumerate(rows, LEAST_ROWS - len(rows)):
-        if place >= 0 or row[StepRow.END_NS] >= since:
-            try:
-                table.append(row)
-            except ValueError:
-                continue  # a damaged line
+    since = rows[-1][StepRow.END_NS] - WINDOW_NS
+    numbered = enumerate(rows, LEAST_ROWS - len(rows))
+    return _table(row for place, row in numbered if place >= 0 or row[StepRow.END_NS] >= since)
+
+
+def _table(rows: Iterable[list[Any]]) -> StepTable:
+    table = StepTable()
+    for row in rows:
+        try:
+            table.append(row)
+        except ValueError:
+            continue  # a damaged line
     return table
 
 

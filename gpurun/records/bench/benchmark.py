@@ -121,6 +121,11 @@ class BenchmarkRecord:
     tree differed from `commit`. `batch_size`: samples a step. `steps`: those of one launch;
     `whole`: the script ended by itself after them, it was not stopped. `parameters`: of the model.
     `secrets_sha256`: four digits for the secrets that `args` shows masked, None without any.
+    `gpu_utilization` (percent) and `memory_usage_gb` (10^9 bytes) are the same figures by the names
+    that other pipelines read. `multi_gpu_scaling_efficiency`: a fraction, at most devices of the
+    newest `gpurun --scale` of this command, commit and device; None where there is none.
+    `files_opened`: those of the repository that the launches opened, from its top folder; None
+    where some may be missing.
     """
 
     id: str
@@ -151,6 +156,10 @@ class BenchmarkRecord:
     parameters: int | None = None
     whole: bool | None = None
     secrets_sha256: str | None = None
+    gpu_utilization: float | None = None
+    memory_usage_gb: float | None = None
+    multi_gpu_scaling_efficiency: float | None = None
+    files_opened: tuple[str, ...] | None = None
     schema: str = BENCHMARK_SCHEMA
 
 

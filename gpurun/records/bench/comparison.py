@@ -110,7 +110,21 @@ class Comparison:
     is neither. `others`: further benchmarks of the same configuration; this one then has the worst
     verdict. `baseline_records`: with --from-history, the number of records that stand for the
     baseline. Its side holds all of them under the newest one's id and commit. None if the baseline
-    was launched. `method`: None where no pair was launched.
+    was launched. `method`: None where no pair was launched. `launched`: False where the commit
+    passes because it changes no file that the benchmark opens; a note says so.
+
+    Of two settings (`--ab A B`) also, None else: `speedup` of B over A, a factor, with the same
+    interval; `statistically_significant`: the interval does not hold 1.0; `memory_saved_bytes`: how
+    much lower the peak is under B, negative where it is higher.
+
+    >>> import json
+    >>> from gpurun.records.codec import from_json
+    >>> with open("comparison.json") as file:
+    ...     found = from_json(Comparison, json.load(file))
+    >>> found.verdict, found.exit_code
+    ('regression', 1)
+    >>> f"{found.slowdown:.1%} of the throughput is lost"
+    '5.0% of the throughput is lost'
     """
 
     benchmark: str
@@ -137,4 +151,9 @@ class Comparison:
     training_differs: bool | None = None
     training: TrainingComparison | None = None
     method: PairMethod | None = None
+    speedup: float | None = None
+    speedup_confidence_interval: tuple[float, float] | None = None
+    statistically_significant: bool | None = None
+    memory_saved_bytes: int | None = None
+    launched: bool = True
     schema: str = COMPARISON_SCHEMA

@@ -70,6 +70,20 @@ class HistoryChange:
 
 
 @record
+class HistoryDrift:
+    """A change that is spread over all points: many commits that each gain or lose a little.
+
+    `direction`: "improvement" or "regression". `change`: of the value from the first to the last
+    point, a fraction, with its 95 % interval. `change_per_point`: from one point to the next.
+    """
+
+    direction: str
+    change: float
+    change_confidence_interval: tuple[float, float]
+    change_per_point: float
+
+
+@record
 class HistoryReference:
     """The value that the newest one is compared with. `accepted_by`, `reason`: of what was
     accepted."""
@@ -87,8 +101,9 @@ class HistoryReference:
 class Trend:
     """One metric of one benchmark with one fingerprint and one workload, in the order of commits.
 
-    `unit`: "samples/s", "steps/s", "s", "bytes", "J/sample" or "J". `change`: of the newest value
-    against the reference, a fraction; None where there is nothing to hold it against.
+    `unit`: "samples/s", "steps/s", "s", "bytes", "J/sample", "J" or "%". `change`: of the newest
+    value against the reference, a fraction; None where there is nothing to hold it against.
+    `drift`: None where there is no evidence for one beside the changes of level.
     """
 
     benchmark: str
@@ -105,6 +120,7 @@ class Trend:
     changes: tuple[HistoryChange, ...]
     reference: HistoryReference | None
     change: float | None
+    drift: HistoryDrift | None = None
 
 
 @record
@@ -114,6 +130,13 @@ class History:
     `branch`: None where git knows none. `since` counts, `until` does not. `elsewhere`: matching
     records of commits that are not on the branch. `unmeasured`: records of the branch without a
     point: without this figure, or of failed runs.
+
+    >>> import json
+    >>> from gpurun.records.codec import from_json
+    >>> with open("history.json") as file:
+    ...     history = from_json(History, json.load(file))
+    >>> [(c.direction, c.subject) for trend in history.trends for c in trend.changes]
+    [('regression', 'Use float64')]
     """
 
     metric: str

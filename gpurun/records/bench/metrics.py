@@ -18,6 +18,13 @@ class Metric(enum.Enum):
     STEP_TIME = "step_time"
     PEAK_MEMORY = "peak_memory"
     ENERGY = "energy"
+    GPU_UTILIZATION = "gpu_utilization"
+    """In histories alone: an idle GPU makes a ratio of percents meaningless."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """True if a smaller figure is the worse one."""
+        return self in (Metric.THROUGHPUT, Metric.GPU_UTILIZATION)
 
     @property
     def default_threshold(self) -> float:
@@ -39,3 +46,7 @@ class Metric(enum.Enum):
     @property
     def _grows(self) -> bool:
         return self in (Metric.PEAK_MEMORY, Metric.ENERGY)
+
+
+GATEABLE = tuple(metric for metric in Metric if metric is not Metric.GPU_UTILIZATION)
+"""The metrics that can fail a comparison."""

@@ -10,6 +10,10 @@ CLOCK_MARK = "gpurun clock "
 """A mark of this name, with the runtime's `perf_counter_ns` behind it, ties two clocks."""
 
 
+COLLECTION = "garbage collection"
+"""Name of the ranges in which Python collected garbage, inside the parts of a step."""
+
+
 @record
 class ProfilerState:
     """One profiler in the window. `failure`: why it did not record, None if it did.
@@ -33,6 +37,37 @@ class AllocatorState:
     retries: int
     device_allocations: int
     inactive_split_bytes: int
+
+
+@record
+class Allocation:
+    """What one line of the script allocates on a device in one part of a step.
+
+    `calls` and `bytes` are means of a step. `phase`: None outside of all parts.
+    """
+
+    file: str
+    line: int
+    function: str
+    phase: str | None
+    calls: float
+    bytes: float
+    largest_bytes: int
+
+
+@record
+class MemoryTraceEvent:
+    """Each allocation on a device in `steps` steps behind the window.
+
+    `peak_bytes`: the most that tensors held in each part of a step. `allocations`: the lines that
+    allocate most.
+    """
+
+    kind: ClassVar[str] = "memory_trace"
+    device: int
+    steps: int
+    peak_bytes: dict[str, int]
+    allocations: tuple[Allocation, ...]
 
 
 @record

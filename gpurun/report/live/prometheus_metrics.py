@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from gpurun.records.monitor import MonitorReport, TrainingState
 
 if TYPE_CHECKING:
-    from prometheus_client.core import GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    Family = CounterMetricFamily | GaugeMetricFamily
 
 SHORTEST_SECONDS = 0.5
 """The state is looked at so seldom, however often it is scraped."""
@@ -27,8 +29,8 @@ GPU_FIGURES = (
     ("gpu_power_usage_watts", "power_watts", "Power that the GPU draws."),
 )
 """Name, field of `GpuState`, meaning."""
+RANK_LABELS = ("run", "script", "rank")
 TRAINING_FIGURES = (
-    ("training_steps", "steps", "Steps since the start."),
     ("training_step_time_seconds", "step_time_seconds", "Mean time of the latest steps."),
     (
         "training_samples_per_second",
@@ -44,6 +46,11 @@ TRAINING_FIGURES = (
     ),
 )
 """Name, field of `RankState`, meaning."""
+TRAINING_COUNTS = (
+    ("training_steps", "steps", "Steps since the start."),
+    ("training_samples", "samples", "Samples since the start, of this rank."),
+)
+"""The same of counters, to whose names Prometheus adds `_total`."""
 
 
 class Metrics:
@@ -55,9 +62,9 @@ class Metrics:
         self._seen: MonitorReport | None = None
         self._due = 0.0
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Family]:
         """All figures; one that was not measured has no sample."""
-        from prometheus_client.core import GaugeMetricFamily
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         report = self._state()
         for name, field, meaning in GPU_FIGURES:
@@ -66,13 +73,9 @@ class Metrics:
                 _add(family, [str(gpu.gpu_id)], getattr(gpu, field))
             yield family
         for name, field, meaning in TRAINING_FIGURES:
-            family = GaugeMetricFamily(name, meaning, labels=["run", "script", "rank"])
-            for training in report.trainings:
-                script = _script(training.command)
-                for number, rank in zip(_numbers(training), training.ranks, strict=True):
-                    labels = [training.run, script, str(number)]
-                    _add(family, labels, getattr(rank, field))
-            yield family
+            yield _of_ranks(GaugeMetricFamily(name, meaning, labels=RANK_LABELS), report, field)
+        for name, field, meaning in TRAINING_COUNTS:
+            yield _of_ranks(CounterMetricFamily(name, meaning, labels=RANK_LABELS), report, field)
 
     def _state(self) -> MonitorReport:
         with self._lock:
@@ -80,6 +83,14 @@ class Metrics:
                 self._seen = self._look()
                 self._due = time.monotonic() + SHORTEST_SECONDS
             return self._seen
+
+
+def _of_ranks(family: Family, report: MonitorReport, field: str) -> Family:
+    for training in report.trainings:
+        script = _script(training.command)
+        for number, rank in zip(_numbers(training), training.ranks, strict=True):
+            _add(family, [training.run, script, str(number)], getattr(rank, field))
+    return family
 
 
 def _numbers(training: TrainingState) -> Sequence[int]:
@@ -94,6 +105,6 @@ def _script(command: tuple[str, ...]) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
-def _add(family: GaugeMetricFamily, labels: list[str], value: float | None) -> None:
+def _add(family: Family, labels: list[str], value: float | None) -> None:
     if value is not None:
         family.add_metric(labels, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from gpurun.formatting.one_line import one_line
 from gpurun.report.page.svg_elements import WIDTH, element, svg_picture, text
@@ -25,6 +26,16 @@ class Bar:
     value: float
     bounds: tuple[float, float] | None = None
     strong: bool = False
+
+
+@dataclass(frozen=True)
+class Span:
+    """A piece of a row. `colour`: the place of its name. `filled`: its height, as a fraction."""
+
+    begin: float
+    end: float
+    colour: int
+    filled: float = 1.0
 
 
 def bar_chart(title: str, bars: Sequence[Bar], mark: float | None = None) -> str:
@@ -71,21 +82,37 @@ def stacked_bars(
 
     A part that no row has is left out, and leaves the colours of the others as they are.
     """
-    scale = WIDTH / (max(sum(parts) for _, _, parts in rows) or 1.0)
+    spans = [
+        (
+            name,
+            told,
+            [Span(*ends, i) for i, ends in enumerate(pairwise(accumulate(parts, initial=0)))],
+        )
+        for name, told, parts in rows
+    ]
+    return span_chart(title, spans, names, max(sum(parts) for _, _, parts in rows))
+
+
+def span_chart(
+    title: str, rows: Sequence[tuple[str, str, Sequence[Span]]], names: Sequence[str], width: float
+) -> str:
+    """Rows of (name, figure, spans) on one scale up to `width`, below them the names of colours."""
+    scale = WIDTH / (width or 1.0)
     drawn = [text(title, 0, 15, "h")]
-    for number, (name, told, parts) in enumerate(rows):
-        y, x = TITLE + ROW * number, 0.0
+    for number, (name, told, spans) in enumerate(rows):
+        y = TITLE + ROW * number
         drawn += [
             text(one_line(name, NAME_LENGTH), 0, y + 16),
             text(told, WIDTH, y + 16, "t", "end"),
         ]
-        for index, part in enumerate(parts):
-            if not part:
-                continue
-            drawn.append(_rectangle(x, y + WORDS, part * scale, f"f{index}"))
-            x += part * scale
+        for span in spans:
+            length, height = (span.end - span.begin) * scale, BAR * span.filled
+            if length:
+                top = y + WORDS + BAR - height
+                drawn.append(_rectangle(span.begin * scale, top, length, f"f{span.colour}", height))
     below = TITLE + ROW * len(rows) + 6
-    used = [i for i in range(len(names)) if any(parts[i] for _, _, parts in rows)]
+    seen = {span.colour for _, _, spans in rows for span in spans if span.end > span.begin}
+    used = sorted(seen & set(range(len(names))))
     drawn += [_legend_entry(names[i], i, place, below) for place, i in enumerate(used)]
     legend_rows = -(-len(used) // LEGEND_COLUMNS)
     return svg_picture(title, below + LEGEND_ROW * legend_rows, drawn)
@@ -98,5 +125,5 @@ def _legend_entry(name: str, index: int, place: int, y: float) -> str:
     return swatch + text(name, x + 18, y + 13)
 
 
-def _rectangle(x: float, y: float, width: float, colour: str) -> str:
-    return element("rect", x=x, y=y, width=max(width, 0.5), height=BAR, class_=colour)
+def _rectangle(x: float, y: float, width: float, colour: str, height: float = BAR) -> str:
+    return element("rect", x=x, y=y, width=max(width, 0.5), height=height, class_=colour)

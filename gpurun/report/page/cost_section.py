@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpurun.arguments.gpurun_toml import ReportConfig
-from gpurun.formatting.number_text import count, duration, joules, number
+from gpurun.formatting.number_text import KWH, count, duration, energy_text, number
 from gpurun.measure.training_clock import PlannedWork
 from gpurun.report.page.page_blocks import Block, Paragraph, Section, Table
 from gpurun.report.page.run_contents import Recording, RunContents
@@ -50,7 +50,6 @@ def _pace(recording: Recording) -> Pace | None:
 SAMPLES = 1_000
 """The amount of work that is priced where the length of the training is not known."""
 HOUR = 3600.0
-KWH = 3.6e6
 
 
 @dataclass(frozen=True)
@@ -142,11 +141,6 @@ def cost_grid(costs: Sequence[Cost], config: ReportConfig) -> Grid:
 def money(currency: str, amount: float) -> str:
     """An amount with two decimals, or more if it is small: "1.45 $"."""
     return f"{amount:,.2f} {currency}" if amount >= 1 else f"{number(amount)} {currency}"
-
-
-def energy_text(value: float) -> str:
-    """Energy as a bill has it: kWh from a hundredth on, else joules."""
-    return f"{number(value / KWH)} kWh" if value >= KWH / 100 else joules(value)
 
 
 def mass(grams: float) -> str:

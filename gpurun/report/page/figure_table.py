@@ -92,6 +92,7 @@ FIGURES: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("model FLOPs utilisation", lambda r: _shown(percent, r.mfu)),
     ("power", _watts),
     ("energy a sample", lambda r: _shown(joules, r.joules_per_sample)),
+    ("samples a joule", lambda r: number(1 / r.joules_per_sample) if r.joules_per_sample else ""),
     ("start to steady pace", lambda r: _shown(duration, r.startup_seconds)),
     ("whole run", lambda r: _shown(duration, r.wall_seconds or None)),
     (

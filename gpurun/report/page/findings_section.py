@@ -9,7 +9,6 @@ from itertools import groupby
 from gpurun.formatting.finding_sentence import gain_text
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import Finding, Location
-from gpurun.report.counter_grid import TITLE, counter_grid
 from gpurun.report.findings_text import (
     HEADINGS,
     TOP,
@@ -20,7 +19,8 @@ from gpurun.report.findings_text import (
     place,
     why_not_replayed,
 )
-from gpurun.report.page.page_blocks import Card, Page, PagePart, Paragraph, Section, Table
+from gpurun.report.page.page_blocks import Card, Page, PagePart, Paragraph, Section
+from gpurun.report.page.profile_sections import profile_sections
 from gpurun.report.page.run_contents import RunContents
 
 LINE_LENGTH = 160
@@ -54,8 +54,6 @@ def diagnosis_page(report: DiagnosisReport, everything: bool = False) -> Page:
         Section(HEADINGS[level], tuple(_card(finding, line_of) for finding in group))
         for level, group in groupby(shown, key=lambda finding: finding.level)
     ]
-    if report.figures is not None and report.figures.kernel_counters:
-        sections.append(Section(TITLE, (Table(counter_grid(report.figures.kernel_counters)),)))
     told = (estimated_improvement(report.findings), why_not_replayed(report))
     closing = [Paragraph(f"{text}.") for text in told if text]
     if hidden := len(report.findings) - len(shown):
@@ -63,7 +61,8 @@ def diagnosis_page(report: DiagnosisReport, everything: bool = False) -> Page:
     if not shown:
         measured = ", ".join(report.sources) or "nothing"
         closing.append(Paragraph(f"Nothing was found. Measured: {measured}."))
-    part = PagePart("", (*sections, Section("", tuple(closing))))
+    profile = profile_sections(report, None if everything else TOP)
+    part = PagePart("", (*sections, Section("", tuple(closing)), *profile))
     return Page(f"gpurun {headline(report)}", (part,))
 
 

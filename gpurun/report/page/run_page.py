@@ -24,6 +24,7 @@ from gpurun.report.page.headline_section import headline_section
 from gpurun.report.page.history_section import history_section
 from gpurun.report.page.loss_section import loss_section
 from gpurun.report.page.page_blocks import Block, Bullets, Page, PagePart, Paragraph, Section, Table
+from gpurun.report.page.profile_sections import picture_section, profile_sections
 from gpurun.report.page.run_contents import Named, RunContents, names_of
 from gpurun.report.page.scaling_section import scaling_section
 from gpurun.report.page.step_parts_section import step_section
@@ -55,6 +56,8 @@ def _part(run: RunContents, config: ReportConfig) -> PagePart:
     if run.history is not None:
         sections.append(history_section(run.history))
     sections += findings_sections(run)
+    if run.diagnosis is not None:
+        sections += profile_sections(run.diagnosis)
     sections += [gauges_section(launches), loss_section(launches)]
     sections += [cost_section(run, config), trials_section(run)]
     kept = tuple(section for section in sections if section is not None and section.blocks)
@@ -69,6 +72,11 @@ def _side_by_side(runs: Sequence[RunContents]) -> PagePart:
         for name, run in zip(names_of(runs), runs, strict=True)
         for recording in run.recordings
     ]
+    steps = [
+        (name, run.diagnosis.step_picture)
+        for name, run in zip(names_of(runs), runs, strict=True)
+        if run.diagnosis is not None
+    ]
     launches = [(name, r.result) for name, r in named if r.result is not None]
     blocks: list[Block] = []
     if launches:
@@ -79,6 +87,7 @@ def _side_by_side(runs: Sequence[RunContents]) -> PagePart:
     sections = [
         Section("Figures", tuple(blocks)) if blocks else None,
         step_section(named),
+        *picture_section(steps),
         loss_section(named),
     ]
     return PagePart("Side by side", tuple(section for section in sections if section is not None))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpurun.report.page.page_blocks import (
     Block,
     Bullets,
@@ -11,6 +13,7 @@ from gpurun.report.page.page_blocks import (
     Paragraph,
     Picture,
     Pictures,
+    Section,
     Table,
 )
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, write_lines
@@ -21,12 +24,17 @@ def print_page(page: Page) -> None:
     """Write all of it to stderr."""
     write_lines([[(page.title, "bold")]])
     for part in page.parts:
-        for section in part.sections:
-            if section.title:
-                _write([[(section.title, "bold")]])
-            for block in section.blocks:
-                _print(block)
+        print_sections(part.sections)
         _write([[(f"missing: {line}", "")] for line in part.missing])
+
+
+def print_sections(sections: Sequence[Section]) -> None:
+    """Write some sections to stderr."""
+    for section in sections:
+        if section.title:
+            _write([[(section.title, "bold")]])
+        for block in section.blocks:
+            _print(block)
 
 
 def _print(block: Block) -> None:

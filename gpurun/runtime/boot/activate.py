@@ -50,7 +50,7 @@ def activate(spec_path: str) -> None:
     RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
     rank_output.survive_full_logs(spec)
     exit_record.write_at_exit(spec)
-    _prepare(spec)
+    _prepare(spec, is_rank)
     when_imported("torch", lambda _: _install_hooks(spec, start))
 
 
@@ -92,20 +92,22 @@ def _read_spec(path: str) -> RunSpec:
     return spec
 
 
-def _prepare(spec: RunSpec) -> None:
+def _prepare(spec: RunSpec, is_rank: bool) -> None:
     """Do what must be done before torch is imported; most launches ask for none of it."""
     if spec.trees is not None:
         from gpurun.runtime.observe import loaded_modules
 
         loaded_modules.watch(spec.trees)
+        if "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):
+            from gpurun.runtime.trial import opened_files
+
+            opened_files.watch(spec.trees.own)
     if spec.parallel is not None:
         from gpurun.runtime.ddp import prepare_ddp
 
-        prepare_ddp.prepare(spec.parallel, trial=spec.trial is not None)
-    if spec.probe is not None:
-        from gpurun.runtime.probe import prepare_probe
-
-        prepare_probe.prepare(spec.probe, spec.run_dir)
+        prepare_ddp.prepare(
+            spec.parallel, spec.run_dir, trial=spec.trial is not None, in_child=not is_rank
+        )
     if spec.trial is not None:
         from gpurun.runtime.trial import prepare_trial
 

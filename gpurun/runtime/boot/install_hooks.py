@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gpurun.records.events import TorchEvent
-from gpurun.records.spec import Exchange, Parallel, ProbeSpec, ProfileSpec, RunSpec
+from gpurun.records.spec import Exchange, Parallel, ProfileSpec, RunSpec
 from gpurun.records.switches import hurtful_switches
 from gpurun.runtime.boot import dynamo_skip, exit_record, orphan_ranks
 from gpurun.runtime.core.patching import guarded
@@ -81,25 +81,27 @@ def _at_end(close: Callable[[], Any]) -> None:
 
 
 def _install_ddp(spec: RunSpec) -> None:
-    """Install hidden data parallelism or its probe; a rank without it must not train."""
-    if spec.parallel is None and spec.probe is None:
+    """Install hidden data parallelism; a rank without it must not train."""
+    by_sample = spec.trial is not None and spec.trial.by_sample
+    if spec.parallel is None and not by_sample:
         return
     from gpurun.runtime.ddp.rank_info import or_stop_rank
 
     def hidden_ddp(parallel: Parallel) -> None:
         from gpurun.runtime.ddp import install_ddp
 
-        install_ddp.install(parallel, spec.exchange, in_child=not orphan_ranks.is_rank())
+        in_child = not orphan_ranks.is_rank()
+        install_ddp.install(parallel, spec.exchange, in_child=in_child, draw_alike=by_sample)
 
-    def gradient_probe(probe: ProbeSpec) -> None:
-        from gpurun.runtime.probe import install_probe
+    def each_by_itself() -> None:
+        from gpurun.runtime.ddp.sample_by_sample import SampleBySample
 
-        install_probe.install(probe)
+        SampleBySample().install()
 
+    if by_sample:
+        or_stop_rank("comparison of ranks", each_by_itself)()
     if spec.parallel is not None:
         or_stop_rank("hidden data parallelism", hidden_ddp)(spec.parallel)
-    if spec.probe is not None:
-        or_stop_rank("gradient probe", gradient_probe)(spec.probe)
 
 
 def _change_exchange(spec: RunSpec) -> None:
@@ -116,15 +118,14 @@ def _read_source(spec: RunSpec) -> None:
 
 
 def _count_flops(spec: RunSpec) -> None:
-    if spec.probe is None:
-        from gpurun.runtime.observe.step_flops import StepFlops
+    from gpurun.runtime.observe.step_flops import StepFlops
 
-        StepFlops(compiles=any(s.knob == "compile" for s in spec.settings)).install()
+    StepFlops(compiles=any(s.knob == "compile" for s in spec.settings)).install()
 
 
 def _time_copies(spec: RunSpec) -> None:
     """Only of plain runs: a trial is measured undisturbed."""
-    if spec.trial is None and spec.turns_after_steps is None and spec.probe is None:
+    if spec.trial is None and spec.turns_after_steps is None:
         from gpurun.runtime.observe.copies_to_device import CopiesToDevice
 
         CopiesToDevice().install()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
 
-from gpurun.knobs.callers import is_ours
+from gpurun.knobs.callers import caller_past, is_ours
 
 NAME = "gpurun"
 
@@ -72,7 +72,9 @@ class _PassingSpec(ModuleSpec):
 
 
 def _is_asked_by_ours() -> bool:
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename.startswith("<frozen importlib"):
-        frame = frame.f_back
-    return frame is not None and is_ours(frame)
+    caller = caller_past(sys._getframe(2), _is_import_system)
+    return caller is not None and is_ours(caller)
+
+
+def _is_import_system(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith("<frozen importlib")

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 SAMPLED_VALUES = 64
-SERIAL_VALUES = 30_000
+COPIED_VALUES = 30_000
 """Torch works on at most this many numbers in one thread. For more it uses all its threads, and a
 busy core (loader workers, the import of the next trial) holds all of them up: eight audited steps
 took 5 s on 16 cores."""
-COPIED_VALUES = SERIAL_VALUES
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
@@ -44,21 +43,6 @@ def norm(tensor: Tensor) -> float:
     if tensor.dtype is not torch.float64:
         tensor = tensor.float()
     return float(torch.linalg.vector_norm(tensor))
-
-
-def mean_and_deviation(tensor: Tensor) -> tuple[float, float]:
-    """Mean and sample deviation (as `torch.std`) of the numbers; NaN for fewer than two."""
-    numbers = plain(tensor).reshape(-1)
-    count = numbers.numel()
-    if count < 2:  # a sparse one may hold no more
-        return math.nan, math.nan
-    if numbers.device.type != "cpu":
-        numbers = numbers.float()
-        return float(numbers.mean()), float(numbers.std())
-    parts = numbers.split(SERIAL_VALUES)
-    mean = sum(float(part.to(torch.float64).sum()) for part in parts) / count
-    squares = sum(float((part.to(torch.float64) - mean).square_().sum()) for part in parts)
-    return mean, math.sqrt(squares / (count - 1))
 
 
 def host_copy(tensor: Tensor) -> Tensor:

@@ -25,15 +25,12 @@ from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER, error_text
 from gpurun.runtime.ddp.accumulated_passes import AccumulatedPasses
+from gpurun.runtime.ddp.exchanged_by_hand import average_gradients, take_from_rank_zero
 from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
+from gpurun.runtime.ddp.rank_zero_last import MEETINGS
 from gpurun.runtime.ddp.unwrapped_parameters import UnwrappedParameters
-from gpurun.runtime.ddp.wrapped_root import (
-    RemovedParameter,
-    WrappedRoot,
-    is_constant,
-    wrapped_weakly,
-)
+from gpurun.runtime.ddp.wrapped_root import LOOK_STEPS, WrappedRoot
 from gpurun.runtime.observe.root_inputs import first_tensor
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
@@ -134,19 +131,21 @@ class HiddenDDP:
         """Average the remaining gradients: the script is about to read or use them."""
         if not self._exchange or not self.active():
             return
+        MEETINGS.next()
         for root in list(self._at_work):
             if root.waiting:
                 self.passes.gradients_read()
                 self._average(root)
         covered: set[int] = set()
         for root in self._of.values():
-            covered |= root.wrapped.keys() or {id(p) for p in root.parameters()}
+            module = root.module()
+            covered.update(map(id, root.held or ([] if module is None else module.parameters())))
         new = self._unwrapped.collect(parameters, covered)
         if new:
             self.connect(new[0].device)
             for parameter in new:
-                _take_from_rank_zero(parameter.data)
-            self._average_gradients(self._unwrapped, new)
+                take_from_rank_zero(parameter.data)
+            average_gradients(new, self._rank_info.world_size)
 
     def active(self) -> bool:
         """True if the script leaves it to us: one that is distributed by itself runs as it is."""
@@ -166,10 +165,10 @@ class HiddenDDP:
         return ours and self._exchange and any(True for _ in self.parameters())
 
     def parameters(self) -> Iterator[Tensor]:
-        """The parameters that are trained at present, alike on all ranks."""
+        """The parameters of what is trained at present, alike on all ranks."""
         for root in list(self._at_work):
             if root.idle <= 1:
-                yield from root.parameters()
+                yield from root.held
         yield from self._unwrapped.parameters()
 
     def device(self) -> torch.device | None:
@@ -185,6 +184,7 @@ class HiddenDDP:
             parameters = [p for p in module.parameters() if p.requires_grad]
             if not parameters:
                 return
+            MEETINGS.next()
             self.connect(parameters[0].device)
             self._make_alike(module)
         except Exception as error:
@@ -215,7 +215,7 @@ class HiddenDDP:
     def _make_alike(self, module: nn.Module) -> None:
         """Parameters and buffers as rank 0 has them."""
         for tensor in (*module.parameters(), *module.buffers()):
-            _take_from_rank_zero(tensor.data)
+            take_from_rank_zero(tensor.data)
 
     # -- its calls -----------------------------------------------------------------------------
 
@@ -227,6 +227,7 @@ class HiddenDDP:
         if not self._grad_enabled():
             if root.moved:
                 root.moved = False
+                MEETINGS.next()
                 self._share_buffers(module)
             return original
         root.moved = True
@@ -251,35 +252,38 @@ class HiddenDDP:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
+        MEETINGS.next()
         first = first_tensor(args, kwargs)
         self.called_with = None if first is None else int(first.shape[0])
         for callback in self.on_call:
             callback()
         self._take_up(root, module)
         self.passes.called(root)
+        root.through = root.fits() and (root.through or not root.called)
         root.called = True
-        wrapper = root.usable()
-        if wrapper is None:
-            if self._exchange:
-                self._share_buffers(module)
-            result = original(module, *args, **kwargs)
-            if self._exchange and root.steps <= root.look_steps and torch.is_grad_enabled():
-                root.returned(result)
-        else:
+        if root.wrapper is not None and root.through:
             last = self._is_last_pass()
-            wrapper.require_backward_grad_sync = last
+            root.wrapper.require_backward_grad_sync = last
             root.waiting = not last
-            result = wrapper(*args, **kwargs)
+            return root.wrapper(*args, **kwargs)
+        if not self._exchange:
+            return original(module, *args, **kwargs)
+        self._share_buffers(module)
+        result = original(module, *args, **kwargs)
+        if not root.by_hand and torch.is_grad_enabled():
+            root.returned(result)
         return result
 
     def _take_up(self, root: WrappedRoot, module: nn.Module) -> None:
         """It is at work again, with the parameters that it has now."""
         root.idle = 0
+        renewed = root.stale and root.renewed(module)
         if root not in self._at_work:
             self._at_work.append(root)
-        if root.stale and root.renewed():
+            root.hold(module)
+        if renewed:
             self._make_alike(module)
-            root.unwrap()
+            root.hold(module)
 
     def _is_last_pass(self) -> bool:
         """True if a step follows on this backward pass, judged by the last steps.
@@ -293,15 +297,16 @@ class HiddenDDP:
     def _share_buffers(self, module: nn.Module) -> None:
         """Copy the buffers of rank 0: each rank computes batch statistics of its shard only."""
         for buffer in module.buffers():
-            _take_from_rank_zero(buffer.data)
+            take_from_rank_zero(buffer.data)
 
     # -- gradients -----------------------------------------------------------------------------
 
     def before_backward(self) -> None:
         """Remember frozen parameters, and the gradients that no wrapper averages."""
+        MEETINGS.next()
         self._frozen = [p for x in self._at_work for p in x.frozen_without_gradient()]
         for root in self._at_work:
-            if root.wrapper is None or not root.called:
+            if not (root.called and root.through):
                 root.mark()
 
     def after_backward(self) -> None:
@@ -310,40 +315,20 @@ class HiddenDDP:
             parameter.grad = None
         self.passes.over()
         for root in list(self._at_work):
-            if root.wrapper is None:
-                root.partly = len(root.touched()) > 1 or root.partly
-                self._average(root)
-            elif not root.called and True in root.touched():
-                self._average(root)  # a wrapper expects one pass for each call
-            root.called, root.retired = False, None
-        self._average(self._unwrapped)
+            if not (root.called and root.through):  # a wrapper expects one pass for each call
+                touched = root.look()
+                if touched or root.wrapper is None:
+                    self._average(root)
+            root.called = root.through = False
+        outside = self._unwrapped.parameters()
+        if outside and self._exchange:
+            average_gradients(outside, self._rank_info.world_size)
 
-    def _average(self, root: WrappedRoot | UnwrappedParameters) -> None:
+    def _average(self, root: WrappedRoot) -> None:
         root.waiting = False
-        parameters = root.stand_ins()
-        if parameters and self._exchange:
-            self._average_gradients(root, parameters)
-
-    def _average_gradients(
-        self,
-        root: WrappedRoot | UnwrappedParameters,
-        parameters: Sequence[Tensor | RemovedParameter],
-    ) -> None:
-        present = torch.tensor(
-            [p.grad is not None for p in parameters],
-            dtype=torch.float32,
-            device=parameters[0].device,
-        )
-        distributed.all_reduce(present)
-        for parameter, ranks in zip(parameters, present.tolist(), strict=True):
-            if ranks == 0:
-                continue
-            if parameter.grad is None:
-                parameter.grad = _nothing(parameter)
-            root.partly = root.partly or ranks < self._rank_info.world_size
-            root.reached.add(id(parameter))
-            _add_up(parameter.grad)
-            parameter.grad.div_(self._rank_info.world_size)
+        if root.held and self._exchange:
+            missing = average_gradients(root.held, self._rank_info.world_size)
+            root.unused = root.unused or missing
 
     def _before_step(self, optimizer: Optimizer) -> None:
         """Nothing that waits may be stepped with, nor may anything be missing."""
@@ -358,41 +343,36 @@ class HiddenDDP:
             root.idle += 1
             if root.idle > MOST_IDLE and not root.waiting:
                 self._at_work.remove(root)
+                root.held = []
             mine = [p for p in root.trainable() if id(p) in stepped]
-            if not mine:
-                continue
-            root.steps += 1
-            if not self._exchange:
-                if self._ours and root.steps <= MUTE_BARRIERS:
-                    distributed.all_reduce(torch.zeros_like(mine[0]))
-            elif root.wrapper is None:
-                if root.steps > root.look_steps and not root.apart:
-                    self._wrap(root)
-            elif root.idle == 1 and not root.wrapper.find_unused_parameters:
-                self._look_for_missing(root, mine)
+            if mine:
+                root.steps += 1
+                self._between_steps(root, mine)
 
-    def _look_for_missing(self, root: WrappedRoot, stepping: list[Tensor]) -> None:
-        """A parameter that got gradients in the first steps, and none now, was left waited for by
-        the wrapper, and others with it.
-        """
-        if any(p.grad is None for p in stepping if id(p) in root.reached):
+    def _between_steps(self, root: WrappedRoot, stepping: Sequence[Tensor]) -> None:
+        """Have a wrapper for the parameters that are trained now."""
+        if not self._exchange:
+            if self._ours and root.steps <= MUTE_BARRIERS:
+                distributed.all_reduce(torch.zeros_like(stepping[0]))
+            return
+        if root.idle == 1 and root.was_left_waiting(stepping):
             self._average(root)
-            root.unwrap()
-            root.partly, root.retired = True, None
+            root.unused, root.wrapper = True, None
+        if root.steps > LOOK_STEPS and not root.by_hand and not root.fits():
+            self._wrap(root)
 
     def _wrap(self, root: WrappedRoot) -> None:
-        module, unused = root.module(), root.unused
-        if module is None or not root.reached:
+        module = root.module()
+        if module is None:
             return
         try:
-            root.wrapper = wrapped_weakly(module, unused)
-            root.wrapped = {id(p): p for p in root.trainable()}
+            root.wrap(module)
         except Exception as error:
             stop_rank(
                 f"DistributedDataParallel refuses the model: {error_text(error)}",
                 "run it without --ddp",
             )
-        detail = type(module).__name__ + (", some parameters unused" if unused else "")
+        detail = type(module).__name__ + (", some parameters unused" if root.unused else "")
         RECORDER.event(TraitEvent(trait="hidden_ddp", detail=detail))
 
     def end(self) -> None:
@@ -408,34 +388,6 @@ class HiddenDDP:
                     for holder in ("logger", "reducer"):
                         root.wrapper.__dict__.pop(holder, None)
             distributed.destroy_process_group()
-
-
-def _take_from_rank_zero(tensor: Tensor) -> None:
-    """Gloo writes to a slice with gaps as if it had none, so such a slice is copied."""
-    if is_constant(tensor):
-        return
-    whole = tensor.contiguous()
-    distributed.broadcast(whole, 0)
-    if not tensor.is_contiguous():
-        tensor.copy_(whole)
-
-
-def _add_up(gradient: Tensor) -> None:
-    try:
-        distributed.all_reduce(gradient)
-    except RuntimeError as error:
-        if not (gradient.is_sparse and distributed.get_backend() == "nccl"):
-            raise
-        stop_rank(
-            f"the ranks cannot exchange sparse gradients: {error_text(error)}",
-            "make them dense, as nn.Embedding(sparse=False), or run it without --ddp",
-        )
-
-
-def _nothing(parameter: Tensor | RemovedParameter) -> Tensor:
-    if isinstance(parameter, RemovedParameter):
-        return torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
-    return torch.zeros_like(parameter)
 
 
 def _parameters_of(optimizer: Optimizer) -> list[Tensor]:

@@ -1,8 +1,8 @@
 """Scales the loss of a rank's shard, so that averaged gradients are those of the whole batch.
 
 DistributedDataParallel averages gradients over ranks. A mean over samples is weighted by the rank's
-share of the samples; a sum is multiplied by the number of ranks. The gradient probe
-(`runtime/probe`) has measured before the launch which of the two a loss is.
+share of the samples; a sum is multiplied by the number of ranks. Trials (`gpurun/ddp`) have shown
+before the launch which of the two a loss is.
 """
 
 from __future__ import annotations

@@ -6,14 +6,21 @@ import os
 
 from gpurun.records.spec import Parallel
 from gpurun.runtime.core import seeds
-from gpurun.runtime.ddp import rank_files
+from gpurun.runtime.ddp import rank_zero_last
 from gpurun.runtime.ddp.rank_info import current_rank, show_one_device
+from gpurun.runtime.trial import folder_renames
 
 
-def prepare(parallel: Parallel, trial: bool) -> None:
-    """Give this rank its files, its device and its seeds. A `trial` is seeded by itself."""
+def prepare(parallel: Parallel, run_dir: str, *, trial: bool, in_child: bool) -> None:
+    """Give this rank its turn with files, its device and its seeds. A `trial` is seeded by itself.
+
+    `in_child`: the script has started this process in a rank.
+    """
     rank = current_rank().rank
-    rank_files.install(rank)
+    if rank:
+        folder_renames.install()
+    if not in_child:
+        rank_zero_last.install(rank, run_dir)
     show_one_device(parallel.shared_gpus)
     _compile_apart(rank)
     if not trial:

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from gpurun.errors import ExitCode, say
-from gpurun.knobs.callers import is_users
+from gpurun.knobs.callers import caller_past, is_users
 from gpurun.records.events import PARALLEL_REFUSED, TraitEvent
 from gpurun.runtime.core.recorder import RECORDER
 
@@ -70,11 +70,8 @@ def or_stop_rank(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def line_of(frame: FrameType | None) -> str:
     """The innermost line of the user's own code that runs in a frame; "" for none."""
-    while frame is not None:
-        if is_users(frame) and not frame.f_code.co_filename.startswith("<"):
-            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
+    found = caller_past(frame, lambda f: not is_users(f) or f.f_code.co_filename.startswith("<"))
+    return f"{os.path.basename(found.f_code.co_filename)}:{found.f_lineno}" if found else ""
 
 
 def warn(what: str) -> None:

@@ -11,8 +11,8 @@ FORGOTTEN = 512
 
 
 class UnwrappedParameters:
-    """Parameters outside a wrapper: of layers that are called beside the model, of a model that is
-    not called itself, or thawed after their wrapper was made.
+    """Parameters outside any root: of layers that are called beside the model, or of a model that
+    is not called itself.
 
     Parameters of a training that is over are dropped after some steps of other trainings, on all
     ranks at the same step, because their memory is freed at different times.
@@ -21,17 +21,10 @@ class UnwrappedParameters:
     def __init__(self) -> None:
         self._known: dict[int, tuple[Tensor, int]] = {}
         self._steps = 0
-        self.partly = False
-        self.waiting = False
-        self.reached: set[int] = set()
 
     def parameters(self) -> list[Tensor]:
         """The parameters that are or were trained, in the order in which they were found."""
         return [p for p, _ in self._known.values()]
-
-    def stand_ins(self) -> list[Tensor]:
-        """The same: they are kept."""
-        return self.parameters()
 
     def collect(self, parameters: Iterable[Tensor], covered: Container[int]) -> list[Tensor]:
         """Remember new parameters that are not `covered`, and return them. A frozen one still takes

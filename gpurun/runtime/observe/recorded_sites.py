@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from gpurun.knobs.api import LoaderCall
-from gpurun.knobs.callers import is_ours, is_users
+from gpurun.knobs.callers import caller_past, is_ours, is_users
 from gpurun.records.frames import drop_frame
 from gpurun.records.messages.source_sites import SiteKind, SourceSiteEvent
 from gpurun.runtime.core.patching import guarded, replace
@@ -101,12 +101,12 @@ class _Sites:
 
 def _caller() -> FrameType | None:
     """The frame that called torch, if it is the user's own source and not a library's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (
-        is_ours(frame) or frame.f_code.co_filename.startswith(TORCH_FOLDER)
-    ):
-        frame = frame.f_back
+    frame = caller_past(sys._getframe(1), _torchs_or_ours)
     return frame if frame is not None and is_users(frame) else None
+
+
+def _torchs_or_ours(frame: FrameType) -> bool:
+    return is_ours(frame) or frame.f_code.co_filename.startswith(TORCH_FOLDER)
 
 
 def _event(what: SiteKind, frame: FrameType, name: str = "") -> SourceSiteEvent:

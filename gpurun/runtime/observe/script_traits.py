@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from gpurun.knobs.callers import OURS, is_ours, is_users_file
+from gpurun.knobs.callers import OURS, caller_past, is_ours, is_users_file
 from gpurun.records.events import DOUBLE_BACKWARD, OUT_OF_MEMORY, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.messages.loader_keys import joined, keys_in
@@ -141,18 +141,21 @@ class Traits:
 
     def _site(self, frame: FrameType | None) -> str | None:
         """Where the script itself asked for it; None if torch or we did for our own ends."""
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if file.startswith(self._library):
-                inside = file[len(self._library) :].replace(os.sep, "/")
-                if inside.startswith(OWN_ENDS):
-                    return None
-            elif file != contextlib.__file__ and not _stands_in_calls(frame):
-                break
-            frame = frame.f_back
-        if frame is None or is_ours(frame):
+        found = caller_past(frame, self._passes_on)
+        if found is None or is_ours(found):
             return None
-        return f"{os.path.basename(file)}:{frame.f_lineno}"
+        file = found.f_code.co_filename
+        return (
+            None if file.startswith(self._library) else f"{os.path.basename(file)}:{found.f_lineno}"
+        )
+
+    def _passes_on(self, frame: FrameType) -> bool:
+        """True of code between the script and its call: torch's, if it calls for the script."""
+        file = frame.f_code.co_filename
+        if file.startswith(self._library):
+            inside = file[len(self._library) :].replace(os.sep, "/")
+            return not inside.startswith(OWN_ENDS)
+        return file == contextlib.__file__ or _stands_in_calls(frame)
 
 
 def _stands_in_calls(frame: FrameType) -> bool:

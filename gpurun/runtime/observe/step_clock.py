@@ -48,12 +48,11 @@ NOTHING: list[Any] = [0] * SAMPLES + [None] * (CALLS - SAMPLES) + [0]
 class LoaderState:
     """The batches that a DataLoader has handed out, counted by the clock.
 
-    `key`: where the script builds it, as in `LoaderEvent`. `recipe`: how it makes a batch (data
-    set, collate function, whether it collates samples). The loader itself may be gone while its
+    `key`: where the script builds it, as in `LoaderEvent`. The loader itself may be gone while its
     iterator lives.
     """
 
-    __slots__ = ("batches", "key", "number", "passes", "pending", "recipe", "training_batches")
+    __slots__ = ("batches", "key", "number", "passes", "pending", "training_batches")
 
     def __init__(self, number: int, key: str = "") -> None:
         self.number = number
@@ -62,7 +61,6 @@ class LoaderState:
         self.batches = 0
         self.training_batches = 0
         self.pending = False
-        self.recipe: tuple[Any, Any, bool] | None = None
 
 
 class StepClock:

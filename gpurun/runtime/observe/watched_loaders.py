@@ -20,7 +20,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from gpurun.identity_map import IdentityMap
 from gpurun.knobs.api import LoaderCall
-from gpurun.knobs.callers import is_ours
+from gpurun.knobs.callers import caller_past, is_ours
 from gpurun.knobs.loading.loader_fitness import start_method
 from gpurun.records.events import EpochEvent, LoaderEvent
 from gpurun.records.frames import drop_frame, transparent
@@ -117,11 +117,12 @@ class Loaders:
 
         return __init__
 
-    def _site(self, frame: FrameType) -> tuple[str, str, int]:
+    def _site(self, frame: FrameType) -> tuple[str, str, int] | None:
         """Key, file and line of the code that builds the loader, outside torch and us."""
-        while frame.f_back is not None and self._foreign(frame):
-            frame = frame.f_back
-        file, line = frame.f_code.co_filename, frame.f_lineno
+        found = caller_past(frame, self._foreign)
+        if found is None:
+            return None
+        file, line = found.f_code.co_filename, found.f_lineno
         built_at = f"{os.path.basename(file)}:{line}"
         self._sites[built_at] += 1
         return f"{built_at}#{self._sites[built_at] - 1}", file, line
@@ -189,7 +190,6 @@ class Loaders:
             WORKERS.opened(iterator, place(state.key) in CLOCK.trained_places)
             state.batches = state.training_batches = 0
             state.passes += 1
-            state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)
             RECORDER.later(EpochEvent(state.number, "begin", now(), None, None))
             key = self._unopened.pop(state.number, None)
             if key is not None:

@@ -68,8 +68,17 @@ class Kineto:
 
     name = "kineto"
 
-    def __init__(self, torch: Any, trace: Path, interrupted: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        trace: Path,
+        interrupted: Callable[[str], None],
+        *,
+        detailed: bool = False,
+    ) -> None:
+        """`detailed`: operators with their shapes, and not the device."""
         self._torch = torch
+        self._detailed = detailed
         self._trace = trace
         self._interrupted = interrupted
         self._profiler: Any = None
@@ -91,7 +100,9 @@ class Kineto:
             self._watch_others()
             _spare_children()
             self._ours = True
-            profiler = self._torch.profiler.profile(activities=self._activities())
+            activities = self._activities()
+            on_host = activities == [self._torch.profiler.ProfilerActivity.CPU]
+            profiler = self._torch.profiler.profile(activities=activities, record_shapes=on_host)
             with _without_warnings(self._torch.profiler.profiler):
                 profiler.start()
             self._profiler = profiler
@@ -142,7 +153,8 @@ class Kineto:
         activity = self._torch.profiler.ProfilerActivity
         on_device = activity.CUDA in self._torch.profiler.supported_activities()
         used = self._torch.cuda.is_initialized()
-        return [activity.CUDA] if on_device and used else [activity.CPU]
+        on_device = on_device and used and not self._detailed
+        return [activity.CUDA] if on_device else [activity.CPU]
 
     def _watch_others(self) -> None:
         """torch has one profiler a process: the script's own takes precedence."""

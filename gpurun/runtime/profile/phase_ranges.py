@@ -5,6 +5,7 @@ A recording tool that shows ranges gets them by `markers`. Only a profiled launc
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from gpurun.records.frames import drop_frame
+from gpurun.records.messages.profile_events import COLLECTION
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
@@ -45,6 +47,7 @@ class PhaseRanges:
         self.markers: Markers | None = None
         self._done: list[tuple[str, int, int]] = []
         self._optimizer: list[int] = []
+        self._collects, self._collection = False, 0
 
     def install(self, torch: Any) -> None:
         """Stand around loaders' iterators, roots, backward passes and optimizers."""
@@ -57,6 +60,7 @@ class PhaseRanges:
         ROOTS.around.add("phases", self._forward, None, lambda _: None)
         optimizer.register_optimizer_step_pre_hook(guarded("phases", self._optimizer_begins))
         optimizer.register_optimizer_step_post_hook(guarded("phases", self._optimizer_ends))
+        gc.callbacks.append(guarded("phases", self._collecting))
 
     def take(self) -> tuple[tuple[str, int, int], ...]:
         """The ranges that have ended, which are forgotten here."""
@@ -105,6 +109,14 @@ class PhaseRanges:
     def _optimizer_ends(self, *_: Any) -> None:
         if self._optimizer:
             self._end("optimizer", self._optimizer.pop())
+
+    def _collecting(self, moment: str, _: dict[str, int]) -> None:
+        """Python collects garbage, in the thread that it is called in."""
+        if moment == "start":
+            self._collects = self._seen()
+            self._collection = now()
+        elif self._collects:
+            self._done.append((COLLECTION, self._collection, now()))
 
     def _seen(self) -> bool:
         return self.recording and get_ident() == CLOCK.thread

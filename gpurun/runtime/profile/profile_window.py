@@ -26,9 +26,12 @@ from gpurun.records.spec import ProfileSpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.step_agreement import StepAgreement
+from gpurun.runtime.observe import changing_shapes
 from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.step_clock import CLOCK
+from gpurun.runtime.profile import padding_share
 from gpurun.runtime.profile.allocator_counts import AllocatorCounts
+from gpurun.runtime.profile.detailed_steps import DetailedSteps
 from gpurun.runtime.profile.kineto_trace import Kineto
 from gpurun.runtime.profile.nsys_capture import NsysCapture
 from gpurun.runtime.profile.phase_ranges import PHASES
@@ -72,6 +75,7 @@ class ProfileWindow:
         self._last = now()
         self._kineto = Kineto(torch, folder / f"kineto-{os.getpid()}.json", self.finish)
         self._nsys = NsysCapture(torch) if {"nsys", "ncu"} & set(spec.sources) else None
+        self._detail = DetailedSteps(torch, folder)
         self._allocator = AllocatorCounts(torch)
         self._waits = DeviceSyncLines(READ_STEPS)
         self._look_for_reads = guarded("waits", self._waits.after_step)
@@ -97,6 +101,8 @@ class ProfileWindow:
 
     def after_step(self, count: int) -> None:
         """The clock's step `count` is over."""
+        if self._detail.recording and self._detail.after_step() and self._spec.stop:
+            self._stop_script()
         if self._done:
             return
         PHASES.step_ended()
@@ -108,7 +114,9 @@ class ProfileWindow:
             complete = self._is_complete(len(self._step_ends) + self._ends.ahead, end)
             if self._ends.agreed(count, "complete" if complete else None):
                 self.finish(None)
-                if self._spec.stop:
+                if "operators" in self._spec.sources and self._spec.every is None:
+                    guarded("operators", self._detail.begin)()
+                if self._spec.stop and not self._detail.recording:
                     self._stop_script()
                 if self._spec.every is not None:
                     following = self._first_step + self._spec.every
@@ -132,6 +140,7 @@ class ProfileWindow:
         if self._began is not None:
             self._done = True
             self._kineto.forked()
+            self._detail.forked()
             PHASES.recording = False
 
     def _is_to_begin(self, count: int) -> bool:
@@ -182,6 +191,7 @@ class ProfileWindow:
         A window that the script's end cuts off is left out where it has no step, or an earlier one
         is whole.
         """
+        guarded("operators", self._detail.abandon)()
         if self._began is None or self._done:
             return
         self._done = True
@@ -237,6 +247,8 @@ class ProfileWindow:
 def arm(spec: ProfileSpec, run_dir: Path, torch: Any, stop: Callable[[], None]) -> None:
     """Have this process profile itself by the spec."""
     guarded("phases", PHASES.install)(torch)
+    guarded("look for changing shapes", changing_shapes.watch)()
+    guarded("look for padding", padding_share.watch)()
     window = ProfileWindow(spec, run_dir, torch, stop)
     CLOCK.listeners.append(guarded("profile", window.after_step))
     os.register_at_fork(after_in_child=guarded("profile", window.forked))

@@ -2,7 +2,7 @@
 
 Looking closely costs synchronisations and copies, so it ends before anything is measured; only
 learning rates and the order of samples are followed to the end. It draws no random numbers, changes
-no tensor, and keeps its copies in the host's memory.
+no tensor, and keeps its copies in the host's memory. Meanwhile samples draw theirs by their index.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import gc
 import math
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -27,23 +28,27 @@ from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.observe.watched_loaders import LOADERS
 from gpurun.runtime.trial.audit_samples import SamplesAudit
+from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
-GRADIENT_STEPS = 2
-"""In this many steps the parameters of two trials are still close to each other."""
 GRADIENT_VALUES = 2048
+"""Of all gradients of the first step, in which the parameters of two trials are equal."""
 SETTINGS_LENGTH = 120
 RATE_CHANGES = 20_000
 """Changes of the learning rates remembered a trial."""
 
 
 class TrainingAudit:
-    """Audits the first `steps` steps; the order of samples is remembered to the end."""
+    """Audits the first `steps` steps; the order of samples is remembered to the end.
 
-    def __init__(self, steps: int) -> None:
+    With a folder, `samples_in`, the samples of these steps are loaded again at their end.
+    """
+
+    def __init__(self, steps: int, samples_in: Path | None) -> None:
         self._steps = steps
         self._active = steps > 0
         self._process = os.getpid()
-        self._samples = SamplesAudit()
+        self._samples_in = samples_in
+        self._samples = SamplesAudit(steps)
         self._hooks: list[Callable[[Optimizer], None]] = []
         self._listener: Callable[[int], None] = guarded("audit of rates", self._rates_now)
         self._step = 1
@@ -58,7 +63,6 @@ class TrainingAudit:
         self._gradient_values: dict[str, tuple[float, ...]] = {}
         self._before: dict[str, tuple[Tensor, Tensor]] = {}
         self._input_values: tuple[float, ...] = ()
-        self._fed: list[int | None] = []
         self._drawn: int | None = None
         self._draws: bool | None = None
         self._modules: dict[str, str] = {}
@@ -69,10 +73,11 @@ class TrainingAudit:
         LOADERS.on_batch = guarded("audit of batches", self._samples.batch)
         if self._active:
             ROOTS.on_inputs = guarded("audit of inputs", self._root_inputs)
+            SAMPLE_SEEDS.begin()
             self._hooks = [guarded("audit of gradients", self._before_step)]
             CLOCK.before_step.extend(self._hooks)
         else:
-            self._samples.stop_looking()
+            self._samples.looking = False
 
     def after_step(self, step: int) -> None:
         """Write what was seen in this step; after the last one stop looking."""
@@ -83,6 +88,9 @@ class TrainingAudit:
         self._forget_step()
         self._step = step + 1
         if step >= self._steps:
+            if self._samples_in is not None:
+                self._samples.load_again(self._samples_in)
+            SAMPLE_SEEDS.end()
             self._stop_looking()
 
     def abandon(self) -> None:
@@ -97,7 +105,7 @@ class TrainingAudit:
         for hook in self._hooks:
             CLOCK.before_step.remove(hook)
         self._hooks, self._unoptimized = [], {}
-        self._samples.stop_looking()
+        self._samples.looking = False
 
     def finish(self) -> None:
         """Write what was remembered of the whole trial."""
@@ -123,10 +131,9 @@ class TrainingAudit:
     ) -> None:
         if not torch.is_grad_enabled():
             return
-        found = list(tensors((args, kwargs)))
-        if found and not self._input_values:
-            self._input_values = values(found[0])
-        self._fed.extend(self._samples.fed(tensor) for tensor in found)
+        first = next(tensors((args, kwargs)), None)
+        if first is not None and not self._input_values:
+            self._input_values = values(first)
         if self._step in (1, self._steps):
             self._describe(module)
         self._drawn = generator_state()
@@ -149,7 +156,7 @@ class TrainingAudit:
             name = self._name(optimizer, position, parameter)
             gradient = parameter.grad
             self._gradients[name] = None if gradient is None else norm(gradient)
-            if gradient is not None and self._step <= GRADIENT_STEPS and not gradient.is_sparse:
+            if gradient is not None and self._step == 1 and not gradient.is_sparse:
                 self._gradient_values[name] = values(gradient, each)
             if name not in self._before:
                 self._before[name] = (parameter, host_copy(parameter))
@@ -165,12 +172,10 @@ class TrainingAudit:
                 self._names.setdefault(id(parameter), f"{number}.{name}")
 
     def _event(self, step: int) -> AuditEvent:
-        loss = CLOCK.last_loss()
         updates = {name: _update(*kept) for name, kept in self._before.items()}
         return AuditEvent(
             step=step,
-            loss=loss,
-            finite=loss is None or math.isfinite(loss),
+            loss=CLOCK.last_loss(),
             hyperparameters=tuple(
                 hyperparameters(group) for o in list(CLOCK.optimizers) for group in o.param_groups
             ),
@@ -185,7 +190,6 @@ class TrainingAudit:
                 len(self._gradient_values[name]) for name in sorted(self._gradient_values)
             ),
             input_values=self._input_values,
-            fed=tuple(self._fed),
             draws=self._draws,
             modules=self._modules,
         )

@@ -29,6 +29,7 @@ from gpurun.runtime.trial import trial_exit
 from gpurun.runtime.trial.audit_outputs import OutputsAudit
 from gpurun.runtime.trial.audit_training import TrainingAudit
 from gpurun.runtime.trial.live_pair_side import Turns
+from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
 HOLD_SECONDS = 120
 """A launcher that does not answer within this time is gone; the trial goes on."""
@@ -52,9 +53,14 @@ def install(spec: RunSpec) -> None:
         from gpurun.runtime.trial import bf16_rounding
 
         bf16_rounding.install(spec.trial.rounding_draw)
-    as_it_is = not spec.settings
+    if spec.trial.still:
+        from gpurun.runtime.core.dropout_off import switch_off_dropout
+
+        switch_off_dropout()
     control = Path(spec.run_dir) / "control"
-    trial = _Trial(control, spec.trial, as_it_is, _turns(spec, control))
+    if spec.trial.stop.audit_steps:
+        SAMPLE_SEEDS.install(spec.trial.seed + spec.trial.seed_offset, control)
+    trial = _Trial(control, spec, spec.trial, _turns(spec, control))
     if spec.trial.ceilings:
         from gpurun.runtime.trial.ceilings import Ceilings
 
@@ -87,13 +93,14 @@ def _turns(spec: RunSpec, control: Path) -> Turns | None:
 
 
 class _Trial:
-    def __init__(self, control: Path, spec: TrialSpec, as_it_is: bool, turns: Turns | None) -> None:
+    def __init__(self, control: Path, run: RunSpec, spec: TrialSpec, turns: Turns | None) -> None:
         self.control = control
         self.before_exit: Callable[[], None] = lambda: None
         """Called when enough was seen, before the process ends."""
         self.enough: Callable[[int, int], str | None] = self._enough
         """Reason why it has seen enough after a step (its number, its end), None if it has not."""
-        self._as_it_is = as_it_is
+        self._as_it_is = not run.settings
+        self._samples_in = control if spec.load_again else None
         self._rule: StopRule = spec.stop
         self._ranks = StepAgreement(control, "stop")
         self._held = not spec.hold_at_first_step
@@ -114,7 +121,7 @@ class _Trial:
     def _begin(self, passed: int = 0) -> None:
         """Begin to count; the first `passed` steps are not audited."""
         self._passed = passed
-        self._audit = TrainingAudit(self._rule.audit_steps)
+        self._audit = TrainingAudit(self._rule.audit_steps, self._samples_in)
         self._audit.begin()
         self._syncs = DeviceSyncLines(self._rule.audit_steps if self._as_it_is else 0)
         self._look_for_syncs = guarded("device syncs", self._syncs.after_step)

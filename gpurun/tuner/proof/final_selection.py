@@ -111,6 +111,6 @@ class FinalSelection:
         """Take the pairs of a finalist, and have it judged."""
         baseline = self.prove(finalist)
         effect = strongest_effect(map(self.effect_of, finalist.settings))
-        finalist.guard = self.judge.judge(finalist.shown, effect, baseline.shown)
+        finalist.guard = self.judge.judge(finalist.shown, effect, baseline.shown, finalist.settings)
         if not finalist.guard.accepted:
             self.findings.rejections.append(Rejection(dict(finalist.settings), finalist.guard))

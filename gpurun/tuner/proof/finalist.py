@@ -13,8 +13,8 @@ from gpurun.pairs.gain import Look, look
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import GuardVerdict, Proof
+from gpurun.same.launch_audit import LaunchAudit
 from gpurun.stats.intervals import says_nothing
-from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.tuning_trial import Trial
 
 
@@ -31,7 +31,7 @@ class Finalist:
     settings: Mapping[str, Any]
     rates: list[float] = field(default_factory=list)
     results: list[RunResult] = field(default_factory=list)
-    shown: list[Evidence] = field(default_factory=list)
+    shown: list[LaunchAudit] = field(default_factory=list)
     pairs: list[tuple[float, float]] = field(default_factory=list)
     failure: str | None = None
     errors: list[float | None] = field(default_factory=list)

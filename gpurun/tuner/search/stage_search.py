@@ -17,9 +17,9 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.knobs.stages import COMPILE, DATA, STAGES, in_order, stage_of
 from gpurun.records.facts import Facts
 from gpurun.records.failure import FailureKind
+from gpurun.same.verdict import incomparable
 from gpurun.trials import knob_calls
 from gpurun.trials.knob_calls import KnobRaised
-from gpurun.tuner.guard.output_checks import incomparable
 from gpurun.tuner.loader_trials import worker_rates_of, worker_rates_sentence
 from gpurun.tuner.search.changes import (
     Change,

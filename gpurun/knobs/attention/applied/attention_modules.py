@@ -18,7 +18,7 @@ from gpurun.records.frames import drop_frame
 PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm", "einsum")
 
 
-class Look:
+class AttentionCalls:
     """Counts of products and softmaxes of tensors with three dimensions or more."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Look:
 
 
 class _Seen(TorchFunctionMode):
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: AttentionCalls) -> None:
         super().__init__()
         self._look = look
 

@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable
 
 from torch import Tensor
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 WITNESSES = 4
@@ -120,6 +122,32 @@ class AccumulatedSteps:
         """True if gradients that wait for a step are not those that we left."""
         waiting = self.pending > 0 or self._backwards > 0
         return waiting and not all(_as_seen(*witness) for witness in self._witnesses)
+
+
+class ExchangeOnceAStep:
+    """Lets DDP exchange gradients with the last batch of a step only; a context of root calls."""
+
+    def __init__(self, steps: AccumulatedSteps) -> None:
+        self._steps = steps
+        self._roots: list[DistributedDataParallel] = []
+
+    def root_found(self, module: Module) -> None:
+        """Look whether it is one that exchanges gradients."""
+        if isinstance(module, DistributedDataParallel):
+            self._roots.append(module)
+
+    def __enter__(self) -> None:
+        if self._steps.active:
+            for root in self._roots:
+                root.require_backward_grad_sync = self._steps.last
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def every_batch(self) -> None:
+        """Exchange gradients with every batch again."""
+        for root in self._roots:
+            root.require_backward_grad_sync = True
 
 
 def _seen(parameter: Tensor) -> tuple[weakref.ref[Tensor] | None, int]:

@@ -1,27 +1,32 @@
-"""Compile root modules, follow the outcome, and copy the results that CUDA graphs overwrite."""
+"""Compile root modules, or their repeated blocks, and follow the outcome.
+
+Results that CUDA graphs overwrite are copied.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
 from gpurun.knobs.api import Hooks
-from gpurun.knobs.applied.autograd_state import is_traced
+from gpurun.knobs.applied.autograd_state import is_checkpointed, is_traced
 from gpurun.knobs.applied.root_outputs import COPIED_LATER
 from gpurun.knobs.applied.tensor_trees import leaves, map_tensors
 from gpurun.knobs.compiling.applied.compilations import Compilations
-from gpurun.knobs.compiling.applied.compiled_blocks import compile_blocks
-from gpurun.knobs.compiling.applied.graph_rewrites import compile_in_place
+from gpurun.knobs.compiling.applied.graph_rewrites import LEANER, compile_in_place, compiled_call
 from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
+from gpurun.knobs.compiling.applied.plain_calls import or_plain, seen_by_dynamo, trains_as_written
 from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks, repeated_blocks
-from gpurun.knobs.compiling.compile import BY_ITSELF, CANNOT_TWICE, COPIES_MODEL, REGIONAL
-from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_on
-from gpurun.knobs.loss.applied.padded_logits import copy_of
+from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, REGIONAL, missing_on
+from gpurun.knobs.skip_reasons import COPIES_STAY_PLAIN, NO_DOUBLE_BACKWARD, SCRIPT_COMPILES
 from gpurun.records.events import DOUBLE_BACKWARD
+from gpurun.records.frames import drop_frame
 
 MOST_SHAPES = 10
 """A graph is recorded for each combination of input shapes: more than training, evaluation, and the
@@ -176,11 +181,11 @@ class _GraphSteps:
 
 def _unfit(module: Module, device: torch.device, hooks: Hooks) -> str | None:
     if hooks.has_trait("compile") is not None or hasattr(module, "_orig_mod"):
-        return BY_ITSELF
+        return SCRIPT_COMPILES
     if getattr(module, "_compiled_call_impl", None) is not None:
-        return BY_ITSELF
+        return SCRIPT_COMPILES
     if hooks.has_trait("data_parallel") is not None:
-        return COPIES_MODEL
+        return COPIES_STAY_PLAIN
     return _twice(hooks) or missing_on(device)
 
 
@@ -190,9 +195,61 @@ def _text(groups: Sequence[Sequence[Module]]) -> str:
 
 def _twice(hooks: Hooks) -> str | None:
     where = hooks.has_trait(DOUBLE_BACKWARD)
-    return None if where is None else f"{where}: {CANNOT_TWICE}"
+    return None if where is None else f"{where}: {NO_DOUBLE_BACKWARD}"
 
 
 def _clone(tensor: Tensor) -> Tensor:
     kept = not tensor.is_cuda or any(copies(tensor) for copies in COPIED_LATER)
-    return tensor if kept else copy_of(tensor)
+    return tensor if kept else tensor.clone()
+
+
+def compile_blocks(
+    root: Module, groups: Sequence[Sequence[Module]], hooked: Callable[[], None]
+) -> None:
+    """Give the blocks of each group one compiled code; `hooked` as for `compile_in_place`.
+
+    An int of a module, such as the number of its layer, may differ among the blocks: code for any
+    int is compiled with the second. Other attributes that differ and matter cost a compilation
+    each, up to torch's limit.
+    """
+    torch._dynamo.config.allow_unspec_int_on_nn_module = True
+    calls = _RootCalls()
+    for blocks in groups:
+        compiled = compiled_call(blocks[0], "default", root)
+        for block in blocks:
+            call = or_plain(block, partial(compiled, block), hooked, calls.runs_as_written)
+            block._compiled_call_impl = call
+    root._compiled_call_impl = calls.around(root)
+
+
+class _RootCalls:
+    """Tells the blocks of a root which of its training calls compiled code cannot answer.
+
+    A block that is checkpointed is compiled in all calls: what runs it again in the backward pass
+    is no call of the root, and has to run the same code.
+    """
+
+    def __init__(self) -> None:
+        self._as_written = False
+
+    def around(self, root: Module) -> Callable[..., Any]:
+        """The call of the root's own code."""
+        own: Callable[..., Any] = root._call_impl
+        as_written = trains_as_written(root, bool(LEANER))
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            trains = torch.is_grad_enabled() and not is_traced()
+            self._as_written = trains and as_written((args, kwargs))
+            try:
+                return own(*args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            finally:
+                self._as_written = False
+
+        return seen_by_dynamo(call, own)
+
+    def runs_as_written(self, given: object) -> bool:
+        """True in such a call of the root."""
+        return self._as_written and not is_checkpointed()

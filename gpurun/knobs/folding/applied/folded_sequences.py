@@ -21,7 +21,7 @@ from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.autograd_state import recorded_otherwise
 from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
 from gpurun.knobs.applied.replaced_forwards import ReplacedForwards, cannot_choose
-from gpurun.knobs.folding.evaluation_fusion import COMPILED, NO_PAIR, UNFIT
+from gpurun.knobs.skip_reasons import MODEL_COMPILED, NO_FOLDED_PAIR, NOT_FOLDED
 from gpurun.records.frames import drop_frame, transparent
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -206,12 +206,14 @@ class FoldedSequences:
 
     def root_found(self, root: nn.Module) -> None:
         """Choose the sequences of a new root, unless something speaks against it."""
-        reason = next((UNFIT[t] for t in UNFIT if self._hooks.has_trait(t) is not None), None)
+        reason = next(
+            (NOT_FOLDED[t] for t in NOT_FOLDED if self._hooks.has_trait(t) is not None), None
+        )
         if root._compiled_call_impl is not None or hasattr(root, "_orig_mod"):
-            reason = reason or COMPILED
+            reason = reason or MODEL_COMPILED
         found = list(_sequences(root))
         if reason is not None or not found:
-            self._hooks.skipped(reason or NO_PAIR)
+            self._hooks.skipped(reason or NO_FOLDED_PAIR)
             return
         pairs = sum(sum(map(is_pair, sequence, [*sequence][1:])) for sequence in found)
         for sequence in found:

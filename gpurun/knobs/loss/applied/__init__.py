@@ -1,1 +1,1 @@
-"""Half-precision logits and their loss, in the user's process."""
+"""The compiled loss, in the user's process."""

@@ -13,8 +13,8 @@ from torch.nn import Module
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.autograd_state import recorded_otherwise
 from gpurun.knobs.applied.root_contexts import RootContext
-from gpurun.knobs.memory.activation_offload import NOT_CUDA
 from gpurun.knobs.memory.memory_need import unfit_root
+from gpurun.knobs.skip_reasons import NOT_ON_GPU
 
 IN_FLIGHT_BYTES = 64 << 20
 """Copies under way take at most about this much of the device's memory, in either direction."""
@@ -126,7 +126,7 @@ class OffloadedActivations(RootContext):
         device = next(module.parameters()).device
         reason = unfit_root(module, self._hooks)
         if device.type != "cuda" or reason is not None:
-            self._hooks.skipped(reason or NOT_CUDA)
+            self._hooks.skipped(reason or NOT_ON_GPU)
             return
         self._roots.append(weakref.ref(module))
 

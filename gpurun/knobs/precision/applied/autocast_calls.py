@@ -9,10 +9,9 @@ from torch import Tensor
 
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.root_contexts import RootContext
-from gpurun.knobs.applied.root_outputs import stand_in_for
 from gpurun.knobs.applied.tensor_trees import map_tensors
 from gpurun.knobs.precision import half_precision
-from gpurun.knobs.precision.autocast import EMULATED, HALF, OWN
+from gpurun.knobs.skip_reasons import EMULATED_BFLOAT16, HALF_PARAMETERS, OWN_PRECISION
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -68,30 +67,29 @@ class AutocastCalls(RootContext):
 
     def copies(self, tensor: Tensor) -> bool:
         """True if `output` will cast this tensor of a root's output."""
-        return self.inner is not None and self._is_half(tensor) and stand_in_for(tensor) is None
+        return self.inner is not None and self._is_half(tensor)
 
     def _to_float32(self, tensor: Tensor) -> Tensor:
-        if not self._is_half(tensor):
-            return tensor
-        stand_in = stand_in_for(tensor)
-        return tensor.float() if stand_in is None else stand_in.make(tensor)
+        return tensor.float() if self._is_half(tensor) else tensor
 
     def _is_half(self, tensor: Tensor) -> bool:
         return tensor.dtype is self._dtype
 
     def _script_forbids(self, device: str) -> str | None:
         if torch.is_autocast_enabled(device):
-            return OWN["autocast"]
-        return next((OWN[t] for t in OWN if self._hooks.has_trait(t) is not None), None)
+            return OWN_PRECISION["autocast"]
+        return next(
+            (OWN_PRECISION[t] for t in OWN_PRECISION if self._hooks.has_trait(t) is not None), None
+        )
 
 
 def _unfit(device: str, parameters: list[torch.nn.Parameter], dtype: torch.dtype) -> str | None:
     if any(p.dtype in DTYPES.values() for p in parameters):
-        return HALF
+        return HALF_PARAMETERS
     if dtype is torch.float16:
         return _no_float16(device)
     if device == "cpu":
-        return None if half_precision.native_on_cpu() else EMULATED
+        return None if half_precision.native_on_cpu() else EMULATED_BFLOAT16
     if device == "cuda":
         capability = torch.cuda.get_device_capability(parameters[0].device)
         if half_precision.is_ampere(capability):

@@ -1,0 +1,1 @@
+"""Does a script for one device train alike on ranks? Two trials, their records, one verdict."""

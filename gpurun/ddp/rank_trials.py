@@ -1,0 +1,86 @@
+"""The trials by which `--ddp` is verified: one process, and the ranks. Both are seeded alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpurun.arguments.options import Options
+from gpurun.launch.hidden_ranks import rank_environment
+from gpurun.measure.training_clock import step_clock, training_loaders
+from gpurun.records.spec import SEED, LossReduction, Parallel, Share, StopRule, TrialSpec
+from gpurun.trials.launch_request import LaunchRequest, Ranks
+from gpurun.trials.outcome import Outcome
+from gpurun.trials.trial_launcher import TrialLauncher
+
+STEPS = 3
+"""Audited steps of a trial; the third shows what the second has made of the weights."""
+LIMIT_SECONDS = 1800.0
+OF_RANKS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
+    "MASTER_PORT",
+)  # fmt: skip
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass
+class RankTrials:
+    """Launches below one folder. `shared`: so many GPUs the ranks share, 0 if each has its own."""
+
+    options: Options
+    environment: Mapping[str, str]
+    launcher: TrialLauncher
+    ranks: int
+    shared: int
+    _loaders: tuple[str, ...] = ()
+
+    def one(self) -> Outcome:
+        """One process on the whole of each batch. It shows which loaders feed the training."""
+        environment = {n: v for n, v in self.environment.items() if n not in OF_RANKS}
+        visible = [word for word in environment.get(VISIBLE, "0").split(",") if word.strip()]
+        environment[VISIBLE] = visible[0] if visible else ""
+        outcome = self.launcher.run(self._request("one process", environment, None))
+        log = outcome.log
+        clock = None if log is None else step_clock(log)
+        if log is not None and clock is not None:
+            self._loaders = tuple(x.key for x in training_loaders(log, clock))
+        return outcome
+
+    def many(self, reduction: LossReduction) -> Outcome:
+        """The ranks, each on its share."""
+        name = f"{self.ranks} ranks, {reduction.value}"
+        flags = (
+            "--standalone",
+            f"--nproc-per-node={self.ranks}",
+            "--max-restarts=0",
+            f"--log-dir={self._folder(name) / 'ranks'}",
+            "--redirects=3",
+        )
+        parallel = Parallel(Share.GLOBAL, SEED, self.shared, reduction)
+        ranks = Ranks(flags, parallel, to_finish=self.ranks)
+        return self.launcher.run(self._request(name, self.environment, ranks))
+
+    def _request(
+        self, name: str, environment: Mapping[str, str], ranks: Ranks | None
+    ) -> LaunchRequest:
+        stop = StopRule(STEPS, 0.0, STEPS, warmup_steps=0, audit_steps=STEPS)
+        return LaunchRequest(
+            name=name,
+            run_dir=self._folder(name),
+            target=self.options.target,
+            cwd=Path.cwd(),
+            # a compiler would take longer than the steps
+            environment={
+                **rank_environment(environment, self.ranks),
+                "TORCHDYNAMO_DISABLE": "1",
+            },
+            trial=TrialSpec(stop=stop, seed=SEED, by_sample=True),
+            training_loaders=() if ranks is None else self._loaders,
+            ranks=ranks,
+            limit_seconds=LIMIT_SECONDS,
+            patience_seconds=self.options.patience_seconds,
+        )
+
+    def _folder(self, name: str) -> Path:
+        return self.launcher.folder / name.replace(", ", "-").replace(" ", "-")

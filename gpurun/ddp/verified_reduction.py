@@ -1,0 +1,178 @@
+"""Verifies, before ranks begin, that they train what one process trains: by running both."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from gpurun.arguments.options import Options
+from gpurun.ddp.rank_trials import RankTrials
+from gpurun.ddp.rank_verdict import Kind, RankVerdict, judge
+from gpurun.ddp.trained_steps import TrainedSteps, trained_steps
+from gpurun.errors import GpurunError, Refused, ScriptFailed, say
+from gpurun.isolation.available_modes import require
+from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
+from gpurun.measure.run_events import ProcessLog
+from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
+from gpurun.records.spec import LossReduction
+from gpurun.trials.outcome import Outcome
+from gpurun.trials.trial_launcher import TrialLauncher
+
+FOLDER_NAME = re.compile(r"\d+-\d+")
+"""Name of a verification's folder: the process that verifies, and when it began."""
+SAY_REDUCTION = "set it with --loss-reduction mean or sum; gpurun then does not verify it"
+TODO = (
+    "divide sums by the number of samples at hand, as x.size(0), so that the loss is a mean; or "
+    "set --loss-reduction mean or sum; or run it without --ddp"
+)
+DISTRIBUTED = "run gpurun --nproc-per-node N without --ddp; its batch size is then a device's"
+SIZES = (
+    "where the script uses its batch size, take the number of samples from the batch, as in "
+    "x.size(0); or run it without --ddp"
+)
+LAST_CHARACTERS = 20_000
+
+
+def verified_reduction(
+    options: Options, environment: Mapping[str, str], ranks: int, shared: int, home: Path
+) -> LossReduction | None:
+    """How the loss reduces: from the user, or from two trials, or three if it is a sum.
+
+    None for a script that is distributed by itself. `Refused` where ranks cannot train the script;
+    `ScriptFailed` where it fails by itself.
+    """
+    if options.loss_reduction is not None:
+        return options.loss_reduction
+    try:
+        mode, _ = require(Path.cwd(), in_place=False)
+    except GpurunError as error:
+        raise Refused(f"ranks cannot be verified: {error.what}", SAY_REDUCTION) from None
+    began = time.monotonic()
+    folder, held = _begin(home / "verified")
+    try:
+        launcher = TrialLauncher(folder, mode, tell=lambda _: None)
+        trials = RankTrials(options, environment, launcher, ranks, shared)
+        try:
+            found = _Verification(trials, ranks).run()
+        finally:
+            launcher.close()
+    finally:
+        discard(folder)
+        os.close(held)
+    if found is None:
+        return None
+    reduction, verdict = found
+    _tell(options, reduction, verdict, time.monotonic() - began)
+    return reduction
+
+
+def _begin(place: Path) -> tuple[Path, int]:
+    """A new folder; those of killed verifications go, while nobody else verifies."""
+    place.mkdir(parents=True, exist_ok=True)
+    discard_abandoned(place, (p for p in place.iterdir() if FOLDER_NAME.fullmatch(p.name)))
+    held = hold(place)
+    folder = place / f"{os.getpid()}-{time.monotonic_ns()}"
+    folder.mkdir()
+    mark(folder)
+    return folder, held
+
+
+def _tell(options: Options, reduction: LossReduction, found: RankVerdict, seconds: float) -> None:
+    if found.kind is Kind.AS_DDP:
+        say(
+            f"ranks train as hand-written DistributedDataParallel does, not as one process: "
+            f"{found.said}; all gradients are {found.apart:.2%} apart"
+        )
+    if not options.quiet:
+        taken = "ranks take it as" if found.kind is Kind.AS_DDP else "the loss is"
+        say(f"{taken} a {reduction.value} over samples (verified in {seconds:.1f} s by trials)")
+
+
+@dataclass
+class _Verification:
+    """The trials of one script, and what follows from each."""
+
+    trials: RankTrials
+    ranks: int
+
+    def run(self) -> tuple[LossReduction, RankVerdict] | None:
+        outcome = self.trials.one()
+        if _distributed(outcome.logs):
+            return None
+        one = self._one(outcome)
+        found = judge(one, self._many(LossReduction.MEAN), self.ranks)
+        if found.kind is not Kind.SUM:
+            if found.kind is Kind.REFUSED:
+                raise Refused(f"ranks would train otherwise than one process: {found.said}", TODO)
+            return LossReduction.MEAN, found
+        again = judge(one, self._many(LossReduction.SUM), self.ranks)
+        if again.kind is not Kind.EQUAL:
+            raise Refused(
+                f"the loss is a sum over samples, and a part of it is none: {again.said}", TODO
+            )
+        return LossReduction.SUM, RankVerdict(Kind.SUM, again.apart)
+
+    def _one(self, outcome: Outcome) -> TrainedSteps:
+        trained = [log for log in outcome.logs if any(map(len, log.steps.values()))]
+        if len(trained) > 1:
+            raise Refused(
+                "the script starts training processes of its own: each would join the ranks of "
+                "--ddp",
+                "run it without --ddp; if it is written for torchrun: gpurun --nproc-per-node N",
+            )
+        if outcome.exit_code:
+            _fail(outcome)
+        if outcome.exit_code is None and outcome.failure is not None:
+            raise Refused(f"one process cannot be run: {outcome.failure.text}", SAY_REDUCTION)
+        found = trained_steps(outcome.logs, 1)
+        if found is None or not any(step.norms for step in found.steps):
+            raise Refused(
+                "no optimizer was seen to step: there are no gradients to compare",
+                f"{SAY_REDUCTION}; or run it without --ddp",
+            )
+        return found
+
+    def _many(self, reduction: LossReduction) -> TrainedSteps:
+        outcome = self.trials.many(reduction)
+        told = _refusal(outcome.logs)
+        if told is not None:
+            what, _, todo = told.partition("\n")
+            raise Refused(what, todo)
+        if _distributed(outcome.logs):
+            raise Refused(
+                "the script is distributed by itself, or by a library, which gives each rank "
+                "batches of its own: under --ddp they would add up to a larger one",
+                DISTRIBUTED,
+            )
+        found = trained_steps(outcome.logs, self.ranks)
+        if found is None:
+            failure = outcome.failure
+            text = f"exit code {outcome.exit_code}" if failure is None else failure.text
+            raise Refused(f"a share of a batch cannot be computed: {text}", SIZES)
+        return found
+
+
+def _distributed(logs: Sequence[ProcessLog]) -> bool:
+    return any(trait.trait in DISTRIBUTED_TRAITS for log in logs for trait in log.traits)
+
+
+def _refusal(logs: Sequence[ProcessLog]) -> str | None:
+    """What a rank said that gave up, with what to do."""
+    told = (x.detail for log in logs for x in log.traits if x.trait == PARALLEL_REFUSED)
+    return next(told, None)
+
+
+def _fail(outcome: Outcome) -> NoReturn:
+    """The script fails by itself, and shows its own error."""
+    with suppress(OSError):
+        text = (outcome.run_dir / "output.log").read_text(errors="replace")
+        sys.stderr.write(text.replace("\r\n", "\n")[-LAST_CHARACTERS:])
+    what = "the script failed on one device, before any rank began"
+    raise ScriptFailed(what, outcome.exit_code or 1)

@@ -1,0 +1,198 @@
+"""What only a whole run shows: memory that grows, and steps that are long every so often."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from gpurun.diagnoses.api import NOTICEABLE, Diagnosis, gain_without, measured, percent
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.formatting.number_text import byte_size, duration
+from gpurun.measure.measured_window import Window
+from gpurun.records.events import StepRow
+from gpurun.records.finding import Finding, FindingType
+from gpurun.timeline.columns import Indices, Times
+
+FEWEST_SAMPLES = 16
+"""Fewer samples of memory in the measured steps say nothing of its growth."""
+LONG_ENOUGH = 30.0
+"""Seconds: in a shorter time a script may only be filling its caches, and growth is a note."""
+LONG = 1.5
+"""A step that takes this many times the median is a long one."""
+FEWEST_LONG, LEAST_PERIOD = 4, 4
+"""So many long steps, so far apart, are a pattern."""
+REGULAR = 0.8
+"""The part of the distances between long steps that have to be alike."""
+ADVICE_GROWTH = (
+    "keep numbers, not tensors, of past steps: total += loss.item() or loss.detach()",
+    "look for lists, caches and closures that hold batches or outputs; in worker processes data "
+    "sets that keep what they read",
+)
+ADVICE_PERIOD = (
+    "save, evaluate and log less often",
+    "save in the background: torch.distributed.checkpoint.async_save, or a copy to the host that a "
+    "thread writes",
+)
+ADVICE_EPOCH = (
+    "keep worker processes from one epoch to the next: DataLoader(persistent_workers=True)",
+    "evaluate and save once in several epochs",
+)
+
+
+class MemoryGrowth(Diagnosis):
+    """Memory grows from step to step.
+
+    Triggered, of a device or of the script's processes with their workers, by growth in each
+    quarter of the measured steps, from the first to the last by more than 10 %; in less than half a
+    minute a note. The report says how much a step adds, and on a device when it is full at this
+    pace.
+    """
+
+    type: ClassVar[FindingType] = FindingType.MEMORY_GROWTH
+    sources: ClassVar[tuple[Source, ...]] = (Source.CPU_USE, Source.DEVICE)
+    thresholds: ClassVar[tuple[str, ...]] = ("memory_growth",)
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The memory that grows by the largest part; it costs no time until it is full."""
+        if evidence.window is None or not evidence.window.measured_steps:
+            return None
+        steps = evidence.window.measured_steps
+        most = max(_memories(evidence), key=lambda each: growth(each.held), default=None)
+        if most is None:
+            return None
+        share, free = growth(most.held), most.free
+        a_step = share * most.held[0] / steps
+        text = f"memory of {most.where} grows by {byte_size(a_step)} a step"
+        if free is not None and a_step > 0:
+            text += f": it is full after {free / a_step:,.0f} more steps"
+        severity = evidence.thresholds.severity("memory_growth", share)
+        if (evidence.window.seconds or 0.0) < LONG_ENOUGH:
+            severity = min(severity, NOTICEABLE)
+        return self.finding(
+            evidence,
+            text,
+            measured(
+                Source.CPU_USE if free is None else Source.DEVICE,
+                memory_growth_share=share,
+                bytes_per_step=round(a_step),
+                measured_steps=steps,
+            ),
+            ADVICE_GROWTH,
+            severity=severity,
+        )
+
+
+@dataclass(frozen=True)
+class HeldMemory:
+    """Bytes that a memory held over time, and those that are free at last; None: not known."""
+
+    where: str
+    held: Sequence[int]
+    free: int | None = None
+
+
+def _memories(evidence: Evidence) -> Iterator[HeldMemory]:
+    host = [sample.rss_bytes for sample in evidence.host_samples]
+    if host:
+        yield HeldMemory("the script's processes", host)
+    devices: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for sample in evidence.device_samples:
+        if sample.memory_used_bytes is not None and sample.memory_total_bytes is not None:
+            devices[sample.uuid].append((sample.memory_used_bytes, sample.memory_total_bytes))
+    for held in devices.values():
+        last, total = held[-1]
+        yield HeldMemory("the device", [used for used, _ in held], total - last)
+
+
+def growth(held: Sequence[int]) -> float:
+    """By which part memory grew; 0 where one of four quarters did not grow, or few were seen."""
+    if len(held) < FEWEST_SAMPLES:
+        return 0.0
+    medians = [float(np.median(part)) for part in np.array_split(np.array(held), 4)]
+    grew = all(np.diff(medians) > 0) and medians[0] > 0
+    return medians[-1] / medians[0] - 1 if grew else 0.0
+
+
+class PeriodicSteps(Diagnosis):
+    """Every so many steps one takes much longer: it saves, evaluates or logs.
+
+    Triggered by at least four steps of more than 1.5 times the median, alike distances apart. Waits
+    for data do not count. The bound is all steps at the median. Time in `torch.save` is told where
+    the script calls it.
+    """
+
+    type: ClassVar[FindingType] = FindingType.PERIODIC_STEPS
+    sources: ClassVar[tuple[Source, ...]] = (Source.STEPS,)
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The period, what a long step takes, and what all of them cost."""
+        result, pattern = evidence.result, long_steps(evidence.window)
+        if result is None or result.clock != "optimizer" or pattern is None:
+            return None
+        lengths = {loader.length for loader in evidence.loaders}
+        by_epoch = pattern.period in lengths
+        when = "at each epoch's end" if by_epoch else f"every {pattern.period} steps"
+        saves = result.checkpoint_seconds if result.checkpoint_saves else None
+        saved = f"; torch.save took {duration(saves)} of the run" if saves else ""
+        return self.finding(
+            evidence,
+            f"{when} one takes {pattern.ratio:.1f} times the usual step, which costs "
+            f"{percent(pattern.cost_share)} of the time{saved}",
+            measured(
+                Source.STEPS,
+                period_steps=pattern.period,
+                long_step_ratio=pattern.ratio,
+                cost_share=pattern.cost_share,
+                checkpoint_saves=result.checkpoint_saves,
+                checkpoint_seconds=saves,
+            ),
+            ADVICE_EPOCH if by_epoch else ADVICE_PERIOD,
+            bound=gain_without(pattern.cost_share),
+        )
+
+
+@dataclass(frozen=True)
+class LongSteps:
+    """A step in `period` takes `ratio` times the median; `cost_share`: of the time, beyond that."""
+
+    period: int
+    ratio: float
+    cost_share: float
+
+
+def long_steps(window: Window | None) -> LongSteps | None:
+    """The pattern of the long steps; None where there is none."""
+    lengths = working_ns(window)
+    if not len(lengths) or np.median(lengths) <= 0:
+        return None
+    long, usual = _long(lengths), float(np.median(lengths))
+    apart = np.diff(long)
+    period = int(np.median(apart)) if len(long) >= FEWEST_LONG else 0
+    if period < LEAST_PERIOD or np.mean(np.abs(apart - period) <= period // 20) < REGULAR:
+        return None
+    ratio = float(np.median(lengths[long])) / usual
+    return LongSteps(period, ratio, beyond_usual(lengths))
+
+
+def working_ns(window: Window | None) -> Times:
+    """What each measured step took, without what it waited longer for data than usual."""
+    if window is None or not window.measured_steps:
+        return np.zeros(0, dtype=np.int64)
+    data = np.array(window.clock.steps[StepRow.DATA_NS][window.first : window.last])
+    late = np.maximum(data - np.median(data), 0).astype(np.int64)
+    lengths: Times = np.maximum(np.array(window.durations_ns) - late, 0)
+    return lengths
+
+
+def beyond_usual(lengths: Times) -> float:
+    """The share of the time that long steps take beyond the median."""
+    beyond = float((lengths[_long(lengths)] - np.median(lengths)).sum())
+    return beyond / max(int(lengths.sum()), 1)
+
+
+def _long(lengths: Times) -> Indices:
+    return np.flatnonzero(lengths > LONG * np.median(lengths))

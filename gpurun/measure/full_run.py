@@ -1,0 +1,112 @@
+"""Figures of a full run alone: losses that were not finite, throughput that drifts.
+
+Throughput drifts by heat, a growing list, a filling disk, a neighbour.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+from gpurun.formatting.number_text import count, milliseconds, percent
+from gpurun.measure.measured_window import MS, NS, Window, queue_in_steps
+from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.step_table import UNKNOWN
+from gpurun.records.events import StepRow
+from gpurun.records.result import NonfiniteLoss, ThroughputDrift
+from gpurun.stats.descriptive import median
+from gpurun.stats.pace_drift import LEAST_CHANGE, PaceDrift, pace_drift
+
+LEAST_SECONDS = 60.0
+"""Within less time, a busy neighbour looks like a drift."""
+LEAVE_OUT_STEPS = 10
+LEAVE_OUT_SHARE = 20
+"""The beginning that never counts: so many steps, and one in so many of all."""
+
+
+def nonfinite_loss(logs: Iterable[ProcessLog]) -> NonfiniteLoss | None:
+    """The first step of any rank with such a loss; counts are those of its process."""
+    events = [log.nonfinite for log in logs if log.nonfinite is not None]
+    if not events:
+        return None
+    first = min(events, key=lambda event: event.step)
+    return NonfiniteLoss(
+        step=first.step,
+        loss=first.loss,
+        last_finite_step=first.last_finite_step,
+        steps=first.seen,
+        skipped_steps=first.skipped,
+        action=first.action,
+        origin=first.origin,
+    )
+
+
+def nonfinite_note(seen: NonfiniteLoss) -> str:
+    """One line about them."""
+    note = f"the loss was {seen.loss} at step {seen.step}"
+    if seen.steps > 1:
+        note += f", and at {count(seen.steps - 1, 'later step')}"
+    if seen.skipped_steps:
+        left_out = count(seen.skipped_steps, "optimizer step")
+        note += f"; {left_out} left out, which changes the training (--on-nonfinite skip)"
+    return note if seen.origin is None else f"{note}; {seen.origin}"
+
+
+def throughput_drift(window: Window) -> ThroughputDrift | None:
+    """The drift of a process that ran to its end; None without one, and of trials.
+
+    A slow beginning is warm-up. A fast one is not, so that a run that slows down early is seen.
+    """
+    if window.log.stop is not None or window.log.turns:
+        return None
+    start = max(
+        LEAVE_OUT_STEPS, window.last // LEAVE_OUT_SHARE, queue_in_steps(window.log, window.clock)
+    )
+    slower = _drift(window, start)
+    if slower is not None and slower.change < 0:
+        return _record(slower)
+    faster = _drift(window, max(start, window.first))
+    return _record(faster) if faster is not None and faster.change > 0 else None
+
+
+def drift_note(drift: ThroughputDrift) -> str:
+    """One line about it."""
+    verb = "fell" if drift.change < 0 else "rose"
+    return (
+        f"throughput {verb} by {percent(abs(drift.change))} within the run: a step took "
+        f"{milliseconds(drift.first_quarter_ms)} in its first quarter, "
+        f"{milliseconds(drift.last_quarter_ms)} in its last"
+    )
+
+
+def _drift(window: Window, start: int) -> PaceDrift | None:
+    durations = _durations_ns(window, start)
+    if sum(durations) < LEAST_SECONDS * NS or _other_batches(window, start):
+        return None
+    return pace_drift(durations)
+
+
+def _other_batches(window: Window, start: int) -> bool:
+    """True if steps have more or fewer samples or tokens at the end: their times do not compare."""
+    for column in (window.clock.samples, window.clock.steps[StepRow.TOKENS]):
+        sizes = column[start : window.last]
+        quarter = len(sizes) // 4
+        if quarter:
+            first, last = median(sizes[:quarter]), median(sizes[-quarter:])
+            if min(first, last) > 0 and abs(last / first - 1) > LEAST_CHANGE:
+                return True
+    return False
+
+
+def _durations_ns(window: Window, start: int) -> Sequence[int]:
+    """The device's where they are known: the host may run ahead in bursts."""
+    device = window.clock.steps[StepRow.DEVICE_NS][start : window.last]
+    if window.device_time and UNKNOWN not in device:
+        return device
+    ends = window.clock.steps[StepRow.END_NS][start : window.last]
+    return array("q", (b - a for a, b in pairwise(ends)))
+
+
+def _record(drift: PaceDrift) -> ThroughputDrift:
+    return ThroughputDrift(drift.change, drift.first_quarter / MS, drift.last_quarter / MS)

@@ -1,1 +1,0 @@
-"""Figures of a full run alone: losses that were not finite, throughput that drifts."""

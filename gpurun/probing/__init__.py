@@ -1,1 +1,0 @@
-"""The gradient probe, from the launcher's side: launch it, judge what it saw, keep the result."""

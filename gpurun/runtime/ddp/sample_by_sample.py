@@ -1,0 +1,147 @@
+"""The model computes each sample by itself, so that ranks can be compared with one process.
+
+Dropout is off, BatchNorm normalises by its running statistics, autocast and TF32 do not round.
+After a loader has handed out a batch, and until it is asked for the next one, what the script draws
+is the same for each row of a tensor, and a permutation leaves all in place. All this holds for the
+whole process, a short trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from gpurun.records.frames import transparent
+from gpurun.runtime.core.patching import replace
+
+DROPOUTS = (
+    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
+)  # fmt: skip
+DRAWS = (
+    "bernoulli",
+    "normal",
+    "rand",
+    "rand_like",
+    "randint",
+    "randint_like",
+    "randn",
+    "randn_like",
+)
+DRAWS_IN_PLACE = ("bernoulli_", "cauchy_", "exponential_", "normal_", "random_", "uniform_")
+
+
+class SampleBySample:
+    """The draws of this process. `handed`: a batch was handed out, and no other is asked for."""
+
+    def __init__(self) -> None:
+        self.handed = False
+        self._drawn = 0
+
+    def install(self) -> None:
+        """Stand in for all that makes a sample depend on others, or on its place in a batch."""
+        for name in DROPOUTS:
+            replace(functional, name, lambda original: lambda input, *args, **kwargs: input)
+        replace(functional, "scaled_dot_product_attention", _without_probability)
+        replace(functional, "batch_norm", _by_running_statistics)
+        replace(torch.nn.RNNBase, "__init__", _without_layers_of_dropout)
+        replace(torch.amp.autocast_mode.autocast, "__init__", _disabled)
+        iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+        replace(iterator, "__next__", self._watch_next)
+        for name in DRAWS:
+            replace(torch, name, self._watch_draw)
+        for name in DRAWS_IN_PLACE:
+            replace(Tensor, name, self._watch_draw)
+        replace(torch, "randperm", self._watch_permutation)
+
+    def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
+        def __next__(iterator: Any) -> Any:
+            self.handed = False
+            batch = original(iterator)
+            self.handed = True
+            _compute_in_full()
+            return batch
+
+        return __next__
+
+    def _watch_draw(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            if not self.handed:
+                return original(*args, **kwargs)
+            # by its number, and put back: how much was drawn before differs between ranks and one
+            self._drawn += 1
+            kwargs.pop("generator", None)
+            with torch.random.fork_rng():
+                torch.manual_seed(self._drawn)
+                drawn = original(*args, **kwargs)
+            return _rows_alike(drawn)
+
+        return draw
+
+    def _watch_permutation(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
+        def randperm(*args: Any, **kwargs: Any) -> Any:
+            order = original(*args, **kwargs)
+            return order.copy_(torch.arange(len(order))) if self.handed else order
+
+        return randperm
+
+
+def _compute_in_full() -> None:
+    """Products in full single precision, whatever the script has set meanwhile."""
+    with suppress(Exception):  # a script that uses torch's newer names may not use the older ones
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+
+
+def _rows_alike(drawn: Tensor) -> Tensor:
+    with torch.no_grad():
+        if drawn.dim() and len(drawn) > 1:
+            drawn.copy_(drawn[:1].clone().expand_as(drawn))
+    return drawn
+
+
+def _without_probability(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def attention(
+        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0, *args: object, **kwargs: object,
+    ) -> Tensor:  # fmt: skip
+        return original(query, key, value, attn_mask, 0.0, *args, **kwargs)
+
+    return attention
+
+
+def _by_running_statistics(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def batch_norm(
+        input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+        weight: Tensor | None = None, bias: Tensor | None = None,
+        training: bool = False, *args: object, **kwargs: object,
+    ) -> Tensor:  # fmt: skip
+        of_batch = running_mean is None and training
+        return original(input, running_mean, running_var, weight, bias, of_batch, *args, **kwargs)
+
+    return batch_norm
+
+
+def _without_layers_of_dropout(original: Callable[..., None]) -> Callable[..., None]:
+    def __init__(layer: torch.nn.RNNBase, *args: object, **kwargs: object) -> None:
+        original(layer, *args, **kwargs)
+        layer.dropout = 0.0
+
+    return __init__
+
+
+def _disabled(original: Callable[..., None]) -> Callable[..., None]:
+    def __init__(
+        cast: torch.amp.autocast_mode.autocast, device_type: str, dtype: torch.dtype | None = None,
+        enabled: bool = True, cache_enabled: bool | None = None,
+    ) -> None:  # fmt: skip
+        original(cast, device_type, dtype, False, cache_enabled)
+
+    return __init__

@@ -1,1 +1,0 @@
-"""The gradient probe: one process that measures how the loss of a batch is made of its samples'."""

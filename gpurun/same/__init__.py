@@ -1,0 +1,1 @@
+"""Do two launches train, or infer, the same? Audits -> named distances -> one verdict."""

@@ -1,0 +1,165 @@
+"""Launches' audits -> all named distances between two of them, and the floor of each distance.
+
+A floor is how far launches are apart that are the same by construction: repeats of the script as it
+is, a launch that only rounds (where the candidate may round), launches under other seeds (of the
+loss curve, where random numbers were drawn anew).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from gpurun.same.curve_distances import curve_distances, finite_distances, runaway_distances
+from gpurun.same.launch_audit import LaunchAudit
+from gpurun.same.named_distance import (
+    REPEATS,
+    ROUNDING,
+    SEEDS,
+    Distances,
+    Floor,
+    Floors,
+    Kind,
+)
+from gpurun.same.output_distances import output_distances
+from gpurun.same.sameness_table import ENOUGH, FAR_ENOUGH
+from gpurun.same.sample_distances import drawn_later, sample_distances
+from gpurun.same.setting_distances import setting_distances
+from gpurun.same.step_distances import model_drawn_apart, step_distances
+
+OF_STEPS = frozenset(
+    {
+        Kind.FIRST_LOSS,
+        Kind.INPUTS,
+        Kind.DIRECTIONS,
+        Kind.GRADIENTS,
+        Kind.UPDATES,
+        Kind.SIDE_UPDATES,
+    }
+)
+"""Kinds that only say that nothing is lost where the model drew other random numbers; launches
+whose model draws none are compared by them alone."""
+AFTER_STEPS = frozenset({Kind.EVALUATIONS, Kind.EVALUATED_DECISIONS})
+"""Kinds that say nothing where weights have parted, for other random numbers were drawn."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two launches: their distances, and the random numbers that they drew otherwise.
+
+    `masks`: those of the model (dropout) in the audited steps. `later`: any, in them or after them.
+    """
+
+    distances: Distances
+    masks: bool = False
+    later: bool = False
+
+
+def compare(
+    ours: LaunchAudit, theirs: LaunchAudit, *, rounds: bool, steps: int | None = None
+) -> Pair:
+    """All distances of `ours` from `theirs`.
+
+    `rounds`: one of them may round otherwise, and kernels of another precision draw other masks of
+    dropout. `steps`: compare only so many steps of the loss curve; None: all that both have.
+    """
+    masks = ours.seed != theirs.seed or (rounds and model_drawn_apart(ours, theirs))
+    later = masks or drawn_later(ours, theirs)
+    found = {
+        **finite_distances(ours, theirs),
+        **setting_distances(ours, theirs),
+        **sample_distances(ours, theirs),
+        **step_distances(ours, theirs, rounds=rounds),
+        **output_distances(ours, theirs),
+        **curve_distances(ours, theirs, steps),
+        **runaway_distances(ours, theirs),
+    }
+
+    def told(kind: Kind, value: float) -> bool:
+        if kind in OF_STEPS:
+            return not masks or math.isinf(value)
+        return not ours.still and not (later and kind in AFTER_STEPS)
+
+    return Pair({n: d for n, d in found.items() if told(n.kind, d.value)}, masks, later)
+
+
+# -- floors ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """The launches of the script as it is. `rounded`: those that only round. `still`: the one whose
+    model draws no random numbers, if there is one."""
+
+    plain: Sequence[LaunchAudit]
+    rounded: Sequence[LaunchAudit] = ()
+    still: Sequence[LaunchAudit] = ()
+
+    @staticmethod
+    def of(launches: Sequence[LaunchAudit]) -> Baselines:
+        """The kinds told apart."""
+        exact = [launch for launch in launches if not launch.rounded]
+        return Baselines(
+            [launch for launch in exact if not launch.still],
+            [launch for launch in launches if launch.rounded],
+            [launch for launch in exact if launch.still],
+        )
+
+    def partners(self, candidate: LaunchAudit) -> Sequence[LaunchAudit]:
+        """The launches that a candidate is compared with: of its seed, or all if there is none."""
+        if candidate.still:
+            return self.still
+        return [b for b in self.plain if b.seed == candidate.seed] or self.plain
+
+    def longest(self, launch: LaunchAudit) -> LaunchAudit | None:
+        """The launch with most steps that has the seed and the draws of this one."""
+        same = (b for b in self.partners(launch) if b.seed == launch.seed)
+        return max(same, key=lambda b: len(b.losses), default=None)
+
+    @property
+    def few_seeds(self) -> bool:
+        """True if the script was launched under too few seeds to tell of their spread."""
+        return len({b.seed for b in self.plain}) < ENOUGH
+
+    @property
+    def few_repeats(self) -> bool:
+        """True if no seed has enough launches to tell how far repeats are apart."""
+        return max(Counter(b.seed for b in self.plain).values(), default=0) < ENOUGH
+
+    def shared_steps(self, candidate: LaunchAudit) -> int:
+        """Steps that a candidate shares with the longest launch of its seed."""
+        longest = max((len(p.losses) for p in self.partners(candidate)), default=0)
+        return min(len(candidate.losses), longest)
+
+
+def floors(known: Baselines, *, rounds: bool, drawn: bool, steps: int) -> Floors:
+    """Floors for a candidate that may round, drew other random numbers, and shows so many steps."""
+    found: Floors = {}
+    for source, distances in _sources(known, rounds, drawn, steps):
+        for name, distance in distances.items():
+            if name not in found or distance.size > found[name].value:
+                found[name] = Floor(distance.size, source)
+    return found
+
+
+def _sources(
+    known: Baselines, rounds: bool, drawn: bool, steps: int
+) -> Iterator[tuple[str, Distances]]:
+    for a, b in combinations(known.plain, 2):
+        if a.seed == b.seed:
+            yield REPEATS, compare(b, a, rounds=rounds, steps=steps).distances
+        elif drawn and not known.few_seeds:
+            yield SEEDS, _of(compare(b, a, rounds=rounds, steps=steps).distances, Kind.CURVE)
+    for draw in known.rounded if rounds else ():
+        own = known.longest(draw)
+        if own is not None:
+            apart = compare(draw, own, rounds=True, steps=steps).distances
+            far = min(len(own.losses), len(draw.losses)) >= FAR_ENOUGH * steps
+            yield ROUNDING, {n: d for n, d in apart.items() if far or n.kind is not Kind.CURVE}
+
+
+def _of(distances: Distances, kind: Kind) -> Distances:
+    return {name: distance for name, distance in distances.items() if name.kind is kind}

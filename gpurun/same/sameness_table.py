@@ -1,0 +1,127 @@
+"""The one table of the rule: every number that a person has set, with the data it was fitted to.
+
+A distance is the same up to `k` × its floor, but no further than its ceiling, and in any case up to
+its least value. A floor above the ceiling means that the distance is not compared. A floor that is
+a standard error is no launch that went astray: there `k` × the floor may be above the ceiling.
+
+`python scripts/fit_sameness.py` records launches of sound and falsifying changes
+(`scripts/guard_cases.py`, `guard_bar.py`). It prints the range in which each row's least value must
+lie: above what sound changes need, below what falsifying ones show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpurun.same.named_distance import Kind
+
+K = 2.0
+"""Rounding differs from draw to draw by less than a factor of two in most trainings."""
+K_OF_SHARES = 3.0
+"""Six of 160 classes were turned in a sound change whose floor was one of 160: the root of six."""
+SCATTER = 1.75
+"""The floor of a mean of steps, in its own standard errors: launches under other seeds are few, and
+steps are many."""
+ENOUGH = 3
+"""Fewer repeats, seeds or audited steps tell nothing of the spread between them."""
+FEW = 16
+"""Fewer samples, or sampled gradients of a child of the model, show nothing of a distribution."""
+FEW_VALUES = 32
+"""Fewer sampled gradients of one parameter do not tell a direction."""
+FAR_ENOUGH = 0.8
+"""A launch tells of a curve if it goes this part of its length."""
+LEAST_SHARE = 0.5
+"""Of a script that only infers, at least this part of the calls must be compared."""
+PARTS = 4
+"""A curve is compared in so many parts, each by its mean."""
+SMALLEST = 0.05
+"""Deviations of a curve are fractions of a part's mean, or of this much of its highest part."""
+TREND = 0.6
+"""Neighbours that resemble each other more than this (correlation) are a trend, and no noise."""
+ROUNDING_NORM = 1e-5
+"""Norms this small against the median of all norms are made of rounding alone."""
+SAME_DRAWS = 0.99
+"""First gradients with this cosine used the same random draws: dropout of 0.2 leaves 0.84."""
+FEW_SIDES = 4
+"""Fewer launches of a commit show too little of how far repeats are apart. Where they repeat each
+other exactly there is no chance in them, and two are enough."""
+FEW_NONFINITE = 2
+"""So many launches suffice if all of one commit are finite and all of the other are not: they have
+one seed, and a loss is finite or not."""
+NOT_BY_CHANCE = 0.025
+"""The one-sided p-value below which losses that are not finite in some launches are no chance."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind's numbers, in the distance's unit."""
+
+    least: float
+    """The distance that is always the same."""
+    highest: float | None = None
+    """The ceiling: of a floor, and of what it explains. None: `K` times the least value."""
+    k: float = K
+
+    @property
+    def ceiling(self) -> float:
+        """The highest floor that explains anything, and the most that it explains."""
+        return K * self.least if self.highest is None else self.highest
+
+
+EXACT = Row(0.0)
+"""Equal or not the same; where repeats differ, not compared."""
+
+TABLE: dict[Kind, Row] = {
+    Kind.FINITE: EXACT,
+    Kind.SETTINGS: EXACT,
+    Kind.ORDER: EXACT,
+    Kind.FORM: EXACT,
+    Kind.SAMPLES: EXACT,
+    # Part of a pass. Shuffles have 0.01 of neighbours; `sorted_later` all.
+    Kind.SHUFFLES: Row(0.1),
+    # Relative. Another model's output in half precision 0.005; a stale batch 1.5.
+    Kind.INPUTS: Row(0.02, 0.2),
+    # Relative. Autocast to bf16 0.0015 (`evaluated`).
+    Kind.FIRST_LOSS: Row(0.03),
+    # Length between unit vectors. GPT-124M compiled in bf16 0.02; rounding alone 1.1 in early and
+    # 0.77 in late layers of ResNet-50, which are therefore not compared.
+    Kind.DIRECTIONS: Row(0.3),
+    # Natural logarithms; twice the rate is 0.69. ResNet-50 compiled in bf16 0.10; `no_clipping`
+    # 1.4.
+    Kind.GRADIENTS: Row(0.22),
+    # Natural logarithms. ResNet-50 compiled in bf16 0.175, GPT-124M 0.15; `doubled_updates` 0.69.
+    Kind.UPDATES: Row(0.3),
+    # Natural logarithms. An average that begins with the first weights 1.0.
+    Kind.SIDE_UPDATES: Row(0.53),
+    # Relative to the scatter of the numbers. Another order of summation stays below 1e-4;
+    # `wrong_outputs=scaled` 0.013.
+    Kind.OUTPUTS: Row(1e-4, 0.1),
+    Kind.EVALUATIONS: Row(0.1),
+    # Roots of shares; 0.1 is 1 %. A detector in bf16 0.03, `wrong_outputs=other integers` 0.88.
+    Kind.DECISIONS: Row(0.1, 0.5, k=K_OF_SHARES),
+    Kind.EVALUATED_DECISIONS: Row(0.32, k=K_OF_SHARES),
+    # Relative. Workers with other augmentations 0.11 in 16 steps; `smoothed labels` 0.04.
+    Kind.CURVE: Row(0.02, 0.15),
+    Kind.RUNAWAY: Row(K),
+    # Relative. Ten times the rounding of float32; `scripts/simulate_training.py` has the error
+    # rates: 1 gave 7.5 % of false alarms, 2 missed a quarter of doubled rates in a random walk.
+    Kind.SIDES: Row(1e-6, 0.5, k=1.5),
+}
+
+BY_PLACE = frozenset(
+    {Kind.SAMPLES, Kind.DIRECTIONS, Kind.GRADIENTS, Kind.UPDATES, Kind.SIDE_UPDATES}
+)
+"""Kinds that are compared if any place is: repeats may hand out other images and the same labels;
+rounding turns the gradients of a deep network's early layers before its first step. Of others every
+place must be."""
+WHOLE = frozenset({Kind.CURVE})
+"""Kinds that are compared if their whole is: steps scatter more in a part, which only tells where
+two launches part."""
+FACTORS = frozenset({Kind.GRADIENTS, Kind.UPDATES, Kind.SIDE_UPDATES})
+"""Kinds whose values are logarithms of a factor."""
+SHARES = frozenset({Kind.DECISIONS, Kind.EVALUATED_DECISIONS})
+"""Kinds whose values are roots of shares."""
+WITHOUT_UNIT = frozenset({Kind.SHUFFLES, Kind.RUNAWAY})
+"""Kinds whose values tell a user nothing."""
+OF_TRAINING = frozenset({Kind.FINITE, Kind.SAMPLES, Kind.RUNAWAY})
+"""All that a change of the training (batch size, learning rate) must leave the same."""

@@ -1,0 +1,3 @@
+"""The version of gpurun."""
+
+VERSION = "0.1.0"

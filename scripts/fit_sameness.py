@@ -1,0 +1,270 @@
+"""Record launches of sound and falsifying changes, and fit the table of sameness to them.
+
+    python scripts/fit_sameness.py record FOLDER     launch all cases that FOLDER lacks
+    python scripts/fit_sameness.py fit FOLDER        judge them, print the range of each row
+    python scripts/fit_sameness.py show FOLDER CASE  the table of distances of a case
+
+The cases are those of `guard_cases.py` and `guard_bar.py`. Each script is launched three times
+under one seed, under two other seeds, twice with nothing but rounding, and without dropout; each
+case once, and without dropout if it rounds.
+
+Of each row `fit` prints the range in which its least value must lie: from the largest distance of a
+sound change that no floor explains, to the least one by which alone a falsifying change is caught.
+It prints the geometric middle of both, and "!" where the table's value lies outside. What a GPU has
+shown stands in the table's comments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from gpurun.knobs.api import Effect
+from gpurun.measure.run_events import read_run
+from gpurun.same.launch_audit import LaunchAudit, audit_of
+from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind
+from gpurun.same.sameness_table import EXACT, TABLE
+from gpurun.same.verdict import Sameness, judge
+from scripts.guard_bar import bar
+from scripts.guard_cases import BROKEN, COMPILED, DEVICE, SOUND, Case
+
+PLAIN = (0, 0, 0, 1, 2)
+"""Seeds of the launches of a script as it is."""
+ROUNDED = (0, 1)
+"""Draws of the launches that only round."""
+DONE = "done"
+
+
+def all_cases(compiled: bool) -> list[Case]:
+    """Every case that works without a GPU; what compiles only on request, for it takes minutes."""
+    cases = dict.fromkeys((*SOUND, *BROKEN, *bar(gpu=False), *DEVICE, *COMPILED))
+    slow = ("compile", "attention")
+    return [c for c in cases if compiled or not {knob for knob, _ in c.settings} & set(slow)]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What FOLDER holds of one script: its launches as it is, and its cases."""
+
+    folder: Path
+    script: str
+    cases: Sequence[Case]
+
+    @cached_property
+    def baselines(self) -> list[LaunchAudit]:
+        """Plain launches, then those that only round."""
+        plain = [self._read(f"plain-{n}", seed) for n, seed in enumerate(PLAIN)]
+        rounded = [self._read(f"rounded-{draw}", 0, rounded=True) for draw in ROUNDED]
+        still = [
+            self._read("still", 0, still=True),
+            self._read("still-rounded", 0, rounded=True, still=True),
+        ]
+        return [audit for audit in (*plain, *rounded, *still) if audit is not None]
+
+    def judged(self) -> Iterator[tuple[Case, Sameness]]:
+        """Each recorded case as a tuning judges it: with what its verdict asks for, and no more."""
+        for case in self.cases:
+            place = self.folder / place_of(case)
+            shown = [_read(place, 0), _read(still_of(place), 0, still=True)]
+            found = [audit for audit in shown if audit is not None]
+            if found and self.baselines:
+                yield case, as_tuned(self.baselines, found, case)
+
+    def _read(
+        self, name: str, seed: int, *, rounded: bool = False, still: bool = False
+    ) -> LaunchAudit | None:
+        place = self.folder / f"{self.script}--{name}"
+        return _read(place, seed, rounded=rounded, still=still)
+
+
+def as_tuned(
+    baselines: Sequence[LaunchAudit], candidates: Sequence[LaunchAudit], case: Case
+) -> Sameness:
+    """Judge with two repeats of a seed, then with the launches that the verdict asks for."""
+    repeats = [b for b in baselines if b.seed == 0 and not b.rounded and not b.still]
+    known, shown = repeats[:2], list(candidates[:1])
+    further = {
+        REPEATS: repeats[2:],
+        ROUNDING: [b for b in baselines if b.rounded and not b.still],
+        SEEDS: [b for b in baselines if b.seed],
+        STILL: [b for b in baselines if b.still and not b.rounded],
+    }
+    while True:
+        verdict = judge(known, shown, case.effect)
+        asked = [one for name in sorted(verdict.missing) for one in further.pop(name, [])]
+        if STILL in verdict.missing and asked:
+            shown += candidates[1:]
+            of_still = [b for b in baselines if b.still and b.rounded]
+            further[ROUNDING] = [*further.get(ROUNDING, []), *of_still]
+        if not asked:
+            return verdict
+        known += asked
+
+
+def _read(
+    folder: Path, seed: int, *, rounded: bool = False, still: bool = False
+) -> LaunchAudit | None:
+    if not (folder / DONE).exists():
+        return None
+    logs = read_run(folder).processes
+    return audit_of(logs[0], seed, rounded, still) if logs else None
+
+
+def place_of(case: Case) -> str:
+    """The folder of a case's launch."""
+    return re.sub(r"[^\w]+", "-", case.name) + f"--{'broken' if case.broken else 'sound'}-0"
+
+
+def still_of(place: Path) -> Path:
+    """The folder of its launch without dropout."""
+    return place.with_name(f"{place.name}--still")
+
+
+def recorded(folder: Path, compiled: bool = True) -> list[Recorded]:
+    """By script."""
+    cases = all_cases(compiled)
+    return [
+        Recorded(folder, script, [c for c in cases if c.script == script])
+        for script in sorted({c.script for c in cases})
+    ]
+
+
+# -- recording -------------------------------------------------------------------------------------
+
+
+def record(folder: Path, compiled: bool) -> None:
+    """Launch what is not recorded yet, as many at a time as there are cores."""
+    import torch
+    import torch._dynamo
+
+    from gpurun.measure.machine import available_cores
+    from scripts.guard_error_rates import STILL_STOP, Launch, start
+
+    torch.set_num_threads(1)
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted: list[Launch] = []
+    for one in recorded(folder, compiled):
+        stem = f"{one.script}--"
+        wanted += [
+            Launch(one.script, (), seed, folder / f"{stem}plain-{n}")
+            for n, seed in enumerate(PLAIN)
+        ]
+        wanted += [
+            Launch(one.script, (), 0, folder / f"{stem}rounded-{d}", rounded=True, draw=d)
+            for d in ROUNDED
+        ]
+        wanted += [
+            Launch(one.script, (), 0, folder / f"{stem}{name}", still=True, stop=STILL_STOP, **how)
+            for name, how in (("still", {}), ("still-rounded", {"rounded": True}))
+        ]
+        for case in one.cases:
+            launch = Launch(one.script, case.settings, 0, folder / place_of(case))
+            wanted.append(launch)
+            if case.effect is Effect.NUMERICS:
+                place = still_of(launch.folder)
+                wanted.append(replace(launch, folder=place, still=True, stop=STILL_STOP))
+    running: dict[int, Path] = {}
+    for launch in wanted:
+        if (launch.folder / DONE).exists():
+            continue
+        shutil.rmtree(launch.folder, ignore_errors=True)
+        while len(running) >= available_cores():
+            _reap(running)
+        running[start(launch)] = launch.folder
+    while running:
+        _reap(running)
+
+
+def _reap(running: dict[int, Path]) -> None:
+    process, status = os.wait()
+    folder = running.pop(process)
+    (folder / DONE).write_text(str(status))
+    print(f"{folder.name}: {status}", file=sys.stderr, flush=True)
+
+
+# -- fitting ---------------------------------------------------------------------------------------
+
+
+def fit(folder: Path) -> int:
+    """Print every wrong verdict, then each row's range; 1 if a verdict or a row is wrong."""
+    found = [pair for one in recorded(folder) for pair in one.judged()]
+    wrong = [(case, verdict) for case, verdict in found if verdict.same is case.broken]
+    for case, verdict in wrong:
+        word = "kept" if verdict.same else "rejected"
+        print(f"! {case.name:55} {word:8} {'; '.join(verdict.reasons)[:300]}")
+        for row in verdict.table[:3] if verdict.same else ():
+            print(f"      {row.scaled:8.2f}  {row.name}: {row.reason[:100]}")
+    print(f"  {'row':22} {'at least':>9} {'table':>7} {'at most':>9} {'middle':>7}   cases")
+    outside = [kind for kind in TABLE if TABLE[kind] != EXACT and not _print_range(kind, found)]
+    broken = [verdict for case, verdict in found if case.broken]
+    sound_ones = [verdict for case, verdict in found if not case.broken]
+    print(
+        f"falsifying rejected {sum(not v.same for v in broken)} of {len(broken)}, "
+        f"sound rejected {sum(not v.same for v in sound_ones)} of {len(sound_ones)}"
+    )
+    return 1 if wrong or outside else 0
+
+
+def _print_range(kind: Kind, found: Sequence[tuple[Case, Sameness]]) -> bool:
+    """True if the table's least value lies between what sound changes need and broken ones show."""
+    needed, shown = (0.0, ""), (math.inf, "")
+    for case, verdict in found:
+        rows = [row for row in verdict.table if row.name.kind is kind and row.compared]
+        if not case.broken:
+            unexplained = [r for r in rows if r.distance.size > r.noise]
+            sizes = [(row.distance.size, case.name) for row in unexplained]
+            needed = max([needed, *sizes])
+        elif verdict.failing == {kind}:
+            shown = min(shown, (max(r.distance.size for r in rows if r.fails), case.name))
+    least = TABLE[kind].least
+    right = needed[0] <= least < shown[0]
+    middle = math.sqrt(needed[0] * shown[0]) if needed[0] and shown[1] else math.nan
+    print(
+        f"{' ' if right else '!'} {kind.value:22} {needed[0]:9.3g} {least:7.3g} {shown[0]:9.3g} "
+        f"{middle:7.3g}   {needed[1][:40]}; {shown[1][:40]}"
+    )
+    return right
+
+
+def show(folder: Path, part: str) -> int:
+    """Print the table of distances of each case with `part` in its name."""
+    for one in recorded(folder):
+        for case, verdict in one.judged():
+            if part not in case.name:
+                continue
+            print(f"{case.name}: {'same' if verdict.same else verdict.reasons}")
+            for row in verdict.table[:25]:
+                floor = "" if row.floor is None else f"{row.floor.value:.3g} {row.floor.source}"
+                print(
+                    f"  {row.scaled:8.2f}  {row.distance.size:9.3g} / {row.bound:7.3g} "
+                    f"({floor:20}) {row.name}: {row.distance.said[:70]}"
+                )
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Fit the table of sameness.")
+    parser.add_argument("what", choices=("record", "fit", "show"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("case", nargs="?", default="")
+    parser.add_argument("--compile", action="store_true", help="record compiled models too")
+    options = parser.parse_args()
+    if options.what == "record":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        record(options.folder, options.compile)
+        return 0
+    return fit(options.folder) if options.what == "fit" else show(options.folder, options.case)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

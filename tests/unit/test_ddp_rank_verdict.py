@@ -1,0 +1,212 @@
+"""Do ranks train as one process does? Trainings of real losses, of one process and of ranks."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gpurun.ddp.rank_verdict import Kind, judge
+from gpurun.ddp.trained_steps import TrainedStep, TrainedSteps
+
+Loss = Callable[[torch.Tensor, torch.Tensor, torch.nn.Module], torch.Tensor]
+
+
+def penalty(net: torch.nn.Module, weight: float) -> torch.Tensor:
+    return weight * torch.stack([p.pow(2).sum() for p in net.parameters()]).sum()
+
+
+def summed(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(out, y, reduction="sum")
+
+
+class Own(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, out: torch.Tensor) -> torch.Tensor:
+        return out.sum()
+
+    @staticmethod
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * torch.ones(gradient_rows[0], 5)
+
+
+gradient_rows = [0]
+
+
+def own(out: torch.Tensor, y: torch.Tensor, net: torch.nn.Module) -> torch.Tensor:
+    gradient_rows[0] = len(out)
+    return Own.apply(out.pow(2))  # type: ignore[no-any-return]
+
+
+MEANS: dict[str, Loss] = {
+    "cross entropy": lambda out, y, net: F.cross_entropy(out, y),
+    "smoothed": lambda out, y, net: F.cross_entropy(out, y, label_smoothing=0.1),
+    "a sum by its length": lambda out, y, net: summed(out, y) / len(y),
+    "a sum by a factor": lambda out, y, net: summed(out, y) * (1 / len(y)),
+    "with a penalty": lambda out, y, net: F.cross_entropy(out, y) + penalty(net, 0.3),
+    "of each output": lambda out, y, net: out.pow(2).mean(0).sum(),
+}
+SUMS: dict[str, Loss] = {
+    "cross entropy": lambda out, y, net: summed(out, y) / 50,
+    "by half the batch": lambda out, y, net: summed(out, y) / 16,
+    "einsum": lambda out, y, net: torch.einsum("ij,ij->", out, out) / 50,
+    "of a function of one's own": lambda out, y, net: own(out, y, net) / 50,
+    "a mean times the samples": lambda out, y, net: F.cross_entropy(out, y) * len(y) / 50,
+}
+REFUSED: dict[str, Loss] = {
+    "a mean beside a sum": lambda out, y, net: F.cross_entropy(out, y) + 0.1 * out.pow(2).sum(),
+    "a small penalty beside a sum": lambda out, y, net: summed(out, y) + penalty(net, 1e-2),
+    "the norm of all": lambda out, y, net: out.norm(),
+}
+
+
+def trained(loss: Loss, total: int, ranks: int, factor: float = 1.0) -> TrainedSteps:
+    """Three steps of so many ranks that average their gradients, as hidden DDP does.
+
+    `factor`: on the loss of each rank: the number of ranks where the loss is known to be a sum.
+    """
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 7), torch.nn.Tanh(), torch.nn.Linear(7, 5))
+    found = []
+    for _ in range(3):
+        x, y = torch.randn(total, 6), torch.randint(0, 5, (total,))
+        losses, gradients = [], []
+        for rank in range(ranks):
+            own_x, own_y = x[rank::ranks], y[rank::ranks]
+            part = copy.deepcopy(net)
+            value = loss(part(own_x), own_y, part)
+            weight = factor if factor != 1 else ranks * len(own_x) / total
+            (value * weight).backward()
+            losses.append(value.item())
+            gradients.append([p.grad for p in part.parameters()])
+        mean = [torch.stack(each).mean(0) for each in zip(*gradients, strict=True)]
+        with torch.no_grad():
+            for parameter, gradient in zip(net.parameters(), mean, strict=True):
+                parameter -= 0.05 * gradient
+        names = [name for name, _ in net.named_parameters()]
+        norms = {n: g.norm().item() for n, g in zip(names, mean, strict=True)}
+        found.append(
+            TrainedStep(
+                tuple(losses),
+                {n: tuple(g.flatten().tolist()) for n, g in zip(names, mean, strict=True)},
+                norms,
+                {n: 0.05 * x for n, x in norms.items()},
+            )
+        )
+    return TrainedSteps(tuple(found), frozenset(range(total)))
+
+
+@pytest.mark.parametrize("total", [32, 33])
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", MEANS)
+def test_a_mean_over_samples_is_equal(name: str, ranks: int, total: int) -> None:
+    one, many = (trained(MEANS[name], total, n) for n in (1, ranks))
+    found = judge(one, many, ranks)
+    assert (found.kind, found.said) == (Kind.EQUAL, "")
+    assert found.apart < 1e-5
+
+
+@pytest.mark.parametrize("total", [32, 33])
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_over_samples_is_equal_once_it_is_multiplied(
+    name: str, ranks: int, total: int
+) -> None:
+    one, many = (trained(SUMS[name], total, n) for n in (1, ranks))
+    assert judge(one, many, ranks).kind is Kind.SUM
+    again = trained(SUMS[name], total, ranks, factor=ranks)
+    assert judge(one, again, ranks).kind is Kind.EQUAL
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_neither_is_refused_or_no_equal_sum(name: str) -> None:
+    one, many = (trained(REFUSED[name], 32, n) for n in (1, 2))
+    found = judge(one, many, 2)
+    if found.kind is Kind.SUM:
+        found = judge(one, trained(REFUSED[name], 32, 2, factor=2), 2)
+        assert found.kind is not Kind.EQUAL
+    else:
+        assert found.kind is Kind.REFUSED
+    assert found.said.startswith("in step 1 the gradient of ")
+
+
+def test_a_mean_of_what_batches_have_more_or_less_of_is_trained_with_its_figure() -> None:
+    weights = torch.tensor([0.5, 1.0, 1.5, 1.0, 0.8])
+    one, many = (
+        trained(lambda out, y, net: F.cross_entropy(out, y, weights), 256, n) for n in (1, 2)
+    )
+    found = judge(one, many, 2)
+    assert found.kind is Kind.AS_DDP
+    assert 1e-3 < found.apart < 0.2
+    assert "of that of one process" in found.said
+
+
+def test_a_small_sum_beside_a_mean_is_told() -> None:
+    """As a mean it would count half on two ranks, in silence."""
+    one, many = (
+        trained(lambda out, y, net: F.cross_entropy(out, y) + 1e-4 * out.pow(2).sum(), 32, n)
+        for n in (1, 2)
+    )
+    assert judge(one, many, 2).kind is not Kind.EQUAL
+
+
+def turned(steps: TrainedSteps, number: int, by: float) -> TrainedSteps:
+    """All gradients of a step turned aside, as where a sample's loss depends on other samples."""
+    step = steps.steps[number]
+    torch.manual_seed(1)
+    gradients = {}
+    for name, values in step.gradients.items():
+        own = torch.tensor(values, dtype=torch.double)
+        aside = torch.randn_like(own)
+        aside -= own * (aside @ own) / (own @ own)
+        gradients[name] = tuple((own + by * aside * own.norm() / aside.norm()).tolist())
+    changed = [*steps.steps]
+    changed[number] = replace(step, gradients=gradients)
+    return replace(steps, steps=tuple(changed))
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_gradients_that_point_elsewhere_are_refused_with_the_step(step: int) -> None:
+    one = trained(MEANS["cross entropy"], 32, 1)
+    found = judge(one, turned(one, step, 0.5), 2)
+    assert found.kind is Kind.REFUSED
+    assert found.said.startswith(f"in step {step + 1} ")
+
+
+def test_an_optimizer_that_rounds_differently_later_is_no_other_training() -> None:
+    one = trained(MEANS["cross entropy"], 32, 1)
+    assert judge(one, turned(one, 1, 1e-3), 2).kind is Kind.EQUAL
+    assert judge(one, turned(one, 0, 1e-3), 2).kind is Kind.AS_DDP
+
+
+def test_a_learning_rate_that_follows_the_share_is_told() -> None:
+    one = trained(MEANS["cross entropy"], 32, 1)
+    steps = [*one.steps]
+    steps[1] = replace(steps[1], updates={n: 1.03 * x for n, x in steps[1].updates.items()})
+    found = judge(one, replace(one, steps=tuple(steps)), 2)
+    assert found.kind is Kind.AS_DDP
+    assert "in step 2 the size of an update differs by 3.00%" in found.said
+
+
+def test_ranks_that_read_other_samples_are_refused() -> None:
+    one = trained(MEANS["cross entropy"], 32, 1)
+    found = judge(one, replace(one, samples=frozenset({1, 2})), 2)
+    assert found.kind is Kind.REFUSED
+    assert "other samples" in found.said
+
+
+def test_a_parameter_without_a_gradient_on_ranks_is_refused() -> None:
+    one = trained(MEANS["cross entropy"], 32, 1)
+    steps = [replace(s, norms={**s.norms, "0.weight": None}) for s in one.steps]
+    assert judge(one, replace(one, steps=tuple(steps)), 2).kind is Kind.REFUSED
+
+
+def test_nothing_to_compare_is_refused() -> None:
+    none = TrainedSteps((), frozenset())
+    found = judge(none, none, 2)
+    assert (found.kind, math.isinf(found.apart)) == (Kind.REFUSED, True)

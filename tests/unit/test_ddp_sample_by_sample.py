@@ -1,0 +1,84 @@
+"""Draws that are alike for each row of a batch, whatever part of it a process has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.utils.data import DataLoader
+
+from gpurun.runtime.ddp import sample_by_sample
+from gpurun.runtime.ddp.sample_by_sample import SampleBySample
+
+
+def drawn(rows: int) -> list[torch.Tensor]:
+    """What a step draws for so many rows, in a process that has drawn something else before."""
+    stand_ins = SampleBySample()
+    stand_ins.handed = True
+    names = sample_by_sample.DRAWS
+    draw = {name: stand_ins._watch_draw(getattr(torch, name)) for name in names}
+    in_place = stand_ins._watch_draw(torch.Tensor.normal_)
+    x = torch.zeros(rows, 20)
+    torch.manual_seed(rows)
+    return [
+        draw["randn"](rows, 20),
+        draw["randn_like"](x),
+        draw["rand"]((rows, 20), generator=torch.Generator()),
+        draw["randint"](0, 50, (rows, 20)),
+        draw["bernoulli"](torch.full((rows, 20), 0.5)),
+        in_place(x.clone()),
+    ]
+
+
+def test_each_row_gets_the_same_numbers_whatever_part_of_a_batch_is_there() -> None:
+    whole, part = drawn(8), drawn(4)
+    for of_all, of_some in zip(whole, part, strict=True):
+        assert torch.equal(of_all[:4], of_some)
+        assert torch.equal(of_all, of_all[:1].expand_as(of_all))
+
+
+def test_a_permutation_leaves_all_in_place_and_other_draws_differ_from_each_other() -> None:
+    stand_ins = SampleBySample()
+    stand_ins.handed = True
+    randperm = stand_ins._watch_permutation(torch.randperm)
+    assert randperm(5).tolist() == [0, 1, 2, 3, 4]
+    first, second, *_ = drawn(8)
+    assert not torch.equal(first, second)
+
+
+def test_what_is_drawn_outside_of_a_step_goes_on_as_if_nothing_had_been_drawn_inside() -> None:
+    stand_ins = SampleBySample()
+    randn = stand_ins._watch_draw(torch.randn)
+    torch.manual_seed(3)
+    expected = torch.randn(4)
+    torch.manual_seed(3)
+    stand_ins.handed = True
+    randn(8, 4)
+    stand_ins.handed = False
+    assert torch.equal(randn(4), expected)
+
+
+def test_a_batch_is_handed_out_until_the_next_one_is_asked_for() -> None:
+    stand_ins = SampleBySample()
+    seen = []
+
+    def read(iterator: Iterator[int]) -> int:
+        seen.append(stand_ins.handed)
+        return next(iterator)
+
+    wrapped = stand_ins._watch_next(read)
+    iterator = iter(DataLoader([1, 2], batch_size=None))
+    for _ in range(2):
+        wrapped(iterator)
+        assert stand_ins.handed
+    assert seen == [False, False]
+
+
+def test_batches_are_normalised_by_running_statistics() -> None:
+    batch_norm = sample_by_sample._by_running_statistics(torch.nn.functional.batch_norm)
+    x, mean, var = torch.randn(6, 3), torch.ones(3), torch.full((3,), 4.0)
+    found = batch_norm(x, mean, var, training=True)
+    assert torch.allclose(found, (x - 1) / (4 + 1e-5) ** 0.5)
+    assert mean.tolist() == [1, 1, 1]
+    of_batch = batch_norm(x, None, None, training=True)
+    assert torch.allclose(of_batch.mean(0), torch.zeros(3), atol=1e-6)
