@@ -6,7 +6,8 @@
 what `gpurun --optimize --save-settings` wrote. Printed are the ratio of step times of the workload
 against itself, and with its settings over without, by live pairs; and the latter by launches that
 nothing interrupts, in turn, measured for `--seconds` at least. With 95 % intervals (Student's t
-over launches, of which there must be two).
+over launches, of which there must be two). A name without a file (`gpt124m`) is only held against
+itself.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Workload:
 
     launcher: TrialLauncher
     script: Path
-    settings: SavedSettings
+    settings: SavedSettings | None
     seconds: float
     launches: int = 0
 
@@ -55,7 +56,7 @@ class Workload:
         """The next launch."""
         self.launches += 1
         applied = AppliedSettings({}, (), {})
-        if tuned:
+        if tuned and self.settings is not None:
             applied = applied_settings(self.settings, str(self.script), (), (), ALL_EFFECTS)
         rule = StopRule(WARMUP_STEPS + 1, self.seconds, 1 << 60, WARMUP_STEPS, audit_steps=0)
         return LaunchRequest(
@@ -88,8 +89,14 @@ class Workload:
 def show(workload: Workload, pairs: int, runs: int) -> None:
     """Print the three ratios of one workload."""
     draws = random.Random(0)
-    workload.live((False, True))  # compiles, and fills the page cache
-    told("against itself", [workload.live((False, False)) for _ in range(pairs)])
+    workload.live((False, workload.settings is not None))  # compiles, and fills the page cache
+    itself = []
+    for _ in range(pairs):
+        itself.append(workload.live((False, False)))
+        print(f"  ×{math.exp(itself[-1]):.4f}", flush=True)
+    told("against itself", itself)
+    if workload.settings is None:
+        return
     told("live pairs", [workload.live((False, True)) for _ in range(pairs)])
     logs = []
     for _ in range(runs):
@@ -111,7 +118,7 @@ def main() -> None:
         print(path.stem, flush=True)
         with tempfile.TemporaryDirectory() as name:
             launcher = TrialLauncher(Path(name), Mode.OVERLAY)
-            saved = settings_file.load(path)
+            saved = settings_file.load(path) if path.suffix else None
             workload = Workload(launcher, WORKLOADS / f"{path.stem}.py", saved, asked.seconds)
             try:
                 show(workload, asked.pairs, asked.runs)

@@ -66,13 +66,14 @@ def compare(
     `rounds`: one of them may round otherwise, and kernels of another precision draw other masks of
     dropout. `steps`: compare only so many steps of the loss curve; None: all that both have.
     """
-    masks = ours.seed != theirs.seed or (rounds and model_drawn_apart(ours, theirs))
+    steps_apart = step_distances(ours, theirs, rounds=rounds)
+    masks = ours.seed != theirs.seed or (rounds and model_drawn_apart(theirs, steps_apart))
     later = masks or drawn_later(ours, theirs)
     found = {
         **finite_distances(ours, theirs),
         **setting_distances(ours, theirs),
         **sample_distances(ours, theirs),
-        **step_distances(ours, theirs, rounds=rounds),
+        **steps_apart,
         **output_distances(ours, theirs),
         **curve_distances(ours, theirs, steps),
         **runaway_distances(ours, theirs),

@@ -40,8 +40,6 @@ TREND = 0.6
 """Neighbours that resemble each other more than this (correlation) are a trend, and no noise."""
 ROUNDING_NORM = 1e-5
 """Norms this small against the median of all norms are made of rounding alone."""
-SAME_DRAWS = 0.99
-"""First gradients with this cosine used the same random draws: dropout of 0.2 leaves 0.84."""
 FEW_SIDES = 4
 """Fewer launches of a commit show too little of how far repeats are apart. Where they repeat each
 other exactly there is no chance in them, and two are enough."""

@@ -14,7 +14,7 @@ from itertools import islice
 from gpurun.records.events import BUFFERS, AuditEvent
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.named_distance import Distance, Distances, Kind, Name, exact, relative
-from gpurun.same.sameness_table import ENOUGH, FEW, FEW_VALUES, ROUNDING_NORM, SAME_DRAWS
+from gpurun.same.sameness_table import ENOUGH, FEW, FEW_VALUES, ROUNDING_NORM, TABLE
 from gpurun.stats.descriptive import median
 
 Norms = Mapping[str, "float | None"]
@@ -33,12 +33,13 @@ def step_distances(ours: LaunchAudit, theirs: LaunchAudit, *, rounds: bool) -> D
     }
 
 
-def model_drawn_apart(ours: LaunchAudit, theirs: LaunchAudit) -> bool:
-    """True if the model draws random numbers (dropout) and the first gradients used others."""
-    if not theirs.audits or not ours.audits or not any(a.draws for a in theirs.audits):
-        return False
-    alike = cosine(ours.audits[0].gradient_values, theirs.audits[0].gradient_values)
-    return alike is None or alike < SAME_DRAWS
+def model_drawn_apart(theirs: LaunchAudit, found: Distances) -> bool:
+    """True if the model draws random numbers (dropout) and a step is not the same as `found` says.
+
+    Other numbers may be the reason: only launches whose model draws none can tell.
+    """
+    apart = (d.size > TABLE[n.kind].least for n, d in found.items() if math.isfinite(d.value))
+    return any(audit.draws for audit in theirs.audits) and any(apart)
 
 
 def _first_loss(ours: AuditEvent, theirs: AuditEvent) -> Distances:

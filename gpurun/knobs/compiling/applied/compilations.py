@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
@@ -21,6 +22,9 @@ LOGGER = "torch._dynamo.convert_frame"
 LIMIT = "torch._dynamo hit config."
 """So begins torch's warning that it compiles a function no more."""
 MOST_WORDS = 200
+ADVICE = (r"TensorFloat32 tensor cores for float32", r"\s*Online softmax is disabled on the fly")
+"""So begin torch's hints to the author of what is compiled: here that is not the script's author,
+whose choice of precision stays."""
 
 
 class Compilations(logging.Filter):
@@ -51,6 +55,8 @@ class Compilations(logging.Filter):
         from torch._dynamo.utils import counters
 
         torch._dynamo.config.suppress_errors = True
+        for message in ADVICE:
+            warnings.filterwarnings("ignore", message=message)
         logging.getLogger(LOGGER).addFilter(self)
         self._graphs = counters["stats"]
         self._before = self._count()

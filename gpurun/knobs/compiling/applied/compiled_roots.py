@@ -5,7 +5,6 @@ Results that CUDA graphs overwrite are copied.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -40,8 +39,6 @@ HOOKED = "not while hooks are there that the script registered later"
 
 def compile_roots(mode: str, hooks: Hooks) -> None:
     """Compile each root in `mode` when it is found."""
-    # torch's advice to the script's author, whose choice of precision stays
-    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores for float32")
     report = _CompileReport(hooks)
     graphs = _GraphSteps(report) if mode in GRAPH_MODES else None
 
