@@ -129,7 +129,7 @@ def test_the_patched_script_is_run_beside_the_tuned_one(tmp_path: Path, gpurun: 
 @pytest.mark.slow
 def test_a_patched_script_that_is_slower_is_exit_code_1(tmp_path: Path, gpurun: Gpurun) -> None:
     prepare(tmp_path, 200_000, told=True)
-    slow = KNOB.replace("return module", "import time; time.sleep(0.005); return module")
+    slow = KNOB.replace("return module", "import time; time.sleep(0.05); return module")
     (tmp_path / "told.py").write_text(slow)
     done = gpurun("eject", "--settings", "s.json", "--json", "eject.json", "train.py")
     assert done.returncode == 1, done.stderr.decode()
