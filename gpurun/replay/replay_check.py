@@ -13,8 +13,7 @@ from gpurun.replay.step_events import NotReplayable
 from gpurun.replay.step_graph import StepGraph, step_graph
 from gpurun.replay.what_ifs import Replay
 from gpurun.timeline.device_work import steady
-from gpurun.timeline.idle_causes import data_ranges
-from gpurun.timeline.model import Timeline
+from gpurun.timeline.model import Phase, Timeline
 from gpurun.timeline.time_intervals import intervals
 
 COMPARED = ("the step", "the host's wait", "the device's idle time", "the host's pace")
@@ -57,8 +56,7 @@ def replayed_timeline(
         graph = changes.with_other_ranks(step_graph(timeline), others)
     except NotReplayable as reason:
         return ReplayFigures(plain_step_ms=plain_ms, mismatch=str(reason)), None
-    waits = data_ranges(timeline) if workers else None
-    if waits:
+    if workers and (waits := timeline.named(Phase.DATA.value)):
         graph = changes.with_loader_apart(graph, intervals(waits))
     cost, plain = _without_recording(graph, times)
     return _figures(graph, plain, cost, plain_ms), Replay(plain, timeline)

@@ -267,8 +267,8 @@ def _parts(timelines: tuple[Timeline, Timeline]) -> Sequence[Mapping[str, Interv
 
 
 def _marked(timeline: Timeline) -> dict[str, Intervals]:
-    ranges = [each for each in timeline.ranges or () if each.name in MODEL_PHASES]
-    between = intervals(ranges).gaps(timeline.window_begin_ns, timeline.window_end_ns)
-    names = sorted({each.name for each in ranges})
-    parts = {name: intervals([each for each in ranges if each.name == name]) for name in names}
+    marked = timeline.named(*MODEL_PHASES)
+    between = intervals(marked).gaps(timeline.window_begin_ns, timeline.window_end_ns)
+    names = sorted({each.name for each in marked})
+    parts = {name: intervals(timeline.named(name)) for name in names}
     return {**parts, BETWEEN: between} if parts else {}

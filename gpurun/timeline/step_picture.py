@@ -53,11 +53,7 @@ def _within(timeline: Timeline, step: Range) -> Timeline:
 
 def _rows(timeline: Timeline) -> Iterator[tuple[str, Mapping[str, Events]]]:
     """The rows from the host to the device, each with its events by what they are."""
-    phases: dict[str, list[Any]] = defaultdict(list)
-    for each in timeline.ranges or ():
-        if each.name in MODEL_PHASES:
-            phases[each.name].append(each)
-    yield "parts of the step", phases
+    yield "parts of the step", {name: timeline.named(name) for name in MODEL_PHASES}
     calls: dict[str, list[Any]] = defaultdict(list)
     for call in timeline.runtime_calls or ():
         role = role_of(call.name)
