@@ -37,6 +37,9 @@ class Seen:
     bound: float | None = None
 
 
+Look = Callable[[Evidence], Seen | None]
+
+
 @dataclass(frozen=True)
 class Diagnosis:
     """One kind of bottleneck. `look`: a pure function from the evidence to what it shows, or None.
@@ -47,7 +50,7 @@ class Diagnosis:
     """
 
     type: FindingType
-    look: Callable[[Evidence], Seen | None]
+    look: Look
     sources: tuple[Source, ...] = ()
     change: Change | None = None
     thresholds: tuple[str, ...] = ()
@@ -94,10 +97,10 @@ def diagnosis(
     *sources: Source,
     change: Change | None = None,
     thresholds: tuple[str, ...] = (),
-) -> Callable[[Callable[[Evidence], Seen | None]], Callable[[Evidence], Seen | None]]:
+) -> Callable[[Look], Look]:
     """Make a function a diagnosis."""
 
-    def add(look: Callable[[Evidence], Seen | None]) -> Callable[[Evidence], Seen | None]:
+    def add(look: Look) -> Look:
         KINDS.append(Diagnosis(kind, look, sources, change, thresholds))
         return look
 

@@ -89,9 +89,9 @@ def _seen(evidence: Evidence, kind: CopyKind, take: str, advice: tuple[str, ...]
     copies = [c for c in evidence.figures.copies or () if c.kind == kind.value]
     if not copies:
         return None
-    name, exposed = kind.value, _sum(copies, "exposed_share")
+    name, share, exposed = kind.value, _sum(copies, "share"), _sum(copies, "exposed_share")
     figures: dict[str, Any] = {
-        f"{name}_share": (share := _sum(copies, "share")),
+        f"{name}_share": share,
         f"exposed_{name}_share": exposed,
         f"pageable_{name}_share": _sum([each for each in copies if each.pageable], "share"),
         f"{name}_bytes_per_step": _sum(copies, "bytes_per_step"),
