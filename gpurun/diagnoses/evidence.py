@@ -110,6 +110,11 @@ class Evidence:
             return any(root.device.startswith("cuda") for root in self.roots)
         return self.idle is not None
 
+    def applied(self, knob: str) -> bool:
+        """A setting of gpurun's that took effect."""
+        knobs = () if self.result is None else self.result.knobs
+        return any(k.knob == knob and k.outcome == "applied" for k in knobs)
+
     @property
     def ranks(self) -> int:
         """Ranks of the training."""

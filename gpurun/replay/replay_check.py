@@ -81,20 +81,14 @@ def _figures(
     graph: StepGraph, plain: StepGraph, cost_ns: float, plain_ms: float | None
 ) -> ReplayFigures:
     measured, replayed = steps.recorded_figures(graph), replayed_figures(graph)
-    device, host = (
-        replayed_figures(changes.without_device(graph)),
-        replayed_figures(changes.without_host(graph)),
-    )
+    device = replayed_figures(changes.without_device(graph))
+    host = replayed_figures(changes.without_host(graph))
     plain_replayed = median_step_ms(plain)
     reason = _mismatch(measured, replayed, {"the device": device, "the host": host})
-    if (
-        reason is None
-        and plain_ms is not None
-        and abs(plain_replayed - plain_ms) > CLOSE * plain_ms
-    ):
-        reason = (
-            f"a step takes {plain_replayed:.2f} ms in the replay and {plain_ms:.2f} ms unprofiled"
-        )
+    close = plain_ms is None or abs(plain_replayed - plain_ms) <= CLOSE * plain_ms
+    if reason is None and plain_ms is not None and not close:
+        reason = f"a step takes {plain_replayed:.2f} ms in the replay and "
+        reason += f"{plain_ms:.2f} ms unprofiled"
         if cost_ns == 0 and plain_replayed > plain_ms:
             reason += ": in the profiled steps the device was slower, as if its clock had fallen"
     return ReplayFigures(

@@ -100,8 +100,7 @@ def data_loading(evidence: Evidence) -> Seen | None:
     share, split = evidence.data_wait_share, evidence.split
     function = innermost(_in_loader(evidence))
     place = location_of(evidence.loaders[0].key) if evidence.loaders else None
-    if function is not None:
-        place = Location(function.file, function.line, function.function)
+    place = line_of(function) or place
     cause = _cause_of_wait(evidence, share or 0.0)
     alone = cause is Cause.WORKERS and evidence.workers == 0
     why = NO_WORKERS if alone else SENTENCES[cause]
@@ -179,6 +178,11 @@ def innermost(functions: Sequence[FunctionSamples]) -> FunctionSamples | None:
     least = min((f.total_seconds for f in holding), default=0.0)
     alike = [f for f in holding if f.total_seconds <= ALIKE * least]
     return max(alike, key=lambda f: (f.self_seconds, -f.total_seconds), default=None)
+
+
+def line_of(function: FunctionSamples | None) -> Location | None:
+    """The line in which most of a function's time passes."""
+    return None if function is None else Location(function.file, function.line, function.function)
 
 
 def _waiting(function: FunctionSamples) -> float:

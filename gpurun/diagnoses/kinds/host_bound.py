@@ -11,8 +11,8 @@ import numpy as np
 
 from gpurun.diagnoses.api import Seen, diagnosis, gain_without, gain_without_wait, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.kinds.data_loading import bare_name, innermost
-from gpurun.records.finding import FindingType, Location
+from gpurun.diagnoses.kinds.data_loading import bare_name, innermost, line_of
+from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
 from gpurun.timeline.device_work import OWN_WINDOW
@@ -90,7 +90,7 @@ def host_bound(evidence: Evidence) -> Seen | None:
             function=[f"{f.function} {percent(f.self_seconds / seconds)}" for f in hottest],
         ),
         ADVICE_WRITING if writing >= WRITING else ADVICE,
-        location=None if own is None else Location(own.file, own.line, own.function),
+        location=line_of(own),
         bound=gain_without(share) if evidence.on_gpu else gain_without_wait(share, evidence),
     )
 

@@ -114,11 +114,8 @@ def _trainings(evidence: Evidence) -> set[str]:
     """The kinds of training, as in `Effect.where`, that this is. A thread count that a setting of
     gpurun chose does not concern it.
     """
-    result = evidence.result
-    several = result is not None and result.ranks > 1
-    knobs = () if result is None else result.knobs
-    chosen = any(k.knob == "cpu_threads" and k.outcome == "applied" for k in knobs)
-    cores = (evidence.cores_available or 1) > 1
+    several, cores = evidence.ranks > 1, (evidence.cores_available or 1) > 1
+    chosen = evidence.applied("cpu_threads")
     kinds = {
         "anywhere": True,
         "gpu": evidence.on_gpu,

@@ -93,10 +93,8 @@ def changing_shapes(evidence: Evidence) -> Seen | None:
     Triggered where the script compiles and many shapes were seen. The bound is all steps at the
     median. Loaders whose last batch is smaller are named.
     """
-    knobs = () if evidence.result is None else evidence.result.knobs
-    compiled = any(k.knob == "compile" and k.outcome == "applied" for k in knobs)
     shapes = evidence.traits.get(CHANGING_SHAPES)
-    if shapes is None or not (compiled or "compile" in evidence.traits):
+    if shapes is None or not (evidence.applied("compile") or "compile" in evidence.traits):
         return None
     lengths = working_ns(evidence.window)
     cost = beyond_usual(lengths) if len(lengths) else None

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpurun.diagnoses.api import Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.kinds.data_loading import innermost
+from gpurun.diagnoses.kinds.data_loading import innermost, line_of
 from gpurun.records.finding import CRITICAL, WARNING, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
@@ -111,8 +111,7 @@ def _location(slow: Sequence[FunctionSamples], fast: Sequence[FunctionSamples]) 
                 total_seconds=max(0.0, function.total_seconds - other.total_seconds),
             )
         more.append(function)
-    found = innermost([function for function in more if function.total_seconds > 0])
-    return None if found is None else Location(found.file, found.line, found.function)
+    return line_of(innermost([function for function in more if function.total_seconds > 0]))
 
 
 def _work_ms(evidence: Evidence) -> tuple[list[float], Source]:
