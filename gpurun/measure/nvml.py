@@ -110,8 +110,10 @@ class DeviceSampler:
 
     def close(self) -> None:
         """Release NVML."""
-        for each in (*self._activity.values(), *self._xids.values()):
-            each.close()
+        for activity in self._activity.values():
+            activity.close()
+        for xids in self._xids.values():
+            xids.close()
         if self._dcgm is not None:
             self._dcgm.close()
         if self._nvml is not None:
