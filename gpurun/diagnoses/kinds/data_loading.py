@@ -107,18 +107,16 @@ def data_loading(evidence: Evidence) -> Seen | None:
     source = Source.TIMELINE if Source.TIMELINE in evidence.sources else Source.STEPS
     return Seen(
         f"the training waits for data {percent(share)} of the step: {why}",
-        [
-            *measured("diagnosis", cause=cause.value),
-            *measured(source, data_wait_share=share),
-            *measured(Source.STEPS, data_wait_ms=None if split is None else split.data_wait_ms),
-            *measured(source if split is None else Source.STEPS, step_ms=evidence.step_ms),
-            *measured(Source.STEPS, workers=evidence.workers),
-            *measured(
-                Source.CPU_USE,
-                cores_used=evidence.cores_used,
-                cores_available=evidence.cores_available,
-            ),
-        ],
+        measured("diagnosis", cause=cause.value)
+        + measured(source, data_wait_share=share)
+        + measured(Source.STEPS, data_wait_ms=None if split is None else split.data_wait_ms)
+        + measured(source if split is None else Source.STEPS, step_ms=evidence.step_ms)
+        + measured(Source.STEPS, workers=evidence.workers)
+        + measured(
+            Source.CPU_USE,
+            cores_used=evidence.cores_used,
+            cores_available=evidence.cores_available,
+        ),
         ADVICE[cause],
         location=place,
         knob="loader_workers" if _workers_help(cause, evidence) else None,

@@ -52,13 +52,11 @@ def memory_allocation(evidence: Evidence) -> Seen | None:
         text = f"{percent(used)} of the device's memory is in use: there is room"
     return Seen(
         text,
-        [
-            *measured(Source.STEPS, allocator_retries=retries),
-            *measured(
-                Source.TIMELINE, device_allocations_per_step=allocations, fragmentation=fragments
-            ),
-            *measured(Source.DEVICE, memory_used_share=used),
-        ],
+        measured(Source.STEPS, allocator_retries=retries)
+        + measured(
+            Source.TIMELINE, device_allocations_per_step=allocations, fragmentation=fragments
+        )
+        + measured(Source.DEVICE, memory_used_share=used),
         advice,
         severity=severity,
         knob=knob,

@@ -55,16 +55,14 @@ def device_syncs(evidence: Evidence) -> Seen | None:
     unmeasured = WARNING if active is not None and active < BUSY else WARNING / 2
     return Seen(
         text,
-        [
-            *measured(
-                Source.TIMELINE,
-                sync_idle_share=idle,
-                sync_wait_share=None if syncs is None else syncs.share,
-                syncs_per_step=None if syncs is None else syncs.per_step,
-            ),
-            *measured(Source.STEPS, synchronize=explicit),
-            *measured("runtime", reads=[f"{r.where} {r.call}" for r in reads[:3]]),
-        ],
+        measured(
+            Source.TIMELINE,
+            sync_idle_share=idle,
+            sync_wait_share=None if syncs is None else syncs.share,
+            syncs_per_step=None if syncs is None else syncs.per_step,
+        )
+        + measured(Source.STEPS, synchronize=explicit)
+        + measured("runtime", reads=[f"{r.where} {r.call}" for r in reads[:3]]),
         ADVICE_SYNCHRONIZE if explicit else ADVICE_READS,
         severity=unmeasured if idle is None and (reads or explicit) else None,
         location=location_of(line),

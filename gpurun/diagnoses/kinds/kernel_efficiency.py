@@ -202,12 +202,10 @@ def small_batch(evidence: Evidence) -> Seen | None:
     size = "the batch" if batch is None else f"a batch of {batch:g}"
     return Seen(
         f"{size} is too small for the device: {percent(memory)} of its memory is in use",
-        [
-            *measured(Source.STEPS, batch_size=batch),
-            *measured(Source.DEVICE, memory_used_share=memory),
-            *measured(Source.ACTIVITY, sm_activity_while_busy=activity),
-            *measured(Source.TIMELINE, small_grid_share=grids),
-        ],
+        measured(Source.STEPS, batch_size=batch)
+        + measured(Source.DEVICE, memory_used_share=memory)
+        + measured(Source.ACTIVITY, sm_activity_while_busy=activity)
+        + measured(Source.TIMELINE, small_grid_share=grids),
         ADVICE_BATCH,
         severity=min(rate("little_memory", memory), small),
         knob="batch_size",
