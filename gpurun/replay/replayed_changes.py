@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from gpurun.records.diagnosis import ChangeKind, ProfileChange, ThingKind
-from gpurun.replay.compared_names import Spent, Thing, profile_change, thing_of
 from gpurun.replay.graph_changes import pauses_in, waiting, without_work
 from gpurun.replay.replayed_steps import median_step_ms, own_times
+from gpurun.replay.spent_time import Spent, Thing, profile_change, thing_of
 from gpurun.replay.step_events import Edge
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.columns import Indices, Mask, Times
