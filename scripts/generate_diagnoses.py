@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import sys
 from pathlib import Path
 
@@ -39,8 +38,7 @@ def _diagnoses() -> str:
 
 
 def _section(diagnosis: Diagnosis) -> str:
-    documentation = inspect.cleandoc(type(diagnosis).__doc__ or "")
-    title, _, rest = documentation.partition("\n")
+    title, _, rest = diagnosis.documentation.partition("\n")
     paragraphs = [" ".join(paragraph.split()) for paragraph in rest.strip().split("\n\n")]
     lines = [f"### `{diagnosis.type.value}`", "", f"**{title}** {' '.join(paragraphs)}".strip()]
     if diagnosis.sources:

@@ -26,6 +26,7 @@ class StandIn:
         self.clocks_known = True
         self.gpm_samples = 0
         self.compute_mode = 0
+        self.xids: list[int] = []
 
     def nvmlDeviceGetComputeMode(self, handle: str) -> int:
         return self.compute_mode
@@ -79,6 +80,20 @@ class StandIn:
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
         return [SimpleNamespace(pid=pid) for pid in self.pids]
+
+    def nvmlEventSetCreate(self) -> list[int]:
+        return []
+
+    def nvmlDeviceRegisterEvents(self, handle: str, kinds: int, events: list[int]) -> None:
+        assert kinds == 8, "critical XID errors"
+
+    def nvmlEventSetWait_v2(self, events: list[int], milliseconds: int) -> Any:
+        if not self.xids:
+            raise NVMLError("timeout")
+        return SimpleNamespace(eventData=self.xids.pop(0))
+
+    def nvmlEventSetFree(self, events: list[int]) -> None:
+        self.xids = []
 
     def nvmlGpmQueryDeviceSupport(self, handle: str) -> Any:
         return SimpleNamespace(isSupportedDevice=1)

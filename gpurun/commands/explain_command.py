@@ -52,9 +52,10 @@ def _texts() -> Mapping[str, str]:
         name = diagnosis.type.value
         tried = [knob.name for knob in knobs if diagnosis.type in knob.answers]
         facts = [f"Knobs that may remove the cause: {', '.join(tried)}."] if tried else []
-        texts[name] = _text(name, "finding", diagnosis, facts)
+        texts[name] = _text(name, "finding", diagnosis.documentation, facts)
     for knob in knobs:
-        texts[knob.name] = _text(knob.name, "knob", knob, list(_facts(knob)))
+        documentation = inspect.cleandoc(type(knob).__doc__ or "")
+        texts[knob.name] = _text(knob.name, "knob", documentation, list(_facts(knob)))
     return texts
 
 
@@ -67,7 +68,7 @@ def _facts(knob: Knob) -> list[str]:
     return facts
 
 
-def _text(name: str, kind: str, described: object, facts: list[str]) -> str:
-    summary, _, rest = inspect.cleandoc(type(described).__doc__ or "").partition("\n\n")
+def _text(name: str, kind: str, documentation: str, facts: list[str]) -> str:
+    summary, _, rest = documentation.partition("\n\n")
     parts = [f"{name} ({kind}): {' '.join(summary.split())}", rest, "\n".join(facts)]
     return "\n\n".join(part for part in parts if part)

@@ -59,7 +59,7 @@ def profile(argv: list[str]) -> int:
 
 
 def _spec(asked: ProfileOptions, profilers: Sequence[Profiler]) -> ProfileSpec:
-    names = tuple(each.name for each in profilers if each.inside)
+    names = tuple(each.name for each in profilers if not each.launches_again)
     spec = ProfileSpec(sources=names, stop=asked.stop, kernel=asked.kernel, set=asked.set)
     if asked.launch_count is not None:
         spec = replace(spec, launch_count=asked.launch_count)

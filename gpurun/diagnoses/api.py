@@ -1,14 +1,14 @@
-"""The parts of a diagnosis. The files of `kinds/` define their classes, found by walking it.
+"""The parts of a diagnosis. The files of `kinds/` define them, one function each.
 
-The class docstring is the documentation: `scripts/generate_diagnoses.py` writes the table of the
-guide from it.
+The function's docstring is the documentation: `scripts/generate_diagnoses.py` writes the table of
+the guide from it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.thresholds import gain_severity
@@ -19,41 +19,53 @@ NOTICEABLE = 0.2
 """Findings less severe than this are not made."""
 
 
-class Diagnosis(ABC):
-    """One kind of bottleneck: a pure function from the evidence to a finding or None.
+@dataclass(frozen=True)
+class Seen:
+    """What a diagnosis saw.
+
+    `replayed`: the gain by the replay, if not that of the diagnosis' change, which decides; else
+    `severity`, and where that is None `bound`, an upper bound of the gain.
+    """
+
+    description: str
+    figures: Sequence[EvidenceFigure]
+    recommendations: tuple[str, ...]
+    severity: float | None = None
+    location: Location | None = None
+    knob: str | None = None
+    replayed: float | None = None
+    bound: float | None = None
+
+
+Look = Callable[[Evidence], Seen | None]
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """One kind of bottleneck. `look`: a pure function from the evidence to what it shows, or None.
 
     `change`: of the graph of the steps; where they were replayed, its gain is that of the finding.
     `sources`: those that it can use, each of which makes it surer. `thresholds`: names in the table
     of thresholds that decide on it.
     """
 
-    type: ClassVar[FindingType]
-    change: ClassVar[Change | None] = None
-    sources: ClassVar[tuple[Source, ...]] = ()
-    thresholds: ClassVar[tuple[str, ...]] = ()
+    type: FindingType
+    look: Look
+    sources: tuple[Source, ...] = ()
+    change: Change | None = None
+    thresholds: tuple[str, ...] = ()
 
-    @abstractmethod
+    @property
+    def documentation(self) -> str:
+        """A sentence, and the rest below an empty line."""
+        return inspect.cleandoc(self.look.__doc__ or "")
+
     def find(self, evidence: Evidence) -> Finding | None:
-        """The finding, None where the evidence shows no such bottleneck."""
-
-    def finding(
-        self,
-        evidence: Evidence,
-        description: str,
-        figures: Sequence[EvidenceFigure],
-        recommendations: tuple[str, ...],
-        *,
-        severity: float | None = None,
-        location: Location | None = None,
-        knob: str | None = None,
-        replayed: float | None = None,
-        bound: float | None = None,
-    ) -> Finding | None:
-        """The finding, None where it is not severe enough to be one.
-
-        `replayed`: the gain by the replay, if not that of `change`, which decides; else `severity`,
-        and where that is None `bound`, an upper bound of the gain.
-        """
+        """The finding, None where the evidence shows no such bottleneck, or none worth a word."""
+        seen = self.look(evidence)
+        if seen is None:
+            return None
+        replayed, severity, bound = seen.replayed, seen.severity, seen.bound
         if replayed is None and self.change is not None:
             replayed = evidence.replayed_gain(self.change)
         if replayed is not None:
@@ -65,15 +77,34 @@ class Diagnosis(ABC):
         return Finding(
             type=self.type,
             severity=round(severity, 3),
-            description=description,
-            evidence=tuple(figures),
-            location=location,
-            recommendations=recommendations,
-            knob=knob,
+            description=seen.description,
+            evidence=tuple(seen.figures),
+            location=seen.location,
+            recommendations=seen.recommendations,
+            knob=seen.knob,
             gain_upper_bound=None if bound is None else round(bound, 3),
             missing_sources=tuple(s.value for s in self.sources if s not in evidence.sources),
             replayed_gain=None if replayed is None else round(replayed, 3),
         )
+
+
+KINDS: list[Diagnosis] = []
+"""All that were defined so far."""
+
+
+def diagnosis(
+    kind: FindingType,
+    *sources: Source,
+    change: Change | None = None,
+    thresholds: tuple[str, ...] = (),
+) -> Callable[[Look], Look]:
+    """Make a function a diagnosis."""
+
+    def add(look: Look) -> Look:
+        KINDS.append(Diagnosis(kind, look, sources, change, thresholds))
+        return look
+
+    return add
 
 
 def measured(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 import gpurun.diagnoses.kinds as folder
-from gpurun.diagnoses.api import Diagnosis
+from gpurun.diagnoses.api import KINDS, Diagnosis
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.diagnosis import AbsentSource, DiagnosisReport
 from gpurun.records.finding import WARNING, Finding, FindingType
@@ -103,8 +103,7 @@ def all_diagnoses() -> tuple[Diagnosis, ...]:
     for module in pkgutil.iter_modules(folder.__path__, f"{folder.__name__}."):
         importlib.import_module(module.name)
     order = list(FindingType)
-    kinds = [k for k in Diagnosis.__subclasses__() if k.__module__.startswith(folder.__name__)]
-    return tuple(kind() for kind in sorted(kinds, key=lambda kind: order.index(kind.type)))
+    return tuple(sorted(KINDS, key=lambda kind: order.index(kind.type)))
 
 
 def diagnose(evidence: Evidence) -> tuple[Finding, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,8 +51,8 @@ class Evidence:
     `reads`: lines that hand values of tensors to the host, `read_steps`: the steps in which they
     were looked for; None: nobody looked. `traits`: what the script does by itself, by name.
     `window`: the measured steps of the first rank; samples are of the time in which all ranks are
-    measured. `switches`: environment variables that slow it down. `threads`: torch's, inside
-    operators.
+    measured. `xids`: errors of the driver in the whole run. `switches`: environment variables that
+    slow it down. `threads`: torch's, inside operators.
     `source_lines`: texts of the lines that the host profile names, by file and line.
     `replay`: the rank's steps as a graph, None where its replay does not match the recording.
     `profiling_share`: of the profiled steps, what the profilers cost.
@@ -67,6 +68,7 @@ class Evidence:
     window: Window | None = None
     host_samples: tuple[HostSample, ...] = ()
     device_samples: tuple[DeviceSample, ...] = ()
+    xids: tuple[int, ...] = ()
     loaders: tuple[LoaderEvent, ...] = ()
     roots: tuple[RootEvent, ...] = ()
     reads: tuple[ValueRead, ...] | None = None
@@ -108,6 +110,11 @@ class Evidence:
             return any(root.device.startswith("cuda") for root in self.roots)
         return self.idle is not None
 
+    def applied(self, knob: str) -> bool:
+        """A setting of gpurun's that took effect."""
+        knobs = () if self.result is None else self.result.knobs
+        return any(k.knob == knob and k.outcome == "applied" for k in knobs)
+
     @property
     def ranks(self) -> int:
         """Ranks of the training."""
@@ -129,6 +136,13 @@ class Evidence:
         if self.result is not None and self.result.step_time_ms is not None:
             return self.result.step_time_ms.mean
         return self.figures.step_ms
+
+    def of_each_device(self) -> dict[str, list[DeviceSample]]:
+        """The samples of each device, by its UUID."""
+        found: dict[str, list[DeviceSample]] = defaultdict(list)
+        for sample in self.device_samples:
+            found[sample.uuid].append(sample)
+        return found
 
     @property
     def devices(self) -> Sequence[DeviceUse]:

@@ -59,6 +59,7 @@ def evidence_of_run(
         window=windows[0] if windows else None,
         host_samples=tuple(s for s in records.samples.host if begin <= s.unix_time_ns <= end),
         device_samples=tuple(s for s in records.samples.device if begin <= s.unix_time_ns <= end),
+        xids=tuple(xid for s in records.samples.device for xid in s.xids or ()),
         loaders=training_loaders(windows[0].log, windows[0].clock) if windows else (),
         roots=tuple(root for log in logs for root in log.roots),
         reads=None if waits is None else waits.reads,

@@ -32,6 +32,12 @@ GPM_METRICS = {"graphics": 1, "sm": 2, "tensor": 5, "dram": 10}
 """NVML_GPM_METRIC_GRAPHICS_UTIL, _SM_UTIL, _ANY_TENSOR_UTIL and _DRAM_BW_UTIL, in percent."""
 
 
+XID_EVENT = 8
+"""nvmlEventTypeXidCriticalError."""
+MOST_XIDS = 16
+"""In one sample."""
+
+
 class GpmActivity:
     """Activities of one GPU: means between two samples of its counters.
 
@@ -89,6 +95,36 @@ class GpmActivity:
             return {}
         told = zip(GPM_METRICS, request.metrics, strict=False)
         return {name: float(metric.value) for name, metric in told if metric.nvmlReturn == 0}
+
+
+class XidErrors:
+    """Errors of one GPU that the driver reports while it is watched, by their numbers (XIDs)."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._events = ask(getattr(nvml, "nvmlEventSetCreate", None))
+        try:
+            nvml.nvmlDeviceRegisterEvents(handle, XID_EVENT, self._events)
+        except Exception:
+            self.close()  # the device or its driver has no such events
+
+    def since_last(self) -> tuple[int, ...] | None:
+        """Those since the last call; None where the driver reports none."""
+        if self._events is None:
+            return None
+        found: list[int] = []
+        while len(found) < MOST_XIDS:
+            event = ask(self._nvml.nvmlEventSetWait_v2, self._events, 0)
+            if event is None:  # NVML's error for a time that is over
+                break
+            found.append(int(event.eventData))
+        return tuple(found)
+
+    def close(self) -> None:
+        """Give the events back."""
+        if self._events is not None:
+            ask(self._nvml.nvmlEventSetFree, self._events)
+        self._events = None
 
 
 class DcgmCounters:

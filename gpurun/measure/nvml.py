@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import combinations
 from typing import Any
 
-from gpurun.measure.gpu_counters import DcgmCounters, GpmActivity
+from gpurun.measure.gpu_counters import DcgmCounters, GpmActivity, XidErrors
 from gpurun.measure.visible_gpus import Gpu, ask, error_text, text, visible_gpus
 from gpurun.records.samples import POWER_CAP, DeviceSample
 from gpurun.records.topology import GpuPair, GpuTopology
@@ -72,6 +72,7 @@ class DeviceSampler:
         self._nvml = _started_nvml()
         self._gpus = visible_gpus(self._nvml) if self._nvml is not None else []
         self._activity = {g.uuid: GpmActivity(self._nvml, g.handle) for g in self._gpus}
+        self._xids = {g.uuid: XidErrors(self._nvml, g.handle) for g in self._gpus}
         told = all(each.supported for each in self._activity.values())
         self._dcgm = None if told else DcgmCounters()
         self.strangers: dict[str, set[int]] = {}
@@ -111,6 +112,8 @@ class DeviceSampler:
         """Release NVML."""
         for activity in self._activity.values():
             activity.close()
+        for xids in self._xids.values():
+            xids.close()
         if self._dcgm is not None:
             self._dcgm.close()
         if self._nvml is not None:
@@ -150,6 +153,7 @@ class DeviceSampler:
             uncorrected_ecc_errors=told(
                 "nvmlDeviceGetTotalEccErrors", UNCORRECTED, SINCE_DRIVER_LOAD
             ),
+            xids=self._xids[gpu.uuid].since_last(),
             refused=tuple(told.refused),
             activity_source=source,
         )

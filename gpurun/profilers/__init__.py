@@ -21,9 +21,9 @@ def all_profilers() -> tuple[Profiler, ...]:
 
 
 def chosen_profilers(wanted: Sequence[str] | None) -> tuple[Profiler, ...]:
-    """The profilers of these names; of None those that are on by default."""
+    """The profilers of these names; of None those that need no program of NVIDIA's."""
     if wanted is None:
-        return tuple(each for each in all_profilers() if each.default)
+        return tuple(each for each in all_profilers() if each.tool is None)
     names = {each.name: each for each in all_profilers()}
     unknown = [word for word in wanted if word not in names]
     if unknown:

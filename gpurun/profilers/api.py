@@ -19,16 +19,14 @@ from gpurun.timeline.model import Timeline
 class Profiler:
     """One source of a profile.
 
-    `name`: its word of `--sources`. `title`: as people know it. `default`: it is on unless somebody
-    chooses. `inside`: the runtime records it. `tool`: the program that it needs. `order`: of two
-    sources that measured the same thing the lower one counts. `launches_again`: it needs a launch
-    of its own (`after_run`).
+    `name`: its word of `--sources`. `title`: as people know it. `tool`: the program that it needs;
+    one that needs none is on unless somebody chooses. `order`: of two sources that measured the
+    same thing the lower one counts. `launches_again`: it needs a launch of its own (`after_run`),
+    all others are recorded in the script's.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    default: ClassVar[bool] = False
-    inside: ClassVar[bool] = False
     tool: ClassVar[str | None] = None
     order: ClassVar[int] = 50
     launches_again: ClassVar[bool] = False

@@ -21,8 +21,6 @@ class Steps(Profiler):
 
     name: ClassVar[str] = "steps"
     title: ClassVar[str] = "step clock"
-    default: ClassVar[bool] = True
-    inside: ClassVar[bool] = True
     order: ClassVar[int] = 0
 
     def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
@@ -49,8 +47,6 @@ class Host(Profiler):
 
     name: ClassVar[str] = "host"
     title: ClassVar[str] = "host profile (samples of the stack)"
-    default: ClassVar[bool] = True
-    inside: ClassVar[bool] = True
     order: ClassVar[int] = 10
 
     def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
@@ -78,8 +74,6 @@ class Kineto(Profiler):
 
     name: ClassVar[str] = "kineto"
     title: ClassVar[str] = "torch.profiler (Kineto)"
-    default: ClassVar[bool] = True
-    inside: ClassVar[bool] = True
     order: ClassVar[int] = 20
 
     def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
@@ -94,8 +88,6 @@ class Allocator(Profiler):
 
     name: ClassVar[str] = "allocator"
     title: ClassVar[str] = "torch's memory statistics"
-    default: ClassVar[bool] = True
-    inside: ClassVar[bool] = True
     order: ClassVar[int] = 30
 
     def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
@@ -115,8 +107,6 @@ class Operators(Profiler):
 
     name: ClassVar[str] = "operators"
     title: ClassVar[str] = "torch.profiler (operators)"
-    default: ClassVar[bool] = True
-    inside: ClassVar[bool] = True
     order: ClassVar[int] = 40
 
     def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:

@@ -28,7 +28,7 @@ from gpurun.records.spec import ProfileSpec, RunSpec
 from gpurun.timeline import from_ncu
 from gpurun.timeline.kernel_groups import kernel_group
 from gpurun.timeline.model import Group, Timeline
-from gpurun.timeline.report_exports import cure, messages, ncu_page
+from gpurun.timeline.report_exports import cure, exported, messages
 
 PAGE = "ncu.csv"
 """File of the profile's folder with the counters, a line for each launch of a kernel."""
@@ -76,7 +76,7 @@ class Ncu(Profiler):
         write_spec(replace(spec, run_dir=str(folder), profile=ONE_STEP, safety=None))
         argv = (*_ncu(folder, wanted, asked), *command)
         _launch(argv, folder, child_environment(folder / "spec.json", environment))
-        with ncu_page(folder / "kernels.ncu-rep") as page:
+        with exported(folder / "kernels.ncu-rep") as page:
             shutil.copyfile(page, folder.parent / PAGE)
         return True
 

@@ -16,7 +16,7 @@ from gpurun.measure.run_events import ProcessLog
 from gpurun.profilers.api import Profiler
 from gpurun.timeline import from_nsys
 from gpurun.timeline.model import Timeline
-from gpurun.timeline.report_exports import nsys_export
+from gpurun.timeline.report_exports import exported
 
 DRIVER = Path("/proc/driver/nvidia/version")
 SUFFIX = ".nsys-rep"
@@ -35,7 +35,6 @@ class Nsys(Profiler):
     name: ClassVar[str] = "nsys"
     tool: ClassVar[str | None] = "nsys"
     title: ClassVar[str] = "Nsight Systems"
-    inside: ClassVar[bool] = True
     order: ClassVar[int] = 15
 
     def command(self, command: Sequence[str], folder: Path) -> tuple[str, ...]:
@@ -58,7 +57,7 @@ class Nsys(Profiler):
             raise GpurunError("nsys wrote no report", f"{folder / 'nsys.log'} says why")
         for report in reports:
             report.chmod(0o600)
-            with nsys_export(report) as database:
+            with exported(report) as database:
                 found = from_nsys.read(database, log.process.pid)
             if found:
                 return found[0]

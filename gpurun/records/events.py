@@ -296,6 +296,8 @@ class HookEvent:
 
 DISTRIBUTED_TRAITS = ("ddp", "process_group")
 """Traits of a script that is distributed by itself."""
+COPIES_GRADIENTS = "copies_gradients"
+"""The trait of a script whose DDP copies each gradient into its bucket and back."""
 PARALLEL_REFUSED = "parallel_refused"
 """The trait of a rank that gave up: what, and in a second line what to do."""
 DOUBLE_BACKWARD = "double_backward"

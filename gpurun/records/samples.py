@@ -66,3 +66,5 @@ class DeviceSample:
     """The source of the activities, if there are any: "gpm" or "dcgm"."""
     uncorrected_ecc_errors: int | None = None
     """Since the driver was loaded; None where the memory has no such correction."""
+    xids: tuple[int, ...] | None = None
+    """Numbers of the driver's errors since the sample before; None where it reports none."""

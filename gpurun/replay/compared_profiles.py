@@ -14,11 +14,10 @@ from gpurun.records import diagnosis as records
 from gpurun.records.diagnosis import CauseChange, ChangeKind, ComparisonBasis, ProfileChange
 from gpurun.records.finding import Finding
 from gpurun.replay import spent_time
-from gpurun.replay.compared_names import renamed
 from gpurun.replay.replay_check import StepTimes, replayed_timeline
 from gpurun.replay.replayed_changes import replayed_changes
 from gpurun.replay.replayed_steps import median_step_ms
-from gpurun.replay.spent_time import ProfiledSide
+from gpurun.replay.spent_time import ProfiledSide, renamed
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.model import Timeline
 

@@ -128,10 +128,8 @@ def with_work_scaled(
     graph: StepGraph, of: Callable[[Kernel | Copy], bool], factor: float
 ) -> StepGraph:
     """Kernels or copies of which this is true take so many times their time."""
-    lags, chosen = (
-        graph.edges.lag_ns,
-        graph.into(graph.on_work(graph.events.work.where(of)), Edge.RUN),
-    )
+    lags = graph.edges.lag_ns
+    chosen = graph.into(graph.on_work(graph.events.work.where(of)), Edge.RUN)
     return graph.with_lags(np.where(chosen, np.rint(lags * factor), lags))
 
 

@@ -13,8 +13,7 @@ from gpurun.replay.step_events import NotReplayable
 from gpurun.replay.step_graph import StepGraph, step_graph
 from gpurun.replay.what_ifs import Replay
 from gpurun.timeline.device_work import steady
-from gpurun.timeline.idle_causes import data_ranges
-from gpurun.timeline.model import Timeline
+from gpurun.timeline.model import Phase, Timeline
 from gpurun.timeline.time_intervals import intervals
 
 COMPARED = ("the step", "the host's wait", "the device's idle time", "the host's pace")
@@ -57,8 +56,7 @@ def replayed_timeline(
         graph = changes.with_other_ranks(step_graph(timeline), others)
     except NotReplayable as reason:
         return ReplayFigures(plain_step_ms=plain_ms, mismatch=str(reason)), None
-    waits = data_ranges(timeline) if workers else None
-    if waits:
+    if workers and (waits := timeline.named(Phase.DATA.value)):
         graph = changes.with_loader_apart(graph, intervals(waits))
     cost, plain = _without_recording(graph, times)
     return _figures(graph, plain, cost, plain_ms), Replay(plain, timeline)
@@ -83,20 +81,14 @@ def _figures(
     graph: StepGraph, plain: StepGraph, cost_ns: float, plain_ms: float | None
 ) -> ReplayFigures:
     measured, replayed = steps.recorded_figures(graph), replayed_figures(graph)
-    device, host = (
-        replayed_figures(changes.without_device(graph)),
-        replayed_figures(changes.without_host(graph)),
-    )
+    device = replayed_figures(changes.without_device(graph))
+    host = replayed_figures(changes.without_host(graph))
     plain_replayed = median_step_ms(plain)
     reason = _mismatch(measured, replayed, {"the device": device, "the host": host})
-    if (
-        reason is None
-        and plain_ms is not None
-        and abs(plain_replayed - plain_ms) > CLOSE * plain_ms
-    ):
-        reason = (
-            f"a step takes {plain_replayed:.2f} ms in the replay and {plain_ms:.2f} ms unprofiled"
-        )
+    close = plain_ms is None or abs(plain_replayed - plain_ms) <= CLOSE * plain_ms
+    if reason is None and plain_ms is not None and not close:
+        reason = f"a step takes {plain_replayed:.2f} ms in the replay and "
+        reason += f"{plain_ms:.2f} ms unprofiled"
         if cost_ns == 0 and plain_replayed > plain_ms:
             reason += ": in the profiled steps the device was slower, as if its clock had fallen"
     return ReplayFigures(

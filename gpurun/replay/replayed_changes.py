@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 
 from gpurun.records.diagnosis import ChangeKind, ProfileChange, ThingKind
-from gpurun.replay.compared_names import Spent, Thing, profile_change, thing_of
 from gpurun.replay.graph_changes import pauses_in, waiting, without_work
 from gpurun.replay.replayed_steps import median_step_ms, own_times
+from gpurun.replay.spent_time import Spent, Thing, profile_change, thing_of
 from gpurun.replay.step_events import Edge
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.columns import Indices, Mask, Times
@@ -267,8 +267,8 @@ def _parts(timelines: tuple[Timeline, Timeline]) -> Sequence[Mapping[str, Interv
 
 
 def _marked(timeline: Timeline) -> dict[str, Intervals]:
-    ranges = [each for each in timeline.ranges or () if each.name in MODEL_PHASES]
-    between = intervals(ranges).gaps(timeline.window_begin_ns, timeline.window_end_ns)
-    names = sorted({each.name for each in ranges})
-    parts = {name: intervals([each for each in ranges if each.name == name]) for name in names}
+    marked = timeline.named(*MODEL_PHASES)
+    between = intervals(marked).gaps(timeline.window_begin_ns, timeline.window_end_ns)
+    names = sorted({each.name for each in marked})
+    parts = {name: intervals(timeline.named(name)) for name in names}
     return {**parts, BETWEEN: between} if parts else {}

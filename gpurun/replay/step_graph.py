@@ -21,7 +21,7 @@ from gpurun.replay.step_events import (
     joined_edges,
     step_events,
 )
-from gpurun.timeline.columns import Indices, Mask, Times
+from gpurun.timeline.columns import Indices, Mask, Times, numbers_of, selected
 from gpurun.timeline.model import Timeline
 from gpurun.timeline.runtime_calls import Role
 
@@ -101,7 +101,9 @@ class StepGraph:
 def step_graph(timeline: Timeline) -> StepGraph:
     """The graph of a timeline's last steps; `NotReplayable` if it lacks a part."""
     events = step_events(timeline)
-    told = {each.correlation: each for each in timeline.awaited or ()}
+    awaited = timeline.awaited or ()
+    here = np.isin(numbers_of(awaited, "correlation"), events.calls.correlation)
+    told = {each.correlation: each for each in selected(awaited, here)}
     _refuse_opaque(events)
     waits = call_waits(events, told)
     on_device, inferred = device_order(events, waits, told)

@@ -14,10 +14,10 @@ from gpurun.replay import graph_changes as changes
 from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.columns import Times
-from gpurun.timeline.idle_causes import LAUNCH_NS, data_ranges
+from gpurun.timeline.idle_causes import LAUNCH_NS
 from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
 from gpurun.timeline.kernel_time import is_long, needless_if_fused
-from gpurun.timeline.model import MODEL_PHASES, Copy, CopyKind, Kernel, Timeline
+from gpurun.timeline.model import MODEL_PHASES, Copy, CopyKind, Kernel, Phase, Timeline
 from gpurun.timeline.runtime_calls import LAUNCHES, Role
 from gpurun.timeline.time_intervals import Intervals, intervals
 
@@ -66,8 +66,8 @@ class Replay:
         """The median step as it is, in milliseconds."""
         self._timeline = timeline
         self._steps: dict[Change, float | None] = {}
-        waits = data_ranges(timeline)
-        self._data = None if waits is None else intervals(waits)
+        waits = timeline.named(Phase.DATA.value)
+        self._data = intervals(waits) if waits else None
 
     def gain(self, change: Change) -> float | None:
         """The factor of throughput by a change; None where the recording lacks its subject.
@@ -127,7 +127,7 @@ class Replay:
             case Change.BATCHES:
                 return None if self._data is None else changes.with_batches_ready(graph, self._data)
             case Change.COLLECTION:
-                found = [r for r in self._timeline.ranges or () if r.name == COLLECTION]
+                found = self._timeline.named(COLLECTION)
                 pauses = changes.pauses_in(graph, intervals(found))
                 return graph.with_lags(graph.edges.lag_ns - pauses) if found else None
             case Change.PYTHON:
@@ -148,7 +148,7 @@ class Replay:
     def _python(self, graph: StepGraph) -> Times:
         """Long pauses of the host outside of loader, model and optimizer."""
         timeline = self._timeline
-        parts = intervals([r for r in timeline.ranges or () if r.name in MODEL_PHASES])
+        parts = intervals(timeline.named(*MODEL_PHASES))
         outside = parts.gaps(timeline.window_begin_ns, timeline.window_end_ns)
         return np.where(graph.edges.lag_ns > LAUNCH_NS, changes.pauses_in(graph, outside), 0)
 

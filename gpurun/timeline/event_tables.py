@@ -20,11 +20,17 @@ _PATTERNS = {
     Phase.BACKWARD: re.compile(r"backward\b", re.I),
     Phase.OPTIMIZER: re.compile(r"Optimizer\.step#|optimi[sz]er\b", re.I),
 }
+NO_STREAM = 2**32 - 1
 
 
 def phase_name(name: str) -> str:
     """The phase's own name for a range that marks one, else the name as it is."""
     return next((phase.value for phase, pattern in _PATTERNS.items() if pattern.match(name)), name)
+
+
+def told_stream(value: object) -> int | None:
+    """A stream's number; None for the one that stands for none, or for all."""
+    return value if isinstance(value, int) and 0 <= value < NO_STREAM else None
 
 
 def clock_mark(name: str) -> int | None:

@@ -20,7 +20,7 @@ from gpurun.timeline.device_work import (
     filled_ns,
     host_exchanges,
 )
-from gpurun.timeline.idle_causes import data_ranges, idle_time
+from gpurun.timeline.idle_causes import idle_time
 from gpurun.timeline.kernel_time import KindTime
 from gpurun.timeline.model import CopyKind, Group, Timeline
 from gpurun.timeline.runtime_calls import Role, host_waits, launch_times, role_of
@@ -121,8 +121,7 @@ def _step_parts(timeline: Timeline) -> told.StepParts | None:
     """Mean time of each part a step; None where steps or ranges are not marked."""
     if timeline.ranges is None or not timeline.steps:
         return None
-    names = ("forward", "backward", "optimizer")
-    found = [data_ranges(timeline), *([r for r in timeline.ranges if r.name == n] for n in names)]
+    found = [timeline.named(name) for name in model.MODEL_PHASES]
     window = timeline.window_begin_ns, timeline.window_end_ns
     parts = [
         timeline.a_step(intervals(each).within(*window).total_ns / 1e6) if each else None
@@ -138,7 +137,7 @@ def _sync_figures(
     if waits is None or timeline.window_ns <= 0:
         return None
     waiting = intervals(waits).within(timeline.window_begin_ns, timeline.window_end_ns)
-    parts = intervals([r for r in timeline.ranges or () if r.name in model.MODEL_PHASES])
+    parts = intervals(timeline.named(*model.MODEL_PHASES))
     outside = waiting.total_ns - parts.overlap_ns(waiting)
     return told.SyncFigures(
         share=waiting.total_ns / timeline.window_ns,

@@ -11,7 +11,7 @@ from typing import Any
 from gpurun.errors import GpurunError
 from gpurun.timeline import model
 from gpurun.timeline.columns import Columns
-from gpurun.timeline.event_tables import clock_mark, phase_name, timeline_of
+from gpurun.timeline.event_tables import clock_mark, phase_name, timeline_of, told_stream
 from gpurun.timeline.json_stream import ChromeTrace
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.model import MALFORMED, CopyKind, Group, KernelKind, malformed
@@ -22,12 +22,7 @@ _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?", re.IGNORECASE)
 _DIRECTIONS = {"htod": CopyKind.H2D, "dtoh": CopyKind.D2H, "dtod": CopyKind.D2D}
 BASE = "baseTimeNanoseconds"
 """Of the header: the Unix time at which the times of events begin."""
-NO_STREAM = 2**32 - 1
-OF_DEVICE = {
-    "kernels": model.Kernel,
-    "copies": model.Copy,
-    "runtime_calls": model.RuntimeCall,
-}
+OF_DEVICE = {"kernels": model.Kernel, "copies": model.Copy, "runtime_calls": model.RuntimeCall}
 """Tables that are empty, and not unmeasured, if one of them has an event."""
 OTHERS = {"awaited": model.Awaited, "operators": model.OperatorCall, "ranges": model.Range}
 LONGEST_SHAPES = 80
@@ -113,11 +108,9 @@ class _Reading:
 
     def _take_awaited(self, begin: int, end: int, event: Event, args: Event) -> None:
         """Recorded where `enable_cuda_sync_events` is on; a stream below 0 stands for all."""
-        source, own = args.get("wait_on_stream"), args.get("stream")
+        source, own = (told_stream(args.get(name)) for name in ("wait_on_stream", "stream"))
         record = _number(args, "wait_on_cuda_event_record_corr_id")
-        of_event = _is_stream(source)
-        stream = source if of_event else own if _is_stream(own) else None
-        told = max(record, 0), stream, own if of_event and _is_stream(own) else None
+        told = max(record, 0), own if source is None else source, None if source is None else own
         self.tables["awaited"].add(begin, end, _number(args, "correlation"), *told)
 
     def _take_operator(self, begin: int, end: int, event: Event, args: Event) -> None:
@@ -167,11 +160,6 @@ def _number(of: Event, name: str) -> int:
     """A number where Kineto now and then writes a word ("Trace PyTorch Profiler")."""
     value = of.get(name)
     return value if isinstance(value, int) else 0
-
-
-def _is_stream(value: object) -> bool:
-    """A stream's number, and not the one that stands for none."""
-    return isinstance(value, int) and 0 <= value < NO_STREAM
 
 
 def _dimensions(value: Any) -> tuple[int, int, int] | None:

@@ -16,7 +16,7 @@ from typing import Any
 from gpurun.errors import GpurunError
 from gpurun.timeline import model
 from gpurun.timeline.columns import Columns
-from gpurun.timeline.event_tables import clock_mark, phase_name, timeline_of
+from gpurun.timeline.event_tables import NO_STREAM, clock_mark, phase_name, timeline_of, told_stream
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.limits import LONGEST_TEXT, MOST_PROCESSES
 from gpurun.timeline.model import MALFORMED, CopyKind, launch_dimensions, malformed
@@ -35,7 +35,6 @@ _META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 _COPY_KINDS = {1: CopyKind.H2D, 2: CopyKind.D2H, 8: CopyKind.D2D, 10: CopyKind.D2D}
 _PAGEABLE: dict[int | None, bool] = {0: True, 1: False}
 """By the kind of the host's memory."""
-_NO_STREAM = 2**32 - 1
 _DEVICE_COLUMNS = ("id", "name", "smCount", "computeMajor", "computeMinor")
 _OWNERS = {CALLS: "globalTid", RANGES: "globalTid"}
 """Columns that name a row's process; in other tables it is `globalPid`."""
@@ -161,10 +160,9 @@ class _Export:
         """The streams for which calls wait. Of events no export tells whose work they wait for."""
         if {"streamId", "eventId"} <= self._columns(SYNCS):
             columns = "start, end, COALESCE(correlationId, 0), streamId"
-            no_event = f" AND COALESCE(eventId, {_NO_STREAM}) = {_NO_STREAM}"
+            no_event = f" AND COALESCE(eventId, {NO_STREAM}) = {NO_STREAM}"
             for *row, stream in self._select(SYNCS, process, columns, where=no_event):
-                known = stream is not None and 0 <= stream < _NO_STREAM
-                yield *row, 0, stream if known else None, None
+                yield *row, 0, told_stream(stream), None
 
     def _ranges(self, process: int, marks: list[tuple[int, int]]) -> Iterator[tuple[Any, ...]]:
         """NVTX ranges; the marks that tie the clocks are added to `marks`."""

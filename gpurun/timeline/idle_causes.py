@@ -16,7 +16,7 @@ import numpy as np
 from gpurun.records.profile_figures import IdleTime
 from gpurun.timeline.columns import Mask, Times, begins
 from gpurun.timeline.device_work import DeviceWork, host_exchanges
-from gpurun.timeline.model import Phase, Range, RuntimeCall, Timeline
+from gpurun.timeline.model import Phase, RuntimeCall, Timeline
 from gpurun.timeline.runtime_calls import launch_times
 from gpurun.timeline.time_intervals import Intervals, intervals
 
@@ -30,8 +30,8 @@ def idle_time(
 ) -> IdleTime:
     """The idle time of the device by cause. `host_waits`: for the device; None: not recorded."""
     pauses = work.busy.gaps(work.begin_ns, work.end_ns)
-    length, loading = pauses.end - pauses.start, data_ranges(timeline)
-    data = None if loading is None else intervals(loading).covered(pauses.start, pauses.end)
+    length, loading = pauses.end - pauses.start, timeline.named(Phase.DATA.value)
+    data = intervals(loading).covered(pauses.start, pauses.end) if loading else None
     rest = length if data is None else length - data
     exchange = intervals(host_exchanges(timeline)).covered(pauses.start, pauses.end)
     exchange = np.minimum(exchange, rest)
@@ -54,11 +54,6 @@ def idle_time(
         other=None if late is None else share(rest[~late]),
         exchange=share(exchange),
     )
-
-
-def data_ranges(timeline: Timeline) -> list[Range] | None:
-    """The times in which the script waits for its loader; None where no source marks them."""
-    return [each for each in timeline.ranges or () if each.name == Phase.DATA.value] or None
 
 
 def _sync_part(waits: Intervals, pauses: Intervals, rest: Times) -> Times:

@@ -55,7 +55,7 @@ class Phase(enum.Enum):
     OPTIMIZER = "optimizer"
 
 
-MODEL_PHASES = frozenset(("data", "forward", "backward", "optimizer"))
+MODEL_PHASES = ("data", "forward", "backward", "optimizer")
 """Names of the phases in which the loader, the model or the optimizer is at work."""
 Dimensions = tuple[int, int, int]
 
@@ -250,6 +250,10 @@ class Timeline:
     def window_ns(self) -> int:
         """Length of the window."""
         return self.window_end_ns - self.window_begin_ns
+
+    def named(self, *names: str) -> list[Range]:
+        """Its ranges of these names."""
+        return [each for each in self.ranges or () if each.name in names]
 
     def a_step(self, amount: float) -> float | None:
         """An amount of the whole window as that of a mean step; None where none are marked."""

@@ -9,15 +9,15 @@ from pathlib import Path
 from gpurun.errors import GpurunError
 from gpurun.timeline import from_kineto, from_ncu, from_nsys
 from gpurun.timeline.model import Phase, Range, Timeline
-from gpurun.timeline.report_exports import NCU_PAGES, NSYS_EXPORTS, ncu_page, nsys_export
+from gpurun.timeline.report_exports import exported
 
 KINDS = (
     "a run folder, a trace of torch.profiler (.json, .json.gz), a report of Nsight Systems "
     "(.nsys-rep, .sqlite) or of Nsight Compute (.ncu-rep, .csv)"
 )
 KINETO = (".json", ".json.gz")
-NSYS = (*NSYS_EXPORTS, ".nsys-rep", ".qdrep")
-NCU = (*NCU_PAGES, ".ncu-rep")
+NSYS = (".sqlite", ".db", ".nsys-rep", ".qdrep")
+NCU = (".csv", ".ncu-rep")
 _KEPT = ("sources", "window_begin_ns", "window_end_ns", "notes", "ranges")
 _PHASES = frozenset(phase.value for phase in Phase)
 
@@ -29,10 +29,10 @@ def read_recordings(paths: Sequence[Path]) -> tuple[Timeline, ...]:
     for path in paths:
         name = path.name.lower()
         if is_counters(path):
-            with ncu_page(path) as page:
+            with exported(path) as page:
                 counters.append(from_ncu.read(page))
         elif name.endswith(NSYS):
-            with nsys_export(path) as database:
+            with exported(path) as database:
                 timelines += from_nsys.read(database)
         elif name.endswith(KINETO):
             timelines.append(from_kineto.read(path))

@@ -30,43 +30,32 @@ BY_HAND = {
 }
 
 
-NSYS_EXPORTS = (".sqlite", ".db")
-NCU_PAGES = (".csv",)
+EXPORTS = (".sqlite", ".db", ".csv")
+"""Files that need no conversion."""
 
 
 @contextmanager
-def nsys_export(report: Path) -> Iterator[Path]:
-    """The SQLite export of an `.nsys-rep`, or the file itself if it is one; `GpurunError` where
-    there is none.
+def exported(report: Path) -> Iterator[Path]:
+    """A report's export (SQLite of Nsight Systems, the raw page of Nsight Compute), or the file
+    itself if it is one; `GpurunError` where there is none.
     """
-    if report.name.lower().endswith(NSYS_EXPORTS):
+    if report.name.lower().endswith(EXPORTS):
         yield report
         return
-    with tempfile.TemporaryDirectory(prefix="gpurun-nsys-") as folder:
-        database = Path(folder) / "export.sqlite"
-        options = ("-t", "sqlite", "--lazy=false", "-f", "true", "-o", str(database))
-        done = _converted(report, ("nsys", "export", *options, str(report)), "Nsight Systems")
-        if not database.exists():  # nsys may end with code 0 then
+    with tempfile.TemporaryDirectory(prefix="gpurun-export-") as folder:
+        if report.name.lower().endswith(".ncu-rep"):
+            export = Path(folder) / f"{report.name}.csv"
+            options = ("--csv", "--page", "raw", "--print-units", "base")
+            done = _converted(report, ("ncu", "--import", str(report), *options), "Nsight Compute")
+            if done.returncode == 0:
+                export.write_text(done.stdout, encoding="utf-8")
+        else:
+            export = Path(folder) / "export.sqlite"
+            options = ("-t", "sqlite", "--lazy=false", "-f", "true", "-o", str(export))
+            done = _converted(report, ("nsys", "export", *options, str(report)), "Nsight Systems")
+        if not export.exists():  # nsys may end with code 0 then
             raise _unread(report, done)
-        yield database
-
-
-@contextmanager
-def ncu_page(report: Path) -> Iterator[Path]:
-    """The raw page of an `.ncu-rep`, or the file itself if it is a page; `GpurunError` where there
-    is none.
-    """
-    if report.name.lower().endswith(NCU_PAGES):
-        yield report
-        return
-    with tempfile.TemporaryDirectory(prefix="gpurun-ncu-") as folder:
-        options = ("--csv", "--page", "raw", "--print-units", "base")
-        done = _converted(report, ("ncu", "--import", str(report), *options), "Nsight Compute")
-        if done.returncode != 0:
-            raise _unread(report, done)
-        page = Path(folder) / f"{report.name}.csv"
-        page.write_text(done.stdout, encoding="utf-8")
-        yield page
+        yield export
 
 
 def _converted(report: Path, command: Sequence[str], tool: str) -> subprocess.CompletedProcess[str]:

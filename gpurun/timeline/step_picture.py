@@ -53,11 +53,7 @@ def _within(timeline: Timeline, step: Range) -> Timeline:
 
 def _rows(timeline: Timeline) -> Iterator[tuple[str, Mapping[str, Events]]]:
     """The rows from the host to the device, each with its events by what they are."""
-    phases: dict[str, list[Any]] = defaultdict(list)
-    for each in timeline.ranges or ():
-        if each.name in MODEL_PHASES:
-            phases[each.name].append(each)
-    yield "parts of the step", phases
+    yield "parts of the step", {name: timeline.named(name) for name in MODEL_PHASES}
     calls: dict[str, list[Any]] = defaultdict(list)
     for call in timeline.runtime_calls or ():
         role = role_of(call.name)
@@ -96,14 +92,9 @@ def _row(name: str, of: Mapping[str, Events], step: Range) -> PictureRow:
     level = np.ceil(LEVELS * np.minimum(covered.sum(axis=0) / width, 1)).astype(int)
     longest = covered.argmax(axis=0)
     changes = np.flatnonzero(np.diff(longest * (LEVELS + 1) + level, prepend=-1))
-    names, at_ms = list(of), (edges - edges[0]) / 1e6
+    names, at_ms = list(of), ((edges - edges[0]) / 1e6).tolist()
     spans = [
-        (
-            float(at_ms[begin]),
-            float(at_ms[end]),
-            names[longest[begin]],
-            float(level[begin]) / LEVELS,
-        )
+        (at_ms[begin], at_ms[end], names[longest[begin]], float(level[begin]) / LEVELS)
         for begin, end in pairwise([*changes.tolist(), CELLS])
         if level[begin]
     ]

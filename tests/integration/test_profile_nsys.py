@@ -13,7 +13,7 @@ import pytest
 from gpurun.profilers.recorded_profiles import recorded_profiles
 from gpurun.timeline import from_nsys
 from gpurun.timeline.model import Phase
-from gpurun.timeline.report_exports import nsys_export
+from gpurun.timeline.report_exports import exported
 from tests.conftest import Gpurun
 from tests.integration.test_profile_window import script
 
@@ -42,7 +42,7 @@ def _check_ranges(run_dir: Path, report: Path) -> None:
     (found,) = recorded_profiles(run_dir)
     assert "nsys" in found.timeline.sources
     assert found.failures == ()
-    with nsys_export(report) as database:
+    with exported(report) as database:
         (timeline,) = from_nsys.read(database)
     assert not database.exists()
     for phase in Phase:

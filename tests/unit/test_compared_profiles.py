@@ -17,10 +17,9 @@ from gpurun.records.diagnosis import (
     ThingKind,
 )
 from gpurun.records.messages.profile_events import FunctionSamples
-from gpurun.replay.compared_names import kernel_name
 from gpurun.replay.compared_profiles import compared_profiles
 from gpurun.replay.replayed_changes import BATCHES, SMALLER
-from gpurun.replay.spent_time import ProfiledSide
+from gpurun.replay.spent_time import ProfiledSide, kernel_name
 from gpurun.timeline import from_nsys
 from gpurun.timeline.device_work import steady
 from gpurun.timeline.figures_of import figures_of

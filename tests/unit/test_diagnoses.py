@@ -650,7 +650,7 @@ def test_every_type_has_one_diagnosis_with_documentation_known_thresholds_and_kn
     diagnoses = all_diagnoses()
     assert [d.type for d in diagnoses] == list(FindingType)
     for diagnosis in diagnoses:
-        assert type(diagnosis).__doc__
+        assert diagnosis.documentation
         assert set(diagnosis.thresholds) <= set(DEFAULTS)
     used = {name for d in diagnoses for name in d.thresholds}
     assert used == set(DEFAULTS)

@@ -8,7 +8,7 @@ import pytest
 
 from gpurun.diagnoses.run_evidence import evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
-from gpurun.records.finding import FindingType
+from gpurun.records.finding import FindingType, Location
 from gpurun.records.messages.profile_events import COLLECTION
 from gpurun.records.profile_figures import CopyShare
 from gpurun.records.result import HostUse
@@ -39,6 +39,20 @@ def test_copies_that_no_kernel_hides_are_bounded_by_them(kind: str, named: Findi
     assert finding.gain_upper_bound == pytest.approx(1.25)
     hidden = (replace(copies[0], exposed_share=0.0),)
     assert found(healthy_gpu(replace(FIGURES, copies=hidden)), named) is None
+
+
+def test_a_bucket_view_that_is_off_is_named_where_ranks_copy_gradients() -> None:
+    figures = replace(FIGURES, copies=(CopyShare("d2d", None, 0.3, 0.2, 4.0, 8e6),))
+    several, traits = replace(result(), ranks=2), {"copies_gradients": "train.py:30"}
+    finding = found(healthy_gpu(figures, traits=traits, result=several), FindingType.D2D_COPY)
+    assert finding is not None
+    assert "gradient_as_bucket_view is off" in finding.description
+    assert "gradient_as_bucket_view=True" in finding.recommendations[0]
+    assert finding.location == Location("train.py", 30)
+    for other in (healthy_gpu(figures, traits=traits), healthy_gpu(figures, result=several)):
+        alone = found(other, FindingType.D2D_COPY)
+        assert alone is not None
+        assert "bucket" not in alone.description
 
 
 def copying(kind: CopyKind) -> Made:
@@ -127,6 +141,26 @@ def test_errors_of_a_devices_memory_are_critical_where_they_are_new() -> None:
     assert level(0, 0) is None
     assert level(3, 3) == "warning"
     assert level(3, None, 4) == "critical"
+
+
+def test_errors_of_the_driver_are_critical_where_no_script_can_cause_them() -> None:
+    def told(*xids: int) -> tuple[str, str] | None:
+        finding = found(healthy_gpu(xids=xids), FindingType.DEVICE_ERRORS)
+        return None if finding is None else (finding.level, finding.description)
+
+    assert told() is None
+    assert told(31, 45) == (
+        "warning",
+        "the driver reported XID 31 in the run: a kernel used an address that is not its own",
+    )
+    assert told(45, 79, 45) == (
+        "critical",
+        "the driver reported XID 79 in the run: the GPU has fallen off the bus",
+    )
+    assert told(1234) == (
+        "critical",
+        "the driver reported XID 1234 in the run: see NVIDIA's list of XID errors",
+    )
 
 
 def test_a_governor_that_holds_the_cores_down_is_a_note() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 
@@ -32,7 +31,7 @@ def test_a_stale_page_is_seen() -> None:
 
 def test_each_kind_begins_with_a_whole_sentence() -> None:
     for diagnosis in all_diagnoses():
-        first, _, rest = inspect.cleandoc(type(diagnosis).__doc__ or "").partition("\n")
+        first, _, rest = diagnosis.documentation.partition("\n")
         assert first.endswith("."), diagnosis.type
         assert rest.startswith("\n") or not rest, diagnosis.type
 

@@ -93,6 +93,23 @@ def test_the_machine_has_its_gpus(nvml: StandIn, monkeypatch: pytest.MonkeyPatch
     assert nvml.open == 0
 
 
+def test_errors_that_the_driver_reports_are_told_once(nvml: StandIn) -> None:
+    sampler = DeviceSampler()
+    assert sampler.sample(set())[0].xids == ()
+    nvml.xids = [79, 45]
+    assert [sampler.sample(set())[0].xids for _ in range(2)] == [(79, 45), ()]
+
+
+def test_a_driver_without_events_of_errors_tells_none(
+    nvml: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise NVMLError("not supported")
+
+    monkeypatch.setattr(nvml, "nvmlDeviceRegisterEvents", refuse)
+    assert DeviceSampler().sample(set())[0].xids is None
+
+
 def test_without_nvml_there_are_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None)
     sampler = DeviceSampler()

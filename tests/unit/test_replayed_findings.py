@@ -4,6 +4,7 @@ is what the repaired steps take.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import pytest
 from gpurun.diagnoses.diagnosis_report import diagnosis_report
 from gpurun.diagnoses.run_evidence import evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
+from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.events import ValueRead
 from gpurun.records.finding import WARNING, Finding, FindingType, Location
@@ -22,10 +24,10 @@ from gpurun.report.findings_text import diagnosis_lines
 from gpurun.report.page.findings_section import diagnosis_page
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.terminal_output import plain
-from gpurun.timeline.model import Device, Group, KernelKind, Phase, Timeline
+from gpurun.timeline.model import MODEL_PHASES, Device, Group, KernelKind, Phase, Range, Timeline
 from tests.unit.diagnosis_cases import function, measured_kernels
 from tests.unit.diagnosis_cases import kernel as counted
-from tests.unit.made_timelines import ns
+from tests.unit.made_timelines import MAIN, ns, sync_bound
 from tests.unit.simulated_training import Simulated, report_of
 
 STEPS = 8
@@ -298,3 +300,51 @@ def test_a_replayed_gain_is_shown_as_such() -> None:
         assert "gain: 1.39× as replayed" in text
         assert "Estimated improvement: up to 1.39× (replayed; gains do not add up)" in text
         assert "upper bound" not in text
+
+
+def odd_recordings() -> dict[str, Timeline]:
+    """What recordings hold if something went wrong, or little was recorded."""
+    whole = sync_bound().timeline()
+    calls, kernels = whole.runtime_calls or (), whole.kernels or ()
+    half, hour = len(calls) // 2, 3_600_000_000_000
+    marked = [Range(ns(at), ns(at + 90), MAIN, name) for at in (5, 40) for name in MODEL_PHASES]
+    return {
+        "one step": sync_bound(1).timeline(),
+        "no step": replace(whole, steps=()),
+        "no marks of steps": replace(whole, steps=None),
+        "a window of no length": replace(whole, window_end_ns=whole.window_begin_ns),
+        "steps of no length": replace(
+            whole, steps=[replace(each, end_ns=each.begin_ns) for each in whole.steps or ()]
+        ),
+        "kernels of no length": replace(
+            whole, kernels=[replace(each, end_ns=each.begin_ns) for each in kernels]
+        ),
+        "ranges that overlap": replace(whole, ranges=marked),
+        "a clock that jumps ahead": replace(
+            whole,
+            runtime_calls=[
+                *calls[:half],
+                *(
+                    replace(c, begin_ns=c.begin_ns + hour, end_ns=c.end_ns + hour)
+                    for c in calls[half:]
+                ),
+            ],
+        ),
+        "a clock that jumps back": replace(
+            whole,
+            kernels=sorted(
+                (replace(k, begin_ns=k.begin_ns - hour, end_ns=k.end_ns - hour) for k in kernels),
+                key=lambda each: each.begin_ns,
+            ),
+        ),
+        "no device": replace(whole, kernels=(), copies=(), runtime_calls=()),
+    }
+
+
+@pytest.mark.parametrize("name", odd_recordings())
+def test_of_an_odd_recording_there_is_a_report_of_finite_figures(name: str) -> None:
+    report = report_of(odd_recordings()[name])
+    assert json.loads(json.dumps(to_json(report), allow_nan=False))
+    claimed = [each.replayed_gain for each in report.findings if each.replayed_gain is not None]
+    assert report.replay is not None
+    assert not claimed or report.replay.mismatch is None

@@ -23,7 +23,7 @@ from gpurun.runtime.core.patching import build_edited, guarded, replace
 from gpurun.runtime.core.post_import import PostImportFinder
 from gpurun.runtime.core.recorder import Recorder
 from gpurun.runtime.observe.knob_hooks import KnobHooks
-from gpurun.runtime.observe.script_traits import lacks_main_guard
+from gpurun.runtime.observe.script_traits import Traits, lacks_main_guard
 from tests.run_events import events, processes
 
 
@@ -40,6 +40,22 @@ def test_objects_are_known_by_identity_for_as_long_as_they_live() -> None:
     del second
     assert list(known) == [first]
     assert Unhashable() not in known
+
+
+@pytest.mark.parametrize(
+    ("options", "traits"), [({"view": True}, ["ddp"]), ({}, ["ddp", "copies"])]
+)
+def test_an_option_that_a_script_leaves_off_is_a_trait_of_its_own(
+    options: dict[str, bool], traits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrapper:
+        def __init__(self, **options: bool) -> None: ...
+
+    seen = Traits()
+    monkeypatch.setattr(seen, "_site", lambda frame: "train.py:30")
+    seen._watch_class(Wrapper, "ddp", (("view", "copies"),))
+    Wrapper(**options)
+    assert list(seen.seen) == traits
 
 
 def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
-from gpurun.diagnoses.api import Diagnosis, gain_without, location_of, measured, percent
+from gpurun.diagnoses.api import Seen, diagnosis, gain_without, location_of, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.records.finding import Finding, FindingType
+from gpurun.records.events import COPIES_GRADIENTS
+from gpurun.records.finding import FindingType
 from gpurun.records.profile_figures import CopyShare
 from gpurun.replay.what_ifs import Change
 from gpurun.timeline.model import CopyKind
@@ -29,100 +31,77 @@ ADVICE_ON_DEVICE = (
     "one tensor in place of torch.cat",
     "keep one memory format and one type: each change is a copy",
 )
+ADVICE_BUCKETS = (
+    "DistributedDataParallel(gradient_as_bucket_view=True): gradients stay in their buckets; the "
+    "same training, with a copy of all gradients less in memory",
+)
 
 
-class HostToDeviceCopies(Diagnosis):
+@diagnosis(FindingType.H2D_COPY, Source.TIMELINE, change=Change.COPIES)
+def host_to_device_copies(evidence: Evidence) -> Seen | None:
     """Copies from the host to the device cost time.
 
     Replayed with batches that come from pinned memory, a step ahead, while kernels run. Copies from
     memory that is not pinned also block the host. Without a replay, the bound is the step less the
     copies that no kernel hides.
     """
-
-    type: ClassVar[FindingType] = FindingType.H2D_COPY
-    change: ClassVar[Change | None] = Change.COPIES
-    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The copies, and the memory that they come from."""
-        copies = _of_kind(evidence, CopyKind.H2D)
-        pageable = any(copy.pageable and copy.exposed_share for copy in copies)
-        memory = "memory that is not pinned" if pageable else "pinned memory"
-        return _finding(
-            self,
-            evidence,
-            copies,
-            f"to the device take {{}} of the step, from {memory}",
-            (*ADVICE_PAGEABLE, ADVICE_PINNED[0]) if pageable else ADVICE_PINNED,
-            location=location_of(evidence.loaders[0].key) if evidence.loaders else None,
-            knob="async_copies" if pageable else "device_prefetch",
-        )
+    copies = [c for c in evidence.figures.copies or () if c.kind == CopyKind.H2D.value]
+    pageable = any(copy.pageable and copy.exposed_share for copy in copies)
+    memory = "memory that is not pinned" if pageable else "pinned memory"
+    advice = (*ADVICE_PAGEABLE, ADVICE_PINNED[0]) if pageable else ADVICE_PINNED
+    seen = _seen(
+        evidence, CopyKind.H2D, f"to the device take {{}} of the step, from {memory}", advice
+    )
+    return seen and replace(
+        seen,
+        location=location_of(evidence.loaders[0].key) if evidence.loaders else None,
+        knob="async_copies" if pageable else "device_prefetch",
+    )
 
 
-class DeviceToHostCopies(Diagnosis):
+@diagnosis(FindingType.D2H_COPY, Source.TIMELINE, change=Change.READBACKS)
+def device_to_host_copies(evidence: Evidence) -> Seen | None:
     """Copies from the device to the host cost time.
 
     Replayed without them; the host's waits for values are those of `cpu_gpu_sync`. Without a
     replay, the bound is the step less the copies that no kernel hides.
     """
-
-    type: ClassVar[FindingType] = FindingType.D2H_COPY
-    change: ClassVar[Change | None] = Change.READBACKS
-    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The copies of a step."""
-        copies = _of_kind(evidence, CopyKind.D2H)
-        return _finding(self, evidence, copies, "to the host take {} of the step", ADVICE_TO_HOST)
+    return _seen(evidence, CopyKind.D2H, "to the host take {} of the step", ADVICE_TO_HOST)
 
 
-class CopiesOnDevice(Diagnosis):
+@diagnosis(FindingType.D2D_COPY, Source.TIMELINE, change=Change.MOVES)
+def copies_on_device(evidence: Evidence) -> Seen | None:
     """Copies within the device's memory cost time.
 
     Replayed without them. Without a replay, the bound is the step less the copies that no kernel
-    hides.
+    hides. DistributedDataParallel without `gradient_as_bucket_view` is named: it copies each
+    gradient into its bucket, by a kernel, and back, by one of these copies.
     """
-
-    type: ClassVar[FindingType] = FindingType.D2D_COPY
-    change: ClassVar[Change | None] = Change.MOVES
-    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The copies of a step."""
-        copies, take = _of_kind(evidence, CopyKind.D2D), "on the device take {} of the step"
-        return _finding(self, evidence, copies, take, ADVICE_ON_DEVICE)
+    take, site = "on the device take {} of the step", evidence.traits.get(COPIES_GRADIENTS)
+    if site is None or evidence.ranks < 2:
+        return _seen(evidence, CopyKind.D2D, take, ADVICE_ON_DEVICE)
+    take += ", gradients out of DDP's buckets (gradient_as_bucket_view is off) among them"
+    seen = _seen(evidence, CopyKind.D2D, take, (*ADVICE_BUCKETS, *ADVICE_ON_DEVICE))
+    return seen and replace(seen, location=location_of(site))
 
 
-def _of_kind(evidence: Evidence, kind: CopyKind) -> list[CopyShare]:
-    return [each for each in evidence.figures.copies or () if each.kind == kind.value]
-
-
-def _finding(
-    diagnosis: Diagnosis,
-    evidence: Evidence,
-    copies: Sequence[CopyShare],
-    take: str,
-    advice: tuple[str, ...],
-    **more: Any,
-) -> Finding | None:
+def _seen(evidence: Evidence, kind: CopyKind, take: str, advice: tuple[str, ...]) -> Seen | None:
+    copies = [c for c in evidence.figures.copies or () if c.kind == kind.value]
     if not copies:
         return None
-    kind, share, exposed = copies[0].kind, _sum(copies, "share"), _sum(copies, "exposed_share")
-    pageable = _sum([each for each in copies if each.pageable], "share")
+    name, share, exposed = kind.value, _sum(copies, "share"), _sum(copies, "exposed_share")
     figures: dict[str, Any] = {
-        f"{kind}_share": share,
-        f"exposed_{kind}_share": exposed,
-        f"pageable_{kind}_share": pageable,
-        f"{kind}_bytes_per_step": _sum(copies, "bytes_per_step"),
+        f"{name}_share": share,
+        f"exposed_{name}_share": exposed,
+        f"pageable_{name}_share": _sum([each for each in copies if each.pageable], "share"),
+        f"{name}_bytes_per_step": _sum(copies, "bytes_per_step"),
         "copies_per_step": _sum(copies, "calls_per_step"),
     }
-    return diagnosis.finding(
-        evidence,
+    return Seen(
         f"copies {take.format(percent(share))}; no kernel hides {percent(exposed)}",
         measured(Source.TIMELINE, **figures),
         advice,
         bound=gain_without(exposed),
-        **more,
     )
 
 

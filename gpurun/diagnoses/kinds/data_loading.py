@@ -9,11 +9,10 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, gain_without_wait, location_of, measured, percent
+from gpurun.diagnoses.api import Seen, diagnosis, gain_without_wait, location_of, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.records.finding import Finding, FindingType, Location
+from gpurun.records.finding import FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
 from gpurun.timeline.model import Phase
@@ -86,7 +85,10 @@ ADVICE = {
 }
 
 
-class DataLoading(Diagnosis):
+@diagnosis(
+    FindingType.DATA_LOADING, Source.STEPS, Source.CPU_USE, Source.HOST, change=Change.BATCHES
+)
+def data_loading(evidence: Evidence) -> Seen | None:
     """The step waits for the data loader.
 
     Replayed with batches that are ready when asked for. Without a replay, the bound is the step
@@ -95,42 +97,31 @@ class DataLoading(Diagnosis):
     or a slow sampler. Where they do not, no cause is named. Other programs on the cores hide the
     cause from CPU use, but not from the host profile.
     """
-
-    type: ClassVar[FindingType] = FindingType.DATA_LOADING
-    change: ClassVar[Change | None] = Change.BATCHES
-    sources: ClassVar[tuple[Source, ...]] = (Source.STEPS, Source.CPU_USE, Source.HOST)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The wait for data with its cause, and the line of the loader or the data set."""
-        share, split = evidence.data_wait_share, evidence.split
-        function = innermost(_in_loader(evidence))
-        place = location_of(evidence.loaders[0].key) if evidence.loaders else None
-        if function is not None:
-            place = Location(function.file, function.line, function.function)
-        cause = _cause_of_wait(evidence, share or 0.0)
-        alone = cause is Cause.WORKERS and evidence.workers == 0
-        why = NO_WORKERS if alone else SENTENCES[cause]
-        source = Source.TIMELINE if Source.TIMELINE in evidence.sources else Source.STEPS
-        return self.finding(
-            evidence,
-            f"the training waits for data {percent(share)} of the step: {why}",
-            [
-                *measured("diagnosis", cause=cause.value),
-                *measured(source, data_wait_share=share),
-                *measured(Source.STEPS, data_wait_ms=None if split is None else split.data_wait_ms),
-                *measured(source if split is None else Source.STEPS, step_ms=evidence.step_ms),
-                *measured(Source.STEPS, workers=evidence.workers),
-                *measured(
-                    Source.CPU_USE,
-                    cores_used=evidence.cores_used,
-                    cores_available=evidence.cores_available,
-                ),
-            ],
-            ADVICE[cause],
-            location=place,
-            knob="loader_workers" if _workers_help(cause, evidence) else None,
-            bound=gain_without_wait(share, evidence),
-        )
+    share, split = evidence.data_wait_share, evidence.split
+    function = innermost(_in_loader(evidence))
+    place = location_of(evidence.loaders[0].key) if evidence.loaders else None
+    place = line_of(function) or place
+    cause = _cause_of_wait(evidence, share or 0.0)
+    alone = cause is Cause.WORKERS and evidence.workers == 0
+    why = NO_WORKERS if alone else SENTENCES[cause]
+    source = Source.TIMELINE if Source.TIMELINE in evidence.sources else Source.STEPS
+    return Seen(
+        f"the training waits for data {percent(share)} of the step: {why}",
+        measured("diagnosis", cause=cause.value)
+        + measured(source, data_wait_share=share)
+        + measured(Source.STEPS, data_wait_ms=None if split is None else split.data_wait_ms)
+        + measured(source if split is None else Source.STEPS, step_ms=evidence.step_ms)
+        + measured(Source.STEPS, workers=evidence.workers)
+        + measured(
+            Source.CPU_USE,
+            cores_used=evidence.cores_used,
+            cores_available=evidence.cores_available,
+        ),
+        ADVICE[cause],
+        location=place,
+        knob="loader_workers" if _workers_help(cause, evidence) else None,
+        bound=gain_without_wait(share, evidence),
+    )
 
 
 def _workers_help(cause: Cause, evidence: Evidence) -> bool:
@@ -185,6 +176,11 @@ def innermost(functions: Sequence[FunctionSamples]) -> FunctionSamples | None:
     least = min((f.total_seconds for f in holding), default=0.0)
     alike = [f for f in holding if f.total_seconds <= ALIKE * least]
     return max(alike, key=lambda f: (f.self_seconds, -f.total_seconds), default=None)
+
+
+def line_of(function: FunctionSamples | None) -> Location | None:
+    """The line in which most of a function's time passes."""
+    return None if function is None else Location(function.file, function.line, function.function)
 
 
 def _waiting(function: FunctionSamples) -> float:

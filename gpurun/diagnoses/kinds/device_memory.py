@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from gpurun.diagnoses.api import Diagnosis, measured, percent
+from gpurun.diagnoses.api import Seen, diagnosis, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.formatting.number_text import count
-from gpurun.records.finding import WARNING, Finding, FindingType
+from gpurun.records.finding import WARNING, FindingType
 from gpurun.replay.what_ifs import Change
 
 ADVICE_CHURN = (
@@ -23,55 +21,47 @@ ADVICE_FULL = (
 ADVICE_ROOM = ("a larger batch would fit; gpurun --optimize says whether it is faster",)
 ROOM, ROOM_ACTIVITY = 0.50, 0.80
 """Less memory in use and more SM activity than these: a larger batch would fit."""
+RATED = ("allocator_retries", "device_allocations_per_step", "fragmentation", "memory_used")
+"""Figures with thresholds."""
 
 
-class MemoryAllocation(Diagnosis):
+@diagnosis(FindingType.MEMORY_ALLOCATION, Source.DEVICE, Source.TIMELINE, thresholds=RATED)
+def memory_allocation(evidence: Evidence) -> Seen | None:
     """Allocations cost time, or memory nearly runs out.
 
     Triggered by allocator retries, by cudaMalloc in the steady state, by fragmentation above 30 %,
     or by more than 90 % of the memory in use. Replayed without calls of the allocator. Less than
     half in use on a busy device is a note.
     """
-
-    type: ClassVar[FindingType] = FindingType.MEMORY_ALLOCATION
-    sources: ClassVar[tuple[Source, ...]] = (Source.DEVICE, Source.TIMELINE)
-    thresholds: ClassVar[tuple[str, ...]] = (
-        "allocator_retries", "device_allocations_per_step", "fragmentation", "memory_used",
-    )  # fmt: skip
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The worst of them; without a replay there is no honest bound."""
-        retries, allocations, fragments = _allocator(evidence)
-        used = evidence.memory_used_share
-        values = dict(zip(self.thresholds, (retries, allocations, fragments, used), strict=True))
-        rated = {n: evidence.thresholds.severity(n, value) for n, value in values.items()}
-        replayed = evidence.replayed_gain(Change.ALLOCATIONS)
-        if replayed is not None:
-            rated["device_allocations_per_step"] = gain_severity(replayed)
-        worst = max(rated, key=lambda name: rated[name])
-        severity, text = rated[worst], _sentence(worst, values[worst] or 0.0)
-        advice: tuple[str, ...] = ADVICE_CHURN
-        knob = "allocator"
-        if worst == "memory_used":
-            advice, knob = ADVICE_FULL, "checkpointing"
-        roomy = (used or 1.0) < ROOM and (evidence.sm_activity or 0.0) > ROOM_ACTIVITY
-        if severity < WARNING and roomy:
-            worst, severity, advice, knob = "", WARNING / 2, ADVICE_ROOM, "batch_size"
-            text = f"{percent(used)} of the device's memory is in use: there is room"
-        return self.finding(
-            evidence,
-            text,
-            [
-                *measured(Source.STEPS, allocator_retries=retries),
-                *measured(Source.TIMELINE, device_allocations_per_step=allocations),
-                *measured(Source.TIMELINE, fragmentation=fragments),
-                *measured(Source.DEVICE, memory_used_share=used),
-            ],
-            advice,
-            severity=severity,
-            knob=knob,
-            replayed=replayed if worst == "device_allocations_per_step" else None,
+    retries, allocations, fragments = _allocator(evidence)
+    used = evidence.memory_used_share
+    values = dict(zip(RATED, (retries, allocations, fragments, used), strict=True))
+    rated = {n: evidence.thresholds.severity(n, value) for n, value in values.items()}
+    replayed = evidence.replayed_gain(Change.ALLOCATIONS)
+    if replayed is not None:
+        rated["device_allocations_per_step"] = gain_severity(replayed)
+    worst = max(rated, key=lambda name: rated[name])
+    severity, text = rated[worst], _sentence(worst, values[worst] or 0.0)
+    advice: tuple[str, ...] = ADVICE_CHURN
+    knob = "allocator"
+    if worst == "memory_used":
+        advice, knob = ADVICE_FULL, "checkpointing"
+    roomy = (used or 1.0) < ROOM and (evidence.sm_activity or 0.0) > ROOM_ACTIVITY
+    if severity < WARNING and roomy:
+        worst, severity, advice, knob = "", WARNING / 2, ADVICE_ROOM, "batch_size"
+        text = f"{percent(used)} of the device's memory is in use: there is room"
+    return Seen(
+        text,
+        measured(Source.STEPS, allocator_retries=retries)
+        + measured(
+            Source.TIMELINE, device_allocations_per_step=allocations, fragmentation=fragments
         )
+        + measured(Source.DEVICE, memory_used_share=used),
+        advice,
+        severity=severity,
+        knob=knob,
+        replayed=replayed if worst == "device_allocations_per_step" else None,
+    )
 
 
 def _sentence(worst: str, value: float) -> str:

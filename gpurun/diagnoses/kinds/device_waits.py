@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from gpurun.diagnoses.api import Diagnosis, gain_without, location_of, measured, percent
+from gpurun.diagnoses.api import Seen, diagnosis, gain_without, location_of, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.records.finding import WARNING, Finding, FindingType
+from gpurun.records.finding import WARNING, FindingType
 from gpurun.replay.what_ifs import Change
 
 ADVICE_READS = (
@@ -29,7 +27,8 @@ BUSY = 0.90
 """A device that is active for so much of the run loses little by waits."""
 
 
-class DeviceSyncs(Diagnosis):
+@diagnosis(FindingType.CPU_GPU_SYNC, Source.TIMELINE, change=Change.WAITS)
+def device_syncs(evidence: Evidence) -> Seen | None:
     """The host waits for the device in each step, so that it cannot launch ahead.
 
     Waits are explicit (`torch.cuda.synchronize`) or implied by `.item()`, `.cpu()`, `nonzero`,
@@ -38,53 +37,42 @@ class DeviceSyncs(Diagnosis):
     after such waits. Lines come from the profile, or from a trial of `--optimize`. Waits that gain
     nothing are no finding.
     """
-
-    type: ClassVar[FindingType] = FindingType.CPU_GPU_SYNC
-    change: ClassVar[Change | None] = Change.WAITS
-    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The waits, most costly line first."""
-        if not evidence.on_gpu:
-            return None
-        idle = None if evidence.idle is None else evidence.idle.sync
-        syncs, steps = evidence.figures.syncs, evidence.read_steps or 0
-        reads = [r for r in evidence.reads or () if r.device == "cuda" and 2 * r.steps >= steps > 0]
-        reads.sort(key=lambda read: -read.calls)
-        explicit = evidence.traits.get("synchronize")
-        line = reads[0].where if reads else explicit
-        place = f", most at {line}" if line else ""
-        text = f"the host waits for the device in each step{place}"
-        if idle is not None:
-            text = (
-                f"the device idles {percent(idle)} of the step after the host waited for it{place}"
-            )
-        elif evidence.replay is None:
-            text += "; how long it idles for that was not measured"
-        active = evidence.least_active_share
-        unmeasured = WARNING if active is not None and active < BUSY else WARNING / 2
-        return self.finding(
-            evidence,
-            text,
-            [
-                *measured(
-                    Source.TIMELINE,
-                    sync_idle_share=idle,
-                    sync_wait_share=None if syncs is None else syncs.share,
-                    syncs_per_step=None if syncs is None else syncs.per_step,
-                ),
-                *measured(Source.STEPS, synchronize=explicit),
-                *measured("runtime", reads=[f"{r.where} {r.call}" for r in reads[:3]]),
-            ],
-            ADVICE_SYNCHRONIZE if explicit else ADVICE_READS,
-            severity=unmeasured if idle is None and (reads or explicit) else None,
-            location=location_of(line),
-            knob="needless_sync" if explicit else None,
-            bound=gain_without(idle),
+    if not evidence.on_gpu:
+        return None
+    idle = None if evidence.idle is None else evidence.idle.sync
+    syncs, steps = evidence.figures.syncs, evidence.read_steps or 0
+    reads = [r for r in evidence.reads or () if r.device == "cuda" and 2 * r.steps >= steps > 0]
+    reads.sort(key=lambda read: -read.calls)
+    explicit = evidence.traits.get("synchronize")
+    line = reads[0].where if reads else explicit
+    place = f", most at {line}" if line else ""
+    text = f"the host waits for the device in each step{place}"
+    if idle is not None:
+        text = f"the device idles {percent(idle)} of the step after the host waited for it{place}"
+    elif evidence.replay is None:
+        text += "; how long it idles for that was not measured"
+    active = evidence.least_active_share
+    unmeasured = WARNING if active is not None and active < BUSY else WARNING / 2
+    return Seen(
+        text,
+        measured(
+            Source.TIMELINE,
+            sync_idle_share=idle,
+            sync_wait_share=None if syncs is None else syncs.share,
+            syncs_per_step=None if syncs is None else syncs.per_step,
         )
+        + measured(Source.STEPS, synchronize=explicit)
+        + measured("runtime", reads=[f"{r.where} {r.call}" for r in reads[:3]]),
+        ADVICE_SYNCHRONIZE if explicit else ADVICE_READS,
+        severity=unmeasured if idle is None and (reads or explicit) else None,
+        location=location_of(line),
+        knob="needless_sync" if explicit else None,
+        bound=gain_without(idle),
+    )
 
 
-class LaunchBound(Diagnosis):
+@diagnosis(FindingType.LAUNCH_BOUND, Source.TIMELINE, change=Change.LAUNCHES)
+def launch_bound(evidence: Evidence) -> Seen | None:
     """Kernels are so short that the device waits for the next launch.
 
     Replayed with launches that take no time, as in a CUDA graph, and with chains of kernels below
@@ -94,37 +82,29 @@ class LaunchBound(Diagnosis):
 
     Without a replay, the bound is the step less the device's waits for launches.
     """
-
-    type: ClassVar[FindingType] = FindingType.LAUNCH_BOUND
-    change: ClassVar[Change | None] = Change.LAUNCHES
-    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The launches of the window, and what the device waits for them."""
-        figures, launches = evidence.figures, evidence.figures.launches
-        if figures.idle is None or launches is None or figures.idle.launch is None:
-            return None
-        idle, a_step = figures.idle.launch, launches.kernels_per_step
-        mean = launches.mean_kernel_us
-        kernels = "kernels" if a_step is None else f"{a_step:,.0f} kernels a step"
-        length = "" if mean is None else f" of {mean:.1f} µs each"
-        told = f"the device waits for launches {percent(idle)} of the step"
-        if evidence.replay is not None:
-            told = "launches hold the device up"
-        calls = max((k.calls_per_step or 0.0 for k in figures.top_kernels or ()), default=0.0)
-        return self.finding(
-            evidence,
-            f"{told}: {kernels}{length}",
-            measured(
-                Source.TIMELINE,
-                launch_idle_share=idle,
-                launch_gap_ms_per_step=figures.step_ms and idle * figures.step_ms,
-                mean_kernel_us=mean,
-                kernels_per_step=a_step,
-                most_calls_of_one_kernel_per_step=calls or None,
-                queue_depth=launches.queue_depth,
-            ),
-            ADVICE_LAUNCHES,
-            knob="compile",
-            bound=gain_without(idle),
-        )
+    figures, launches = evidence.figures, evidence.figures.launches
+    if figures.idle is None or launches is None or figures.idle.launch is None:
+        return None
+    idle, a_step = figures.idle.launch, launches.kernels_per_step
+    mean = launches.mean_kernel_us
+    kernels = "kernels" if a_step is None else f"{a_step:,.0f} kernels a step"
+    length = "" if mean is None else f" of {mean:.1f} µs each"
+    told = f"the device waits for launches {percent(idle)} of the step"
+    if evidence.replay is not None:
+        told = "launches hold the device up"
+    calls = max((k.calls_per_step or 0.0 for k in figures.top_kernels or ()), default=0.0)
+    return Seen(
+        f"{told}: {kernels}{length}",
+        measured(
+            Source.TIMELINE,
+            launch_idle_share=idle,
+            launch_gap_ms_per_step=figures.step_ms and idle * figures.step_ms,
+            mean_kernel_us=mean,
+            kernels_per_step=a_step,
+            most_calls_of_one_kernel_per_step=calls or None,
+            queue_depth=launches.queue_depth,
+        ),
+        ADVICE_LAUNCHES,
+        knob="compile",
+        bound=gain_without(idle),
+    )

@@ -6,14 +6,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 
-from gpurun.diagnoses.api import Diagnosis, gain_without, gain_without_wait, measured, percent
+from gpurun.diagnoses.api import Seen, diagnosis, gain_without, gain_without_wait, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.kinds.data_loading import bare_name, innermost
-from gpurun.records.finding import Finding, FindingType, Location
+from gpurun.diagnoses.kinds.data_loading import bare_name, innermost, line_of
+from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
 from gpurun.timeline.device_work import OWN_WINDOW
@@ -43,7 +42,15 @@ WRITING = 0.5
 """Share of the Python outside the model; longer writing is named as the cause."""
 
 
-class HostBound(Diagnosis):
+@diagnosis(
+    FindingType.HOST_BOUND,
+    Source.HOST,
+    Source.STEPS,
+    Source.TIMELINE,
+    change=Change.PYTHON,
+    thresholds=("unexplained_share",),
+)
+def host_bound(evidence: Evidence) -> Seen | None:
     """Python code between the model's operators takes a part of the step.
 
     Replayed without the host's pauses of more than 0.1 ms between two calls of CUDA, outside of
@@ -55,77 +62,68 @@ class HostBound(Diagnosis):
     known, and 30 % of it is a warning. Waits for data are first taken away from the device's idle
     time.
     """
+    seconds = None if evidence.timeline is None else evidence.timeline.host_sampled_seconds
+    if not evidence.host_functions or not seconds:
+        by_device = evidence.on_gpu and Source.TIMELINE in evidence.sources
+        return (_idle if by_device else _unexplained)(evidence)
+    in_pauses = _in_pauses(evidence)
+    seen = evidence.host_functions if in_pauses is None else in_pauses
+    functions = [f for f in seen if _between(f)]
+    share = sum(f.self_seconds for f in functions) / seconds
+    if in_pauses is None:
+        syncs = evidence.figures.syncs
+        waits = 0.0 if syncs is None else syncs.outside_share or 0.0
+        share = min(share - waits, _idle_for_host(evidence))
+        share = _unprofiled(share, evidence)
+    own = innermost(functions)
+    writing = _writing_share(functions, evidence.source_lines)
+    text = f"Python outside the model takes {percent(share)} of the step"
+    text += "" if own is None else f", most of it in {own.function}"
+    text += ": it writes or logs in each step" if writing >= WRITING else ""
+    hottest = sorted(functions, key=lambda f: -f.self_seconds)[:3]
+    return Seen(
+        text,
+        measured(
+            Source.HOST,
+            host_share=share,
+            writing_share_of_it=writing,
+            function=[f"{f.function} {percent(f.self_seconds / seconds)}" for f in hottest],
+        ),
+        ADVICE_WRITING if writing >= WRITING else ADVICE,
+        location=line_of(own),
+        bound=gain_without(share) if evidence.on_gpu else gain_without_wait(share, evidence),
+    )
 
-    type: ClassVar[FindingType] = FindingType.HOST_BOUND
-    change: ClassVar[Change | None] = Change.PYTHON
-    sources: ClassVar[tuple[Source, ...]] = (Source.HOST, Source.STEPS, Source.TIMELINE)
-    thresholds: ClassVar[tuple[str, ...]] = ("unexplained_share",)
 
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The hottest function of the user's, or the rest of the step that nothing explains."""
-        seconds = None if evidence.timeline is None else evidence.timeline.host_sampled_seconds
-        if not evidence.host_functions or not seconds:
-            by_device = evidence.on_gpu and Source.TIMELINE in evidence.sources
-            return (self._idle if by_device else self._unexplained)(evidence)
-        in_pauses = _in_pauses(evidence)
-        seen = evidence.host_functions if in_pauses is None else in_pauses
-        functions = [f for f in seen if _between(f)]
-        share = sum(f.self_seconds for f in functions) / seconds
-        if in_pauses is None:
-            syncs = evidence.figures.syncs
-            waits = 0.0 if syncs is None else syncs.outside_share or 0.0
-            share = min(share - waits, _idle_for_host(evidence))
-            share = _unprofiled(share, evidence)
-        own = innermost(functions)
-        writing = _writing_share(functions, evidence.source_lines)
-        text = f"Python outside the model takes {percent(share)} of the step"
-        text += "" if own is None else f", most of it in {own.function}"
-        text += ": it writes or logs in each step" if writing >= WRITING else ""
-        hottest = sorted(functions, key=lambda f: -f.self_seconds)[:3]
-        return self.finding(
-            evidence,
-            text,
-            measured(
-                Source.HOST,
-                host_share=share,
-                writing_share_of_it=writing,
-                function=[f"{f.function} {percent(f.self_seconds / seconds)}" for f in hottest],
-            ),
-            ADVICE_WRITING if writing >= WRITING else ADVICE,
-            location=None if own is None else Location(own.file, own.line, own.function),
-            bound=gain_without(share) if evidence.on_gpu else gain_without_wait(share, evidence),
-        )
+def _unexplained(evidence: Evidence) -> Seen | None:
+    """Without any profile: the rest of the step."""
+    split, step = evidence.split, evidence.step_ms
+    if split is None or split.rest_ms is None or not step or split.forward_ms is None:
+        return None
+    share = min(split.rest_ms / step, _idle_for_host(evidence))
+    return Seen(
+        f"{percent(share)} of the step is neither loader nor model nor optimizer: Python code, "
+        "the loss, logging",
+        measured(Source.STEPS, unexplained_share=share, rest_ms=split.rest_ms, step_ms=step),
+        _advice_without_lines(evidence),
+        severity=evidence.thresholds.severity("unexplained_share", share),
+        bound=gain_without(share),
+    )
 
-    def _unexplained(self, evidence: Evidence) -> Finding | None:
-        """Without any profile: the rest of the step."""
-        split, step = evidence.split, evidence.step_ms
-        if split is None or split.rest_ms is None or not step or split.forward_ms is None:
-            return None
-        share = min(split.rest_ms / step, _idle_for_host(evidence))
-        return self.finding(
-            evidence,
-            f"{percent(share)} of the step is neither loader nor model nor optimizer: Python code, "
-            "the loss, logging",
-            measured(Source.STEPS, unexplained_share=share, rest_ms=split.rest_ms, step_ms=step),
-            _advice_without_lines(evidence),
-            severity=evidence.thresholds.severity("unexplained_share", share),
-            bound=gain_without(share),
-        )
 
-    def _idle(self, evidence: Evidence) -> Finding | None:
-        """The device's idle time that is no wait for data, no synchronisation and no launch."""
-        idle = evidence.idle
-        if idle is None or idle.host is None:
-            return None
-        untold = "" if idle.data is not None else " (which may be its loader)"
-        return self.finding(
-            evidence,
-            f"the device waits {percent(idle.host)} of the step while the host does something "
-            f"else{untold}",
-            measured(Source.TIMELINE, host_idle_share=idle.host, idle_share=idle.total),
-            _advice_without_lines(evidence),
-            bound=gain_without(_unprofiled(idle.host, evidence)),
-        )
+def _idle(evidence: Evidence) -> Seen | None:
+    """The device's idle time that is no wait for data, no synchronisation and no launch."""
+    idle = evidence.idle
+    if idle is None or idle.host is None:
+        return None
+    untold = "" if idle.data is not None else " (which may be its loader)"
+    return Seen(
+        f"the device waits {percent(idle.host)} of the step while the host does something "
+        f"else{untold}",
+        measured(Source.TIMELINE, host_idle_share=idle.host, idle_share=idle.total),
+        _advice_without_lines(evidence),
+        bound=gain_without(_unprofiled(idle.host, evidence)),
+    )
 
 
 def _advice_without_lines(evidence: Evidence) -> tuple[str, ...]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
-from gpurun.diagnoses.api import NOTICEABLE, Diagnosis, measured, percent
+from gpurun.diagnoses.api import NOTICEABLE, Seen, diagnosis, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.thresholds import gain_severity
 from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.effects import ALLOW_ALL
-from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
+from gpurun.records.finding import WARNING, EvidenceFigure, FindingType
 from gpurun.timeline.kernel_time import SHORT_NS
 from gpurun.timeline.model import KernelMetrics
 
@@ -60,45 +59,45 @@ WARP = 32
 """Threads of a warp on all GPUs of NVIDIA."""
 
 
-class KernelEfficiency(Diagnosis):
+@diagnosis(
+    FindingType.KERNEL_EFFICIENCY,
+    Source.ACTIVITY,
+    Source.TIMELINE,
+    Source.KERNELS,
+    thresholds=("sm_activity", "sm_throughput"),
+)
+def kernel_efficiency(evidence: Evidence) -> Seen | None:
     """Kernels leave much of the device unused while they run.
 
     Triggered by SM activity below 60 % (critical: 40 %) of the time in which the device is busy, or
     by a kernel with SM throughput below 60 % (critical: 40 %), replayed with the kernel at the peak
     of SMs or memory; beside a timeline without such a replay a note.
     """
-
-    type: ClassVar[FindingType] = FindingType.KERNEL_EFFICIENCY
-    sources: ClassVar[tuple[Source, ...]] = (Source.ACTIVITY, Source.TIMELINE, Source.KERNELS)
-    thresholds: ClassVar[tuple[str, ...]] = ("sm_activity", "sm_throughput")
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The device's activity and its slowest kernel."""
-        busy = _busy_share(evidence)
-        if busy is not None and busy < WORTH:
-            return None
-        activity, rate = _activity_while_busy(evidence), evidence.thresholds.severity
-        severity, replayed = rate("sm_activity", activity), None
-        text = f"SMs are active {percent(activity)} of the time in which kernels run"
-        slow = worst_kernel(evidence, lambda k: rate("sm_throughput", share(k.sm_percent)))
-        if slow is not None and slow.severity >= severity:
-            severity, replayed = slow.severity, slow.replayed
-            text = f"SM throughput is {percent(share(slow.kernel.sm_percent))}: {slow.name}"
-        told = measured(
-            Source.ACTIVITY, sm_activity_while_busy=activity, sm_activity=evidence.sm_activity
-        )
-        return self.finding(
-            evidence,
-            text,
-            [*(slow.figures if slow else ()), *told],
-            ADVICE_SLOW[1:] if slow else ADVICE_SLOW,
-            severity=severity,
-            knob="compile",
-            replayed=replayed,
-        )
+    busy = _busy_share(evidence)
+    if busy is not None and busy < WORTH:
+        return None
+    activity, rate = _activity_while_busy(evidence), evidence.thresholds.severity
+    severity, replayed = rate("sm_activity", activity), None
+    text = f"SMs are active {percent(activity)} of the time in which kernels run"
+    slow = worst_kernel(evidence, lambda k: rate("sm_throughput", share(k.sm_percent)))
+    if slow is not None and slow.severity >= severity:
+        severity, replayed = slow.severity, slow.replayed
+        text = f"SM throughput is {percent(share(slow.kernel.sm_percent))}: {slow.name}"
+    told = measured(
+        Source.ACTIVITY, sm_activity_while_busy=activity, sm_activity=evidence.sm_activity
+    )
+    return Seen(
+        text,
+        [*(slow.figures if slow else ()), *told],
+        ADVICE_SLOW[1:] if slow else ADVICE_SLOW,
+        severity=severity,
+        knob="compile",
+        replayed=replayed,
+    )
 
 
-class Occupancy(Diagnosis):
+@diagnosis(FindingType.OCCUPANCY, Source.KERNELS, thresholds=("occupancy", "sm_throughput"))
+def occupancy(evidence: Evidence) -> Seen | None:
     """A kernel holds few warps on each multiprocessor.
 
     Triggered, by kernel, by occupancy below 30 %. With SM throughput of 60 % it is a note: kernels
@@ -107,53 +106,46 @@ class Occupancy(Diagnosis):
     shared memory, blocks or the grid are named as the cause where they were recorded and explain
     it. Where a timeline shows launches, kernels below 10 µs are left to the launch-bound finding.
     """
+    rate = evidence.thresholds.severity
 
-    type: ClassVar[FindingType] = FindingType.OCCUPANCY
-    sources: ClassVar[tuple[Source, ...]] = (Source.KERNELS,)
-    thresholds: ClassVar[tuple[str, ...]] = ("occupancy", "sm_throughput")
+    def suffers(kernel: KernelMetrics) -> float:
+        by_occupancy = rate("occupancy", share(kernel.occupancy_percent))
+        by_units = rate("sm_throughput", (kernel.sm_percent or 0.0) / 100)
+        by_itself = NOTICEABLE if by_occupancy >= WARNING else 0.0
+        return max(min(by_occupancy, by_units), by_itself)
 
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The kernel that suffers most; without a replay there is no honest bound."""
-        rate = evidence.thresholds.severity
-
-        def suffers(kernel: KernelMetrics) -> float:
-            by_occupancy = rate("occupancy", share(kernel.occupancy_percent))
-            by_units = rate("sm_throughput", (kernel.sm_percent or 0.0) / 100)
-            by_itself = NOTICEABLE if by_occupancy >= WARNING else 0.0
-            return max(min(by_occupancy, by_units), by_itself)
-
-        worst = worst_kernel(evidence, suffers)
-        if worst is None:
-            return None
-        kernel, reached = worst.kernel, percent(share(worst.kernel.occupancy_percent))
-        fits = share(kernel.theoretical_occupancy_percent)
-        causes, allowed = _limits_of(kernel, evidence), rate("occupancy", fits) < WARNING
-        if causes and (causes == ("grid",) or fits is None or not allowed):
-            why = f"limited by {' and '.join(causes).replace('_', ' ')}"
-            advice = tuple(ADVICE_LIMITS[cause] for cause in causes)
-        elif fits is not None and allowed:
-            why, advice, causes = f"though its limits allow {percent(fits)}", ADVICE_UNEVEN, ()
-        else:
-            why, advice = "its limit was not recorded", ADVICE_UNRECORDED
-        told = measured(
-            Source.KERNELS,
-            occupancy_percent=kernel.occupancy_percent,
-            theoretical_occupancy_percent=kernel.theoretical_occupancy_percent,
-            registers_per_thread=kernel.registers,
-            shared_memory_bytes=kernel.shared_memory_bytes,
-            limit=", ".join(causes) or None,
-        )
-        return self.finding(
-            evidence,
-            f"occupancy is {reached}, {why}: {worst.name}",
-            [*worst.figures, *told],
-            advice,
-            severity=worst.severity,
-            replayed=worst.replayed,
-        )
+    worst = worst_kernel(evidence, suffers)
+    if worst is None:
+        return None
+    kernel, reached = worst.kernel, percent(share(worst.kernel.occupancy_percent))
+    fits = share(kernel.theoretical_occupancy_percent)
+    causes, allowed = _limits_of(kernel, evidence), rate("occupancy", fits) < WARNING
+    if causes and (causes == ("grid",) or fits is None or not allowed):
+        why = f"limited by {' and '.join(causes).replace('_', ' ')}"
+        advice = tuple(ADVICE_LIMITS[cause] for cause in causes)
+    elif fits is not None and allowed:
+        why, advice, causes = f"though its limits allow {percent(fits)}", ADVICE_UNEVEN, ()
+    else:
+        why, advice = "its limit was not recorded", ADVICE_UNRECORDED
+    told = measured(
+        Source.KERNELS,
+        occupancy_percent=kernel.occupancy_percent,
+        theoretical_occupancy_percent=kernel.theoretical_occupancy_percent,
+        registers_per_thread=kernel.registers,
+        shared_memory_bytes=kernel.shared_memory_bytes,
+        limit=", ".join(causes) or None,
+    )
+    return Seen(
+        f"occupancy is {reached}, {why}: {worst.name}",
+        [*worst.figures, *told],
+        advice,
+        severity=worst.severity,
+        replayed=worst.replayed,
+    )
 
 
-class WarpEfficiency(Diagnosis):
+@diagnosis(FindingType.WARP_EFFICIENCY, Source.KERNELS, thresholds=("warp_efficiency",))
+def warp_efficiency(evidence: Evidence) -> Seen | None:
     """Threads of a warp are idle: branches run in turn, or the block does not fill the warp.
 
     Triggered, by kernel, by less than 80 % of a warp's threads active per instruction. Replayed
@@ -161,38 +153,37 @@ class WarpEfficiency(Diagnosis):
     replay a note.
     """
 
-    type: ClassVar[FindingType] = FindingType.WARP_EFFICIENCY
-    sources: ClassVar[tuple[Source, ...]] = (Source.KERNELS,)
-    thresholds: ClassVar[tuple[str, ...]] = ("warp_efficiency",)
+    def active(kernel: KernelMetrics) -> float | None:
+        return share(kernel.branch_efficiency_percent)
 
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The kernel whose warps are emptiest; without a replay there is no honest bound."""
-
-        def active(kernel: KernelMetrics) -> float | None:
-            return share(kernel.branch_efficiency_percent)
-
-        rate = evidence.thresholds.severity
-        worst = worst_kernel(evidence, lambda k: rate("warp_efficiency", active(k)), active)
-        if worst is None:
-            return None
-        threads = math.prod(worst.kernel.block or (WARP,))
-        partial = threads % WARP != 0
-        told = f", in blocks of {threads} threads" if partial else ""
-        efficiency = active(worst.kernel)
-        more = measured(
-            Source.KERNELS, warp_efficiency=efficiency, block_threads=threads if partial else None
-        )
-        return self.finding(
-            evidence,
-            f"warp efficiency is {percent(efficiency)}{told}: {worst.name}",
-            [*worst.figures, *more],
-            (*ADVICE_BLOCKS, *ADVICE_WARPS) if partial else ADVICE_WARPS,
-            severity=worst.severity,
-            replayed=worst.replayed,
-        )
+    rate = evidence.thresholds.severity
+    worst = worst_kernel(evidence, lambda k: rate("warp_efficiency", active(k)), active)
+    if worst is None:
+        return None
+    threads = math.prod(worst.kernel.block or (WARP,))
+    partial = threads % WARP != 0
+    told = f", in blocks of {threads} threads" if partial else ""
+    efficiency = active(worst.kernel)
+    more = measured(
+        Source.KERNELS, warp_efficiency=efficiency, block_threads=threads if partial else None
+    )
+    return Seen(
+        f"warp efficiency is {percent(efficiency)}{told}: {worst.name}",
+        [*worst.figures, *more],
+        (*ADVICE_BLOCKS, *ADVICE_WARPS) if partial else ADVICE_WARPS,
+        severity=worst.severity,
+        replayed=worst.replayed,
+    )
 
 
-class SmallBatch(Diagnosis):
+@diagnosis(
+    FindingType.SMALL_BATCH,
+    Source.DEVICE,
+    Source.ACTIVITY,
+    Source.TIMELINE,
+    thresholds=("little_memory", "sm_activity", "small_grid_share"),
+)
+def small_batch(evidence: Evidence) -> Seen | None:
     """The batch gives the device too little to do at a time.
 
     Triggered if less than half of the device's memory is in use and kernels are small. Kernels
@@ -200,35 +191,25 @@ class SmallBatch(Diagnosis):
     if those with fewer blocks than SMs take over 30 % of kernel time. Not reported while the
     training waits for data.
     """
-
-    type: ClassVar[FindingType] = FindingType.SMALL_BATCH
-    sources: ClassVar[tuple[Source, ...]] = (Source.DEVICE, Source.ACTIVITY, Source.TIMELINE)
-    thresholds: ClassVar[tuple[str, ...]] = ("little_memory", "sm_activity", "small_grid_share")
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """Memory and activity together; how much a larger batch gains, only a trial can tell."""
-        rate, launches = evidence.thresholds.severity, evidence.figures.launches
-        if (evidence.data_wait_share or 0.0) > HELD_UP:
-            return None
-        grids = None if launches is None else launches.small_grid_share
-        activity, memory = _activity_while_busy(evidence), evidence.memory_used_share
-        by_grids = activity is None
-        small = rate("small_grid_share", grids) if by_grids else rate("sm_activity", activity)
-        batch = None if evidence.result is None else evidence.result.batch_size
-        size = "the batch" if batch is None else f"a batch of {batch:g}"
-        return self.finding(
-            evidence,
-            f"{size} is too small for the device: {percent(memory)} of its memory is in use",
-            [
-                *measured(Source.STEPS, batch_size=batch),
-                *measured(Source.DEVICE, memory_used_share=memory),
-                *measured(Source.ACTIVITY, sm_activity_while_busy=activity),
-                *measured(Source.TIMELINE, small_grid_share=grids),
-            ],
-            ADVICE_BATCH,
-            severity=min(rate("little_memory", memory), small),
-            knob="batch_size",
-        )
+    rate, launches = evidence.thresholds.severity, evidence.figures.launches
+    if (evidence.data_wait_share or 0.0) > HELD_UP:
+        return None
+    grids = None if launches is None else launches.small_grid_share
+    activity, memory = _activity_while_busy(evidence), evidence.memory_used_share
+    by_grids = activity is None
+    small = rate("small_grid_share", grids) if by_grids else rate("sm_activity", activity)
+    batch = None if evidence.result is None else evidence.result.batch_size
+    size = "the batch" if batch is None else f"a batch of {batch:g}"
+    return Seen(
+        f"{size} is too small for the device: {percent(memory)} of its memory is in use",
+        measured(Source.STEPS, batch_size=batch)
+        + measured(Source.DEVICE, memory_used_share=memory)
+        + measured(Source.ACTIVITY, sm_activity_while_busy=activity)
+        + measured(Source.TIMELINE, small_grid_share=grids),
+        ADVICE_BATCH,
+        severity=min(rate("little_memory", memory), small),
+        knob="batch_size",
+    )
 
 
 @dataclass(frozen=True)

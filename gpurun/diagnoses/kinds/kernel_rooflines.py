@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from gpurun.diagnoses.api import NOTICEABLE, Diagnosis, gain_without, measured, percent
+from gpurun.diagnoses.api import NOTICEABLE, Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.kinds.kernel_efficiency import share, worst_kernel
 from gpurun.diagnoses.thresholds import gain_severity
-from gpurun.records.finding import WARNING, Finding, FindingType
+from gpurun.records.finding import WARNING, FindingType
 from gpurun.replay.what_ifs import PEAK_RATIOS, Change
 from gpurun.timeline.kernel_time import FUSABLE
 from gpurun.timeline.model import Group, KernelMetrics
@@ -31,62 +29,53 @@ COMPUTING = 0.30
 """Tensor activity from which on full bandwidth feeds arithmetic and is as it should be."""
 
 
-class TensorCoreUse(Diagnosis):
+@diagnosis(FindingType.PRECISION, Source.TIMELINE, Source.ACTIVITY, change=Change.PRECISION)
+def tensor_core_use(evidence: Evidence) -> Seen | None:
     """Matrix products, convolutions or attention run outside tensor cores.
 
     Replayed with such kernels at the ratio of the device's peaks: a roofline. Without a replay, the
     bound is the same roofline.
     Without a timeline, tensor activity near zero on a busy device is a warning without a bound.
     """
+    capability = _capability(evidence)
+    if capability is not None and capability < (7, 0):
+        return None  # there are no tensor cores
+    precision = evidence.figures.precision
+    if precision is None:
+        return _by_activity(evidence)
+    outside = precision.outside_share_of_window
+    ratio = None if capability is None else PEAK_RATIOS.get(capability)
+    gain = gain_without(outside * (1 - 1 / (ratio or min(PEAK_RATIOS.values()))))
+    return Seen(
+        f"matrix products and convolutions outside tensor cores take {percent(outside)} of the "
+        "step",
+        measured(
+            Source.TIMELINE,
+            outside_tensor_cores_share=outside,
+            tensor_core_share=precision.tensor_core_share,
+            peak_ratio=ratio,
+        ),
+        ADVICE_PRECISION,
+        severity=gain_severity(gain or 1.0),
+        knob="autocast",
+        bound=None if ratio is None else gain,
+    )
 
-    type: ClassVar[FindingType] = FindingType.PRECISION
-    change: ClassVar[Change | None] = Change.PRECISION
-    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE, Source.ACTIVITY)
 
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The share of the step outside tensor cores, with its roofline."""
-        capability = _capability(evidence)
-        if capability is not None and capability < (7, 0):
-            return None  # there are no tensor cores
-        precision = evidence.figures.precision
-        if precision is None:
-            return self._by_activity(evidence)
-        outside = precision.outside_share_of_window
-        ratio = None if capability is None else PEAK_RATIOS.get(capability)
-        gain = gain_without(outside * (1 - 1 / (ratio or min(PEAK_RATIOS.values()))))
-        return self.finding(
-            evidence,
-            f"matrix products and convolutions outside tensor cores take {percent(outside)} of the "
-            "step",
-            measured(
-                Source.TIMELINE,
-                outside_tensor_cores_share=outside,
-                tensor_core_share=precision.tensor_core_share,
-                peak_ratio=ratio,
-            ),
-            ADVICE_PRECISION,
-            severity=gain_severity(gain or 1.0),
-            knob="autocast",
-            bound=None if ratio is None else gain,
-        )
-
-    def _by_activity(self, evidence: Evidence) -> Finding | None:
-        tensor, activity = evidence.activity("tensor_activity_percent"), evidence.sm_activity
-        multiplies = any(
-            kind in root.module_types for root in evidence.roots for kind in MULTIPLIES
-        )
-        if tensor is None or activity is None or not multiplies:
-            return None
-        if tensor >= UNUSED or activity < WORKING:
-            return None
-        return self.finding(
-            evidence,
-            f"tensor cores are active {percent(tensor)} of the time, SMs {percent(activity)}",
-            measured(Source.ACTIVITY, tensor_activity=tensor, sm_activity=activity),
-            ADVICE_PRECISION,
-            severity=WARNING,
-            knob="autocast",
-        )
+def _by_activity(evidence: Evidence) -> Seen | None:
+    tensor, activity = evidence.activity("tensor_activity_percent"), evidence.sm_activity
+    multiplies = any(kind in root.module_types for root in evidence.roots for kind in MULTIPLIES)
+    if tensor is None or activity is None or not multiplies:
+        return None
+    if tensor >= UNUSED or activity < WORKING:
+        return None
+    return Seen(
+        f"tensor cores are active {percent(tensor)} of the time, SMs {percent(activity)}",
+        measured(Source.ACTIVITY, tensor_activity=tensor, sm_activity=activity),
+        ADVICE_PRECISION,
+        severity=WARNING,
+        knob="autocast",
+    )
 
 
 def _capability(evidence: Evidence) -> tuple[int, int] | None:
@@ -96,7 +85,14 @@ def _capability(evidence: Evidence) -> tuple[int, int] | None:
     return min(known, default=None)
 
 
-class MemoryBandwidth(Diagnosis):
+@diagnosis(
+    FindingType.MEMORY_BANDWIDTH,
+    Source.TIMELINE,
+    Source.ACTIVITY,
+    Source.KERNELS,
+    thresholds=("dram_activity", "sm_throughput", "bandwidth_kernel"),
+)
+def memory_bandwidth(evidence: Evidence) -> Seen | None:
     """The device's memory sets the pace.
 
     Replayed with chains of elementwise kernels, norms and reductions as one kernel: of those that
@@ -105,54 +101,46 @@ class MemoryBandwidth(Diagnosis):
     units have time, and by such a kernel below 60 % of the bandwidth (Nsight Compute), replayed at
     its peak; beside a timeline without such a replay a note.
     """
+    rate = evidence.thresholds.severity
+    taken, dram = elementwise_share(evidence), _dram_activity(evidence)
+    fusable = evidence.figures.fusable_share
 
-    type: ClassVar[FindingType] = FindingType.MEMORY_BANDWIDTH
-    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE, Source.ACTIVITY, Source.KERNELS)
-    thresholds: ClassVar[tuple[str, ...]] = ("dram_activity", "sm_throughput", "bandwidth_kernel")
+    def suffers(kernel: KernelMetrics) -> float:
+        used, sm = share(kernel.dram_percent), share(kernel.sm_percent)
+        waits = min(rate("dram_activity", used), rate("sm_throughput", sm))
+        return max(waits, rate("bandwidth_kernel", used) if kernel.group in MOVING else 0.0)
 
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The bandwidth in use and the kernels that use it."""
-        rate = evidence.thresholds.severity
-        taken, dram = elementwise_share(evidence), _dram_activity(evidence)
-        fusable = evidence.figures.fusable_share
-
-        def suffers(kernel: KernelMetrics) -> float:
-            used, sm = share(kernel.dram_percent), share(kernel.sm_percent)
-            waits = min(rate("dram_activity", used), rate("sm_throughput", sm))
-            return max(waits, rate("bandwidth_kernel", used) if kernel.group in MOVING else 0.0)
-
-        worst, by_dram = worst_kernel(evidence, suffers), rate("dram_activity", dram)
-        severity = by_dram if evidence.replay is None else min(by_dram, NOTICEABLE)
-        gain, bound = None, None
-        text = f"DRAM is active {percent(dram)} of the time"
-        if worst is not None and worst.severity >= by_dram:
-            severity, gain = worst.severity, worst.replayed
-            used = share(worst.kernel.dram_percent)
-            moves = f"a kernel that moves data uses {percent(used)} of the memory's bandwidth"
-            if rate("dram_activity", used) >= WARNING:
-                moves = f"a kernel waits for memory, DRAM throughput is {percent(used)}"
-            text = f"{moves}: {worst.name}"
-        fused, at_most = evidence.replayed_gain(Change.FUSION), gain_without(fusable)
-        if gain_severity(fused or at_most or 1.0) >= severity:
-            severity, gain, bound = gain_severity(at_most or 1.0), fused, at_most
-            text = (
-                f"elementwise kernels, norms and reductions take {percent(taken)} of the step; "
-                f"{percent(fusable)} of it would go if their chains were fused"
-            )
-        return self.finding(
-            evidence,
-            text,
-            [
-                *measured(Source.TIMELINE, elementwise_share=taken, fusable_share=fusable),
-                *measured(Source.ACTIVITY, dram_activity=dram),
-                *(worst.figures if worst else ()),
-            ],
-            ADVICE_MEMORY,
-            severity=severity,
-            knob="compile",
-            replayed=gain,
-            bound=bound,
+    worst, by_dram = worst_kernel(evidence, suffers), rate("dram_activity", dram)
+    severity = by_dram if evidence.replay is None else min(by_dram, NOTICEABLE)
+    gain, bound = None, None
+    text = f"DRAM is active {percent(dram)} of the time"
+    if worst is not None and worst.severity >= by_dram:
+        severity, gain = worst.severity, worst.replayed
+        used = share(worst.kernel.dram_percent)
+        moves = f"a kernel that moves data uses {percent(used)} of the memory's bandwidth"
+        if rate("dram_activity", used) >= WARNING:
+            moves = f"a kernel waits for memory, DRAM throughput is {percent(used)}"
+        text = f"{moves}: {worst.name}"
+    fused, at_most = evidence.replayed_gain(Change.FUSION), gain_without(fusable)
+    if gain_severity(fused or at_most or 1.0) >= severity:
+        severity, gain, bound = gain_severity(at_most or 1.0), fused, at_most
+        text = (
+            f"elementwise kernels, norms and reductions take {percent(taken)} of the step; "
+            f"{percent(fusable)} of it would go if their chains were fused"
         )
+    return Seen(
+        text,
+        [
+            *measured(Source.TIMELINE, elementwise_share=taken, fusable_share=fusable),
+            *measured(Source.ACTIVITY, dram_activity=dram),
+            *(worst.figures if worst else ()),
+        ],
+        ADVICE_MEMORY,
+        severity=severity,
+        knob="compile",
+        replayed=gain,
+        bound=bound,
+    )
 
 
 def elementwise_share(evidence: Evidence) -> float | None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-from gpurun.diagnoses.api import NOTICEABLE, Diagnosis, measured, percent
+from gpurun.diagnoses.api import NOTICEABLE, Seen, diagnosis, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.number_text import count
-from gpurun.records.finding import WARNING, Finding, FindingType
+from gpurun.records.finding import WARNING, FindingType
 from gpurun.records.samples import POWER_CAP, DeviceSample
 from gpurun.replay.what_ifs import Change
 
@@ -61,6 +59,27 @@ ADVICE_ERRORS = (
     "move the job to another GPU, and have this one reset or replaced: nvidia-smi -q -d ECC",
     "compare the results with those of another GPU",
 )
+XIDS = {
+    13: "a kernel did what it may not, mostly an index out of bounds",
+    31: "a kernel used an address that is not its own",
+    43: "the driver stopped a process after its error",
+    45: "work was removed as its process ended",
+    48: "double-bit ECC error",
+    63: "a row of the memory is to be remapped at the next reset",
+    64: "a row of the memory could not be remapped",
+    74: "an NVLink failed",
+    79: "the GPU has fallen off the bus",
+    94: "an ECC error that one process alone has to pay for",
+    95: "an ECC error whose damage is not known",
+    119: "the GPU's own processor (GSP) does not answer",
+}
+"""From NVIDIA's list; others are told by their number."""
+OF_SCRIPTS = (13, 31, 43, 45)
+"""XIDs that a fault of the script can cause on a sound GPU."""
+ADVICE_XIDS = (
+    "run once with CUDA_LAUNCH_BLOCKING=1, or compute-sanitizer, to find the kernel",
+    "if it stays without a fault of the script, look at the GPU: gpurun doctor --gpu",
+)
 ADVICE_GOVERNOR = ("set another one: cpupower frequency-set --governor performance",)
 ADVICE_SHARED = (
     "see who it is: nvidia-smi; ask for a device of your own, or wait",
@@ -68,43 +87,35 @@ ADVICE_SHARED = (
 )
 
 
-class EnvironmentSwitches(Diagnosis):
+@diagnosis(FindingType.ENVIRONMENT)
+def environment_switches(evidence: Evidence) -> Seen | None:
     """A variable, mostly left over from debugging, slows the training down.
 
     Triggered by the names of variables that are set so, where they matter: `CUDA_LAUNCH_BLOCKING`,
     `NCCL_P2P_DISABLE` and others. Replayed only for `CUDA_LAUNCH_BLOCKING`, with launches that do
     not wait. gpurun never records the value of a variable.
     """
-
-    type: ClassVar[FindingType] = FindingType.ENVIRONMENT
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The variables that matter here, the worst first; without a replay there is no bound."""
-        there = _trainings(evidence)
-        names = [n for n in evidence.switches if n in EFFECTS and EFFECTS[n].where in there]
-        if not names:
-            return None
-        names.sort(key=lambda name: -EFFECTS[name].severity)
-        worst = names[0]
-        return self.finding(
-            evidence,
-            f"{worst} is set: {EFFECTS[worst].text}",
-            measured("environment", variable=names),
-            tuple(f"unset {name}: {EFFECTS[name].text}" for name in names),
-            severity=EFFECTS[worst].severity,
-            replayed=evidence.replayed_gain(REPLAYED[worst]) if worst in REPLAYED else None,
-        )
+    there = _trainings(evidence)
+    names = [n for n in evidence.switches if n in EFFECTS and EFFECTS[n].where in there]
+    if not names:
+        return None
+    names.sort(key=lambda name: -EFFECTS[name].severity)
+    worst = names[0]
+    return Seen(
+        f"{worst} is set: {EFFECTS[worst].text}",
+        measured("environment", variable=names),
+        tuple(f"unset {name}: {EFFECTS[name].text}" for name in names),
+        severity=EFFECTS[worst].severity,
+        replayed=evidence.replayed_gain(REPLAYED[worst]) if worst in REPLAYED else None,
+    )
 
 
 def _trainings(evidence: Evidence) -> set[str]:
     """The kinds of training, as in `Effect.where`, that this is. A thread count that a setting of
     gpurun chose does not concern it.
     """
-    result = evidence.result
-    several = result is not None and result.ranks > 1
-    knobs = () if result is None else result.knobs
-    chosen = any(k.knob == "cpu_threads" and k.outcome == "applied" for k in knobs)
-    cores = (evidence.cores_available or 1) > 1
+    several, cores = evidence.ranks > 1, (evidence.cores_available or 1) > 1
+    chosen = evidence.applied("cpu_threads")
     kinds = {
         "anywhere": True,
         "gpu": evidence.on_gpu,
@@ -115,124 +126,104 @@ def _trainings(evidence: Evidence) -> set[str]:
     return {kind for kind, true in kinds.items() if true}
 
 
-class Throttling(Diagnosis):
+@diagnosis(FindingType.THROTTLING, Source.DEVICE, thresholds=("throttled_share", "clock_loss"))
+def throttling(evidence: Evidence) -> Seen | None:
     """The clock of the device is held down.
 
     Triggered by thermal, hardware or power-brake slow-downs in more than 10 % of the samples, or by
     a clock that these hold 5 % below the highest seen. The power cap alone is usual under full load
     and a note.
     """
-
-    type: ClassVar[FindingType] = FindingType.THROTTLING
-    sources: ClassVar[tuple[Source, ...]] = (Source.DEVICE,)
-    thresholds: ClassVar[tuple[str, ...]] = ("throttled_share", "clock_loss")
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The device that is held down most; the bound is its highest clock throughout."""
-        by_device: dict[str, list[DeviceSample]] = defaultdict(list)
-        for sample in evidence.device_samples:
-            by_device[sample.uuid].append(sample)
-        found = [self._of_device(evidence, samples) for samples in by_device.values()]
-        known = [finding for finding in found if finding is not None]
-        return max(known, key=lambda finding: finding.severity, default=None)
-
-    def _of_device(self, evidence: Evidence, samples: Sequence[DeviceSample]) -> Finding | None:
-        reasons = sorted({reason for sample in samples for reason in sample.throttle_reasons})
-        hot = [s for s in samples if any(r != POWER_CAP for r in s.throttle_reasons)]
-        held = [s for s in samples if s.throttle_reasons]
-        share, loss = len(hot) / len(samples), _clock_loss(samples, held)
-        rate = evidence.thresholds.severity
-        severity = max(rate("throttled_share", share), rate("clock_loss", loss) if held else 0.0)
-        temperatures = [s.temperature_celsius for s in samples if s.temperature_celsius is not None]
-        return self.finding(
-            evidence,
-            f"the GPU is slowed down by {' and '.join(reasons)} in "
-            f"{percent(len(held) / len(samples))} of the samples",
-            measured(
-                Source.DEVICE,
-                throttled_share=share,
-                clock_loss=loss,
-                temperature_celsius=max(temperatures, default=None),
-                reason=reasons,
-            ),
-            ADVICE_HEAT if hot else ADVICE_POWER,
-            severity=severity if hot else min(severity, WARNING / 2),
-            bound=None if loss is None or loss >= 1 else 1 / (1 - loss),
-        )
+    found = [_held_down(evidence, samples) for samples in evidence.of_each_device().values()]
+    return max(found, key=lambda seen: seen.severity or 0.0, default=None)
 
 
-class SharedDevice(Diagnosis):
+def _held_down(evidence: Evidence, samples: Sequence[DeviceSample]) -> Seen:
+    reasons = sorted({reason for sample in samples for reason in sample.throttle_reasons})
+    hot = [s for s in samples if any(r != POWER_CAP for r in s.throttle_reasons)]
+    held = [s for s in samples if s.throttle_reasons]
+    share, loss = len(hot) / len(samples), _clock_loss(samples, held)
+    rate = evidence.thresholds.severity
+    severity = max(rate("throttled_share", share), rate("clock_loss", loss) if held else 0.0)
+    temperatures = [s.temperature_celsius for s in samples if s.temperature_celsius is not None]
+    return Seen(
+        f"the GPU is slowed down by {' and '.join(reasons)} in "
+        f"{percent(len(held) / len(samples))} of the samples",
+        measured(
+            Source.DEVICE,
+            throttled_share=share,
+            clock_loss=loss,
+            temperature_celsius=max(temperatures, default=None),
+            reason=reasons,
+        ),
+        ADVICE_HEAT if hot else ADVICE_POWER,
+        severity=severity if hot else min(severity, WARNING / 2),
+        bound=None if loss is None or loss >= 1 else 1 / (1 - loss),
+    )
+
+
+@diagnosis(FindingType.SHARED_DEVICE, Source.DEVICE)
+def shared_device(evidence: Evidence) -> Seen | None:
     """Other processes use the same device.
 
     Triggered by processes that are not of this run, as NVML counts them. How much of the device
     they take is not known: it is a note.
     """
-
-    type: ClassVar[FindingType] = FindingType.SHARED_DEVICE
-    sources: ClassVar[tuple[Source, ...]] = (Source.DEVICE,)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The device that most others use; there is no bound."""
-        others = max((d.foreign_processes or 0 for d in evidence.devices), default=0)
-        return self.finding(
-            evidence,
-            f"{count(others, 'process')} of others used the device meanwhile",
-            measured(Source.DEVICE, foreign_processes=others),
-            ADVICE_SHARED,
-            severity=NOTICEABLE if others else 0.0,
-        )
+    others = max((d.foreign_processes or 0 for d in evidence.devices), default=0)
+    return Seen(
+        f"{count(others, 'process')} of others used the device meanwhile",
+        measured(Source.DEVICE, foreign_processes=others),
+        ADVICE_SHARED,
+        severity=NOTICEABLE if others else 0.0,
+    )
 
 
-class DeviceErrors(Diagnosis):
-    """The memory of the device has errors that its correction cannot mend.
+@diagnosis(FindingType.DEVICE_ERRORS, Source.DEVICE)
+def device_errors(evidence: Evidence) -> Seen | None:
+    """The device has errors: of its memory, or others that the driver reports.
 
     Triggered by uncorrected ECC errors: a warning if there were some before, critical if they came
-    in the measured steps.
+    in the measured steps; and by XID errors in the run: a warning if the script can be their cause
+    (13, 31, 43, 45), else critical.
     """
+    samples = evidence.of_each_device().values()
+    seen = [[e for s in of if (e := s.uncorrected_ecc_errors) is not None] for of in samples]
+    errors, new = sum(e[-1] for e in seen if e), sum(e[-1] - e[0] for e in seen if e)
+    text = f"the GPU's memory has had {count(errors, 'uncorrected ECC error')}, {new} of them in "
+    text += "the measured steps"
+    xids = sorted(set(evidence.xids), key=lambda xid: (xid in OF_SCRIPTS, xid))
+    if xids and new <= 0:
+        meaning = XIDS.get(xids[0], "see NVIDIA's list of XID errors")
+        text = f"the driver reported XID {xids[0]} in the run: {meaning}"
+    wrong = new > 0 or any(xid not in OF_SCRIPTS for xid in xids)
+    return Seen(
+        text,
+        measured(
+            Source.DEVICE,
+            uncorrected_ecc_errors=errors,
+            new_errors=new,
+            xid=[f"{xid} ({count(evidence.xids.count(xid), 'time')})" for xid in xids],
+        ),
+        ADVICE_ERRORS if wrong or not xids else ADVICE_XIDS,
+        severity=CRITICAL_ERRORS if wrong else WARNING if errors or xids else 0.0,
+    )
 
-    type: ClassVar[FindingType] = FindingType.DEVICE_ERRORS
-    sources: ClassVar[tuple[Source, ...]] = (Source.DEVICE,)
 
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The errors of all devices; there is no bound."""
-        first: dict[str, int] = {}
-        last: dict[str, int] = {}
-        for sample in evidence.device_samples:
-            if sample.uncorrected_ecc_errors is not None:
-                first.setdefault(sample.uuid, sample.uncorrected_ecc_errors)
-                last[sample.uuid] = sample.uncorrected_ecc_errors
-        errors, new = sum(last.values()), sum(last.values()) - sum(first.values())
-        return self.finding(
-            evidence,
-            f"the GPU's memory has had {count(errors, 'uncorrected ECC error')}, {new} of them in "
-            "the measured steps",
-            measured(Source.DEVICE, uncorrected_ecc_errors=errors, new_errors=new),
-            ADVICE_ERRORS,
-            severity=CRITICAL_ERRORS if new > 0 else WARNING if errors else 0.0,
-        )
-
-
-class CpuGovernor(Diagnosis):
+@diagnosis(FindingType.CPU_GOVERNOR, Source.CPU_USE)
+def cpu_governor(evidence: Evidence) -> Seen | None:
     """The kernel holds the clocks of the cores down.
 
     Triggered by the governors "powersave" and "conservative"; with the drivers intel_pstate and
     amd-pstate-epp "powersave" is dynamic and no finding. What it costs was not measured: a note.
     """
-
-    type: ClassVar[FindingType] = FindingType.CPU_GOVERNOR
-    sources: ClassVar[tuple[Source, ...]] = (Source.CPU_USE,)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The governor; there is no bound."""
-        host = None if evidence.result is None else evidence.result.host
-        governor = None if host is None else host.slow_governor
-        return self.finding(
-            evidence,
-            f"the governor {governor!r} holds the clocks of the cores down",
-            measured(Source.CPU_USE, governor=governor),
-            ADVICE_GOVERNOR,
-            severity=NOTICEABLE if governor else 0.0,
-        )
+    host = None if evidence.result is None else evidence.result.host
+    governor = None if host is None else host.slow_governor
+    return Seen(
+        f"the governor {governor!r} holds the clocks of the cores down",
+        measured(Source.CPU_USE, governor=governor),
+        ADVICE_GOVERNOR,
+        severity=NOTICEABLE if governor else 0.0,
+    )
 
 
 def _clock_loss(samples: Sequence[DeviceSample], held: Sequence[DeviceSample]) -> float | None:

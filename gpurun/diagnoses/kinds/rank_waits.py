@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
-from gpurun.diagnoses.api import Diagnosis, gain_without, measured, percent
+from gpurun.diagnoses.api import Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.kinds.data_loading import innermost
-from gpurun.records.finding import CRITICAL, WARNING, Finding, FindingType, Location
+from gpurun.diagnoses.kinds.data_loading import innermost, line_of
+from gpurun.records.finding import CRITICAL, WARNING, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
 
@@ -32,43 +31,37 @@ ADVICE_WAY = (
 )
 
 
-class GradientExchange(Diagnosis):
+@diagnosis(FindingType.MULTI_GPU_COMM, Source.TIMELINE, Source.RANKS, change=Change.COLLECTIVES)
+def gradient_exchange(evidence: Evidence) -> Seen | None:
     """Communication between ranks that no kernel hides.
 
     Replayed without collectives; without a replay, the bound is the step less the collectives that
     no kernel hides. The rank that works longest is looked at: the others also wait for it, which is
     imbalance and not communication.
     """
-
-    type: ClassVar[FindingType] = FindingType.MULTI_GPU_COMM
-    change: ClassVar[Change | None] = Change.COLLECTIVES
-    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE, Source.RANKS)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The exposed share of the rank that waits least in collectives."""
-        ranks = evidence.rank_figures or (evidence.figures,)
-        known = [rank.communication for rank in ranks if rank.communication is not None]
-        if not known:
-            return None
-        slowest = min(known, key=lambda each: each.exposed_share)
-        share = slowest.exposed_share
-        return self.finding(
-            evidence,
-            f"collectives that no kernel hides take {percent(share)} of the step",
-            measured(
-                Source.TIMELINE,
-                exposed_communication_share=share,
-                communication_share=slowest.share,
-                hidden_share_of_communication=1 - share / slowest.share if slowest.share else None,
-                collectives_per_step=slowest.per_step,
-                bytes_per_step=slowest.bytes_per_step,
-            ),
-            ADVICE_EXCHANGE,
-            bound=gain_without(share),
-        )
+    ranks = evidence.rank_figures or (evidence.figures,)
+    known = [rank.communication for rank in ranks if rank.communication is not None]
+    if not known:
+        return None
+    slowest = min(known, key=lambda each: each.exposed_share)
+    share = slowest.exposed_share
+    return Seen(
+        f"collectives that no kernel hides take {percent(share)} of the step",
+        measured(
+            Source.TIMELINE,
+            exposed_communication_share=share,
+            communication_share=slowest.share,
+            hidden_share_of_communication=1 - share / slowest.share if slowest.share else None,
+            collectives_per_step=slowest.per_step,
+            bytes_per_step=slowest.bytes_per_step,
+        ),
+        ADVICE_EXCHANGE,
+        bound=gain_without(share),
+    )
 
 
-class LoadImbalance(Diagnosis):
+@diagnosis(FindingType.LOAD_IMBALANCE, Source.RANKS, Source.TIMELINE, thresholds=("imbalance",))
+def load_imbalance(evidence: Evidence) -> Seen | None:
     """One rank works longer in each step, and the others wait for it.
 
     Triggered by the slowest rank's work above 1.1 times the fastest's; without a timeline, in both
@@ -78,42 +71,31 @@ class LoadImbalance(Diagnosis):
     most of the time that the fastest does not. `gpurun --scale` has a finding of the same name,
     which compares the slowest rank with the mean of the ranks.
     """
-
-    type: ClassVar[FindingType] = FindingType.LOAD_IMBALANCE
-    sources: ClassVar[tuple[Source, ...]] = (Source.RANKS, Source.TIMELINE)
-    thresholds: ClassVar[tuple[str, ...]] = ("imbalance",)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """Find the slowest rank; the bound is work shared out evenly.
-
-        Without a timeline there is none: the wait for other ranks hides in what the fast ones do.
-        """
-        work, source = _work_ms(evidence)
-        if min(work, default=0.0) <= 0:
-            return None
-        slowest, fastest = work.index(max(work)), work.index(min(work))
-        ratio = work[slowest] / work[fastest]
-        if source is Source.STEPS:
-            halves = zip(*evidence.rank_work_ms, strict=True)
-            ratio = min(half[slowest] / min(half) for half in halves)
-        functions = evidence.rank_functions
-        known = len(functions) == len(work)
-        return self.finding(
-            evidence,
-            f"rank {slowest} works {percent(ratio - 1)} longer a step than the fastest rank, and "
-            "the others wait for it",
-            measured(
-                source,
-                slowest_rank=slowest,
-                imbalance=ratio,
-                slowest_work_ms=work[slowest],
-                fastest_work_ms=work[fastest],
-            ),
-            ADVICE_BALANCE,
-            severity=evidence.thresholds.severity("imbalance", ratio - 1),
-            location=_location(functions[slowest], functions[fastest]) if known else None,
-            bound=work[slowest] * len(work) / sum(work) if source is Source.TIMELINE else None,
-        )
+    work, source = _work_ms(evidence)
+    if min(work, default=0.0) <= 0:
+        return None
+    slowest, fastest = work.index(max(work)), work.index(min(work))
+    ratio = work[slowest] / work[fastest]
+    if source is Source.STEPS:
+        halves = zip(*evidence.rank_work_ms, strict=True)
+        ratio = min(half[slowest] / min(half) for half in halves)
+    functions = evidence.rank_functions
+    known = len(functions) == len(work)
+    return Seen(
+        f"rank {slowest} works {percent(ratio - 1)} longer a step than the fastest rank, and "
+        "the others wait for it",
+        measured(
+            source,
+            slowest_rank=slowest,
+            imbalance=ratio,
+            slowest_work_ms=work[slowest],
+            fastest_work_ms=work[fastest],
+        ),
+        ADVICE_BALANCE,
+        severity=evidence.thresholds.severity("imbalance", ratio - 1),
+        location=_location(functions[slowest], functions[fastest]) if known else None,
+        bound=work[slowest] * len(work) / sum(work) if source is Source.TIMELINE else None,
+    )
 
 
 def _location(slow: Sequence[FunctionSamples], fast: Sequence[FunctionSamples]) -> Location | None:
@@ -129,8 +111,7 @@ def _location(slow: Sequence[FunctionSamples], fast: Sequence[FunctionSamples]) 
                 total_seconds=max(0.0, function.total_seconds - other.total_seconds),
             )
         more.append(function)
-    found = innermost([function for function in more if function.total_seconds > 0])
-    return None if found is None else Location(found.file, found.line, found.function)
+    return line_of(innermost([function for function in more if function.total_seconds > 0]))
 
 
 def _work_ms(evidence: Evidence) -> tuple[list[float], Source]:
@@ -149,27 +130,21 @@ def _work_ms(evidence: Evidence) -> tuple[list[float], Source]:
     return [sum(both) / 2 for both in halves] if told else [], Source.STEPS
 
 
-class Interconnect(Diagnosis):
+@diagnosis(FindingType.TOPOLOGY, Source.TOPOLOGY)
+def interconnect(evidence: Evidence) -> Seen | None:
     """The way that gradients or batches take is slow.
 
     Triggered by GPUs without peer-to-peer access or NVLink, on two sockets, with fewer PCIe lanes
     than they could have, by a slow network between nodes, or by cores far from the GPU. Looked at
     where several ranks run.
     """
-
-    type: ClassVar[FindingType] = FindingType.TOPOLOGY
-    sources: ClassVar[tuple[Source, ...]] = (Source.TOPOLOGY,)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """All that the topology names; the exchange itself says how much it costs."""
-        topology = None if evidence.result is None else evidence.result.topology
-        if topology is None or not topology.findings or not evidence.on_gpu:
-            return None
-        barred = any(pair.peer_to_peer is False for pair in topology.pairs)
-        return self.finding(
-            evidence,
-            topology.findings[0],
-            measured(Source.TOPOLOGY, topology=topology.findings),
-            ADVICE_WAY,
-            severity=CRITICAL if barred else WARNING,
-        )
+    topology = None if evidence.result is None else evidence.result.topology
+    if topology is None or not topology.findings or not evidence.on_gpu:
+        return None
+    barred = any(pair.peer_to_peer is False for pair in topology.pairs)
+    return Seen(
+        topology.findings[0],
+        measured(Source.TOPOLOGY, topology=topology.findings),
+        ADVICE_WAY,
+        severity=CRITICAL if barred else WARNING,
+    )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from gpurun.diagnoses.api import NOTICEABLE, Diagnosis, gain_without, measured, percent
+from gpurun.diagnoses.api import NOTICEABLE, Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.number_text import byte_size, duration
 from gpurun.measure.measured_window import Window
 from gpurun.records.events import StepRow
-from gpurun.records.finding import Finding, FindingType
+from gpurun.records.finding import FindingType
 from gpurun.timeline.columns import Indices, Times
 
 FEWEST_SAMPLES = 16
@@ -43,7 +41,8 @@ ADVICE_EPOCH = (
 )
 
 
-class MemoryGrowth(Diagnosis):
+@diagnosis(FindingType.MEMORY_GROWTH, Source.CPU_USE, Source.DEVICE, thresholds=("memory_growth",))
+def memory_growth(evidence: Evidence) -> Seen | None:
     """Memory grows from step to step.
 
     Triggered, of a device or of the script's processes with their workers, by growth in each
@@ -51,39 +50,31 @@ class MemoryGrowth(Diagnosis):
     minute a note. The report says how much a step adds, and on a device when it is full at this
     pace.
     """
-
-    type: ClassVar[FindingType] = FindingType.MEMORY_GROWTH
-    sources: ClassVar[tuple[Source, ...]] = (Source.CPU_USE, Source.DEVICE)
-    thresholds: ClassVar[tuple[str, ...]] = ("memory_growth",)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The memory that grows by the largest part; it costs no time until it is full."""
-        if evidence.window is None or not evidence.window.measured_steps:
-            return None
-        steps = evidence.window.measured_steps
-        most = max(_memories(evidence), key=lambda each: growth(each.held), default=None)
-        if most is None:
-            return None
-        share, free = growth(most.held), most.free
-        a_step = share * most.held[0] / steps
-        text = f"memory of {most.where} grows by {byte_size(a_step)} a step"
-        if free is not None and a_step > 0:
-            text += f": it is full after {free / a_step:,.0f} more steps"
-        severity = evidence.thresholds.severity("memory_growth", share)
-        if (evidence.window.seconds or 0.0) < LONG_ENOUGH:
-            severity = min(severity, NOTICEABLE)
-        return self.finding(
-            evidence,
-            text,
-            measured(
-                Source.CPU_USE if free is None else Source.DEVICE,
-                memory_growth_share=share,
-                bytes_per_step=round(a_step),
-                measured_steps=steps,
-            ),
-            ADVICE_GROWTH,
-            severity=severity,
-        )
+    if evidence.window is None or not evidence.window.measured_steps:
+        return None
+    steps = evidence.window.measured_steps
+    most = max(_memories(evidence), key=lambda each: growth(each.held), default=None)
+    if most is None:
+        return None
+    share, free = growth(most.held), most.free
+    a_step = share * most.held[0] / steps
+    text = f"memory of {most.where} grows by {byte_size(a_step)} a step"
+    if free is not None and a_step > 0:
+        text += f": it is full after {free / a_step:,.0f} more steps"
+    severity = evidence.thresholds.severity("memory_growth", share)
+    if (evidence.window.seconds or 0.0) < LONG_ENOUGH:
+        severity = min(severity, NOTICEABLE)
+    return Seen(
+        text,
+        measured(
+            Source.CPU_USE if free is None else Source.DEVICE,
+            memory_growth_share=share,
+            bytes_per_step=round(a_step),
+            measured_steps=steps,
+        ),
+        ADVICE_GROWTH,
+        severity=severity,
+    )
 
 
 @dataclass(frozen=True)
@@ -99,13 +90,11 @@ def _memories(evidence: Evidence) -> Iterator[HeldMemory]:
     host = [sample.rss_bytes for sample in evidence.host_samples]
     if host:
         yield HeldMemory("the script's processes", host)
-    devices: dict[str, list[tuple[int, int]]] = defaultdict(list)
-    for sample in evidence.device_samples:
-        if sample.memory_used_bytes is not None and sample.memory_total_bytes is not None:
-            devices[sample.uuid].append((sample.memory_used_bytes, sample.memory_total_bytes))
-    for held in devices.values():
-        last, total = held[-1]
-        yield HeldMemory("the device", [used for used, _ in held], total - last)
+    for samples in evidence.of_each_device().values():
+        held = [s.memory_used_bytes for s in samples if s.memory_used_bytes is not None]
+        total = samples[-1].memory_total_bytes
+        if held and total is not None:
+            yield HeldMemory("the device", held, total - held[-1])
 
 
 def growth(held: Sequence[int]) -> float:
@@ -117,42 +106,36 @@ def growth(held: Sequence[int]) -> float:
     return medians[-1] / medians[0] - 1 if grew else 0.0
 
 
-class PeriodicSteps(Diagnosis):
+@diagnosis(FindingType.PERIODIC_STEPS, Source.STEPS)
+def periodic_steps(evidence: Evidence) -> Seen | None:
     """Every so many steps one takes much longer: it saves, evaluates or logs.
 
     Triggered by at least four steps of more than 1.5 times the median, alike distances apart. Waits
     for data do not count. The bound is all steps at the median. Time in `torch.save` is told where
     the script calls it.
     """
-
-    type: ClassVar[FindingType] = FindingType.PERIODIC_STEPS
-    sources: ClassVar[tuple[Source, ...]] = (Source.STEPS,)
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The period, what a long step takes, and what all of them cost."""
-        result, pattern = evidence.result, long_steps(evidence.window)
-        if result is None or result.clock != "optimizer" or pattern is None:
-            return None
-        lengths = {loader.length for loader in evidence.loaders}
-        by_epoch = pattern.period in lengths
-        when = "at each epoch's end" if by_epoch else f"every {pattern.period} steps"
-        saves = result.checkpoint_seconds if result.checkpoint_saves else None
-        saved = f"; torch.save took {duration(saves)} of the run" if saves else ""
-        return self.finding(
-            evidence,
-            f"{when} one takes {pattern.ratio:.1f} times the usual step, which costs "
-            f"{percent(pattern.cost_share)} of the time{saved}",
-            measured(
-                Source.STEPS,
-                period_steps=pattern.period,
-                long_step_ratio=pattern.ratio,
-                cost_share=pattern.cost_share,
-                checkpoint_saves=result.checkpoint_saves,
-                checkpoint_seconds=saves,
-            ),
-            ADVICE_EPOCH if by_epoch else ADVICE_PERIOD,
-            bound=gain_without(pattern.cost_share),
-        )
+    result, pattern = evidence.result, long_steps(evidence.window)
+    if result is None or result.clock != "optimizer" or pattern is None:
+        return None
+    lengths = {loader.length for loader in evidence.loaders}
+    by_epoch = pattern.period in lengths
+    when = "at each epoch's end" if by_epoch else f"every {pattern.period} steps"
+    saves = result.checkpoint_seconds if result.checkpoint_saves else None
+    saved = f"; torch.save took {duration(saves)} of the run" if saves else ""
+    return Seen(
+        f"{when} one takes {pattern.ratio:.1f} times the usual step, which costs "
+        f"{percent(pattern.cost_share)} of the time{saved}",
+        measured(
+            Source.STEPS,
+            period_steps=pattern.period,
+            long_step_ratio=pattern.ratio,
+            cost_share=pattern.cost_share,
+            checkpoint_saves=result.checkpoint_saves,
+            checkpoint_seconds=saves,
+        ),
+        ADVICE_EPOCH if by_epoch else ADVICE_PERIOD,
+        bound=gain_without(pattern.cost_share),
+    )
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from gpurun.knobs.callers import OURS, caller_past, is_ours, is_users_file
-from gpurun.records.events import DOUBLE_BACKWARD, OUT_OF_MEMORY, TraitEvent
+from gpurun.records.events import COPIES_GRADIENTS, DOUBLE_BACKWARD, OUT_OF_MEMORY, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.messages.loader_keys import joined, keys_in
 from gpurun.runtime.core.call_contexts import CallContexts
@@ -58,7 +58,11 @@ class Traits:
         self._watch(torch.nn.Module, "compile", "compile")
         self._watch_class(torch.amp.grad_scaler.GradScaler, "grad_scaler")
         self._watch_class(torch.nn.DataParallel, "data_parallel")
-        self._watch_class(torch.nn.parallel.DistributedDataParallel, "ddp")
+        self._watch_class(
+            torch.nn.parallel.DistributedDataParallel,
+            "ddp",
+            (("gradient_as_bucket_view", COPIES_GRADIENTS),),
+        )
         self._watch_class(torch.optim.lr_scheduler.OneCycleLR, "scheduler_total_steps")
         if torch.distributed.is_available():
             self._watch(torch.distributed, "init_process_group", "process_group")
@@ -126,15 +130,20 @@ class Traits:
 
         replace(owner, name, watcher)
 
-    def _watch_class(self, cls: Any, trait: str) -> None:
-        """Notice instances as they are made: no frame of ours is there when `__init__` warns."""
+    def _watch_class(self, cls: Any, trait: str, without: tuple[tuple[str, str], ...] = ()) -> None:
+        """Notice instances as they are made: no frame of ours is there when `__init__` warns.
+
+        `without`: options, each with the further trait of a script that leaves it off.
+        """
         traits = self
         make = cls.__new__
 
         def __new__(kind: type, *args: object, **kwargs: object) -> Any:
             site = None if trait in traits.seen else traits._site(sys._getframe(1))
             if site is not None:
-                traits.note(trait, site)
+                more = (other for option, other in without if not kwargs.get(option))
+                for name in (trait, *more):
+                    traits.note(name, site)
             return make(kind) if make is object.__new__ else make(kind, *args, **kwargs)
 
         cls.__new__ = staticmethod(__new__)
