@@ -15,6 +15,11 @@ SEARCH_SHARE = 0.5
 """SPEC: the search may take this part of what the script as it is has left of the budget."""
 COMPILED_TIMES = 2
 """SPEC: a first set that is compiled is launched if so many plain launches would fit."""
+LATE_SHARE = 0.25
+"""SPEC: a pair that has begun may take this part of the budget more."""
+PATIENCE_SHARE = 0.25
+"""A trial may be silent for this part of the budget at least, up to `MOST_PATIENCE`."""
+MOST_PATIENCE = 60.0
 LAUNCHES_TO_PROVE = 3
 """A set, and one pair of it with the script as it is."""
 
@@ -48,6 +53,23 @@ class Phases:
     def left_of_phase(self) -> float:
         """Seconds left of the present phase."""
         return self._end - time.monotonic()
+
+    @property
+    def latest(self) -> float:
+        """The end of what may be late, by the monotonic clock."""
+        return self.deadline + LATE_SHARE * self.budget
+
+    def launches_left(self, late_share: float = 0.0) -> float:
+        """So many launches of the script as it is fit into what is left of the budget.
+
+        `late_share`: with this part of the budget more.
+        """
+        return (self.left + late_share * self.budget) / max(self.usual, 1e-9)
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a trial may be silent: a part of the budget, or four launches."""
+        return max(min(MOST_PATIENCE, PATIENCE_SHARE * self.budget), 4 * self.longest)
 
     def baseline(self, trial: Trial) -> None:
         """The script as it is was launched, for as long as later trials are."""

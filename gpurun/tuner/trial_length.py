@@ -41,10 +41,6 @@ budget."""
 LONG_EPOCH_SECONDS = 300.0
 """A training with longer epochs has few of them."""
 
-PATIENCE_SHARE = 0.25
-"""A trial may be silent for this part of the budget at least, up to `MOST_PATIENCE`."""
-MOST_PATIENCE = 60.0
-
 PROBE = StopRule(
     min_steps=PROBE_STEPS,
     min_seconds=PROBE_SECONDS,
@@ -92,14 +88,6 @@ def plan_trials(
         warmup_steps=WARMUP_STEPS,
         audit_steps=audited,
     )
-
-
-def patience(budget_seconds: float, launch_seconds: float) -> float:
-    """Seconds for which a trial may be silent, unless the configuration says.
-
-    A part of the budget, and at least four launches.
-    """
-    return max(min(MOST_PATIENCE, PATIENCE_SHARE * budget_seconds), 4 * launch_seconds)
 
 
 def budget_flag(seconds: float) -> str:
