@@ -69,6 +69,11 @@ def steps_per_epoch(log: ProcessLog) -> int | None:
     return loaders[0].length if loaders else None
 
 
+def reload_rate(log: ProcessLog) -> float | None:
+    """Samples a second of the quickest pass in which audited samples were loaded again."""
+    return max((rate for event in log.samples for rate in event.again_rates), default=None)
+
+
 def _batch_size(log: ProcessLog, loaders: tuple[LoaderEvent, ...], result: RunResult) -> int | None:
     for loader in loaders:
         if loader.batch_size:

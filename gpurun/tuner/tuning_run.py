@@ -30,7 +30,7 @@ from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.proof_launches import ProofLaunches
-from gpurun.tuner.script_facts import gather_facts, steps_per_epoch
+from gpurun.tuner.script_facts import gather_facts, reload_rate, steps_per_epoch
 from gpurun.tuner.search.batch_sizes import BATCH, largest_that_fits, other_batches
 from gpurun.tuner.search.changes import likely_changes, settings_of, strongest_effect
 from gpurun.tuner.search.live_reference import LiveReference
@@ -221,8 +221,9 @@ class TuningRun:
         """Learn the facts, plan the trials, and measure the script as it is once more."""
         facts, base = self._facts_of(probe), self.findings.base
         self._trials.training_loaders = facts.training_loaders
-        epoch = None if probe.log is None else steps_per_epoch(probe.log)
-        plan = TrialPlan(facts, epoch, self._time.budget, self._objective)
+        assert probe.log is not None
+        epoch, again = steps_per_epoch(probe.log), reload_rate(probe.log)
+        plan = TrialPlan(facts, epoch, self._time.budget, self._objective, again)
         self._rule, self.findings.second_epoch_budget = plan.rule, plan.budget_needed
         self._note(plan.described)
         if probe.evidence is not None and probe.evidence.never_finite:
