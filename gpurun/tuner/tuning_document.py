@@ -26,9 +26,8 @@ from gpurun.records.tuning import (
     WaitingLine,
 )
 from gpurun.stats.descriptive import geometric_mean
-from gpurun.tuner.ladder.ladder_rows import batch_row, first_rows, kept_rows, rows_not_kept
-from gpurun.tuner.ladder.rungs import Stages
 from gpurun.tuner.proof.finalist import Finalist, proof_of
+from gpurun.tuner.rungs import Stages, batch_row, first_rows, kept_rows, rows_not_kept
 from gpurun.tuner.search.batch_sizes import BATCH, batch_table
 from gpurun.tuner.trial_diagnosis import answered_by
 from gpurun.tuner.tuning_findings import TuningFindings
@@ -114,7 +113,7 @@ def _ladder(
         return knob_of(name).effect
 
     def stages(settings: Mapping[str, Any], base: Mapping[str, Any]) -> Stages:
-        return Stages(base, settings, lambda name: stage_of(knob_of(name)))
+        return Stages(base, settings, lambda name: stage_of(knob_of(name)), effect_of)
 
     rows = [] if baseline is None else first_rows(baseline)
     rate = None if baseline is None else baseline.samples_per_second
@@ -122,9 +121,9 @@ def _ladder(
     if won is not None and chosen is not None:
         of_it = stages(won.settings, findings.base)
         look = won.look()
-        rows += kept_rows(of_it, findings.rungs, chosen, look, rate, effect_of, won.guard)
+        rows += kept_rows(of_it, findings.rungs, chosen, look, rate, won.guard)
     out = stages(findings.left_out, {})
-    rows += rows_not_kept(out, effect_of, lambda knob: findings.objections.get(knob, "not proven"))
+    rows += rows_not_kept(out, lambda knob: findings.objections.get(knob, "not proven"))
     if findings.larger is not findings.chosen:
         why = findings.objections.get(BATCH, "")
         rows += batch_row(findings.larger, won, chosen, rate, why)

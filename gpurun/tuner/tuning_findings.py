@@ -11,8 +11,8 @@ from gpurun.records.failure import FailureKind
 from gpurun.records.finding import Finding
 from gpurun.records.result import ENDED_WELL
 from gpurun.records.tuning import Ceilings, LadderRow, Rejection
-from gpurun.tuner.ladder.rungs import Rung
 from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.rungs import Rung
 from gpurun.tuner.trial_length import needed_steps
 from gpurun.tuner.tuning_trial import Trial
 

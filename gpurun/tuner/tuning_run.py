@@ -25,11 +25,11 @@ from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.trials import knob_calls
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
-from gpurun.tuner.ladder.rungs import Stages, losing, measure_rungs
 from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.proof_launches import ProofLaunches
+from gpurun.tuner.rungs import Stages, losing, measure_rungs
 from gpurun.tuner.script_facts import gather_facts, reload_rate, steps_per_epoch
 from gpurun.tuner.search.batch_sizes import BATCH, largest_that_fits, other_batches
 from gpurun.tuner.search.changes import likely_changes, settings_of, strongest_effect
@@ -366,7 +366,11 @@ class TuningRun:
         """The chosen settings by stage."""
         chosen = self.findings.chosen
         settings = {} if chosen is None else chosen.settings
-        return Stages(self.findings.base, settings, lambda name: stage_of(self._knob(name)))
+
+        def stage(name: str) -> str:
+            return stage_of(self._knob(name))
+
+        return Stages(self.findings.base, settings, stage, self._effect_of)
 
     # -- launches ------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TuningRepo
 from gpurun.report.tuning_verdict import remarks, second_epoch_sentence
 from gpurun.rundir import json_text
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.tuner.ladder.rungs import Rung
 from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.rungs import Rung
 from gpurun.tuner.tuning_document import tuning_document
 from gpurun.tuner.tuning_findings import TuningFindings
 from scripts.generate_schemas import all_schemas
