@@ -59,11 +59,11 @@ class ProofLaunches:
         )
 
     def prove(self, finalist: Finalist) -> Finalist:
-        """Run pairs until the finalist is settled or the time is up; the baseline's side of them.
+        """Run pairs until the finalist is settled or the time is up; the script's side of them.
 
         A first pair is begun before the end, a later one if there is time for what the last took.
         """
-        baseline = self.findings.baseline = Finalist("baseline", self.findings.base)
+        baseline = finalist.against = Finalist("baseline", self.findings.base)
         finalist.metric = METRICS[self.objective]
         for number in range(MOST_PAIRS):
             if finalist.done or baseline.failure is not None:
