@@ -239,7 +239,11 @@ def test_a_stream_is_not_read_again(tmp_path: Path) -> None:
     assert again(tmp_path, Stream(), audited=[[None] * 4]) == ()
 
 
-def test_the_rate_of_a_pass_shows_what_a_data_set_has_kept(tmp_path: Path) -> None:
+def test_the_rate_of_a_pass_shows_what_a_data_set_has_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_passes, "PASS_SECONDS", 0.2)
+
     class Slow(Plain):
         def __getitem__(self, index: int) -> torch.Tensor:
             time.sleep(0.01)
