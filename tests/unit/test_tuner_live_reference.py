@@ -28,6 +28,7 @@ class Series:
         self.refuses = ""
 
     def start_reference(self, request: TrialRequest, samples_a_step: float) -> str:
+        assert not request.stop.audit_steps, "nobody reads its audits"
         self.started += 1
         self.has_reference = not self.refuses
         return self.refuses
