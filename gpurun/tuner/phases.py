@@ -32,7 +32,8 @@ class Phases:
         self.usual = 0.0
         """Seconds of a launch of the script as it is; 0 before the first."""
         self.longest = 0.0
-        """Seconds of the slowest launch that was measured to its end."""
+        """Seconds of the slowest launch that was measured to its end; of the first one, which may
+        have downloaded its data, only until the script as it is was launched again."""
         self.tried = 0
         """Trials of the search that were measured."""
         self.deadline = self._end = deadline
@@ -73,8 +74,7 @@ class Phases:
 
     def baseline(self, trial: Trial) -> None:
         """The script as it is was launched, for as long as later trials are."""
-        self.usual = trial.record.seconds
-        self.longest = max(self.longest, trial.record.seconds)
+        self.usual = self.longest = trial.record.seconds
 
     def search_begins(self) -> None:
         """From here on the end is that of the search."""
@@ -92,11 +92,6 @@ class Phases:
         self.longest = max(self.longest, trial.record.seconds)
         if compiled:
             self._compiled = trial.record.seconds
-
-    @property
-    def room_for_long(self) -> bool:
-        """True if the longest launch so far fits into the phase once more."""
-        return self.left_of_phase >= self.longest
 
     def room(self, *, compiled: bool) -> bool:
         """True if a launch fits into the phase; `compiled`: with `compile` in it.

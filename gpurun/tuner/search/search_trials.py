@@ -72,11 +72,6 @@ class SearchTrials:
             return "the rest of the budget is kept for the proof"
         return None
 
-    @property
-    def room_for_long(self) -> bool:
-        """True if there is room for the longest launch so far once more."""
-        return self.end() is None and self._phases.room_for_long
-
     def room(self, changes: Sequence[Change], state: SearchState) -> bool:
         """True if there is room for a trial of these changes on top of what was kept."""
         compiled = self._is_compiled({**state.settings, **settings_of(changes)})
