@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpurun.knobs.api import Effect
-from gpurun.knobs.stages import AS_IT_IS, BATCH_STAGE, MEMORY, in_order
+from gpurun.knobs.api import Effect, Knob
+from gpurun.knobs.stages import AS_IT_IS, BATCH_STAGE, MEMORY, in_order, stage_of
 from gpurun.measure.optional_figures import known, mean
 from gpurun.pairs.estimate import assumed_sd
 from gpurun.pairs.gain import Look
@@ -54,8 +54,7 @@ class Stages:
 
     base: Settings
     chosen: Settings
-    stage_of: Callable[[str], str]
-    effect_of: Callable[[str], Effect]
+    knob_of: Callable[[str], Knob]
 
     @property
     def _own(self) -> Settings:
@@ -64,11 +63,11 @@ class Stages:
     @property
     def names(self) -> list[str]:
         """The stages with a change, in the order of the ladder."""
-        return in_order(map(self.stage_of, self._own))
+        return in_order(stage_of(self.knob_of(name)) for name in self._own)
 
     def changes(self, stages: Sequence[str]) -> dict[str, Any]:
         """The changes of these stages."""
-        return {k: v for k, v in self._own.items() if self.stage_of(k) in stages}
+        return {k: v for k, v in self._own.items() if stage_of(self.knob_of(k)) in stages}
 
     def up_to(self, stage: str) -> dict[str, Any]:
         """All settings up to this stage."""
@@ -214,7 +213,7 @@ def _apart(rung: Rung, before: Rung) -> bool:
 def _row(stages: Stages, names: Sequence[str], kept: bool, **figures: Any) -> LadderRow:
     """The row of the last of these stages, with the changes of all of them."""
     changes = stages.changes(names)
-    effect = strongest_effect(map(stages.effect_of, changes)).value
+    effect = strongest_effect(stages.knob_of(name).effect for name in changes).value
     return LadderRow(names[-1], changes, effect, kept, merged=tuple(names[:-1]), **figures)
 
 

@@ -15,7 +15,6 @@ from gpurun.formatting.ceilings_text import ceilings_sentence
 from gpurun.formatting.finding_sentence import finding_sentence
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
-from gpurun.knobs.stages import stage_of
 from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
 from gpurun.pairs.engine import ToldOnce
@@ -366,11 +365,7 @@ class TuningRun:
         """The chosen settings by stage."""
         chosen = self.findings.chosen
         settings = {} if chosen is None else chosen.settings
-
-        def stage(name: str) -> str:
-            return stage_of(self._knob(name))
-
-        return Stages(self.findings.base, settings, stage, self._effect_of)
+        return Stages(self.findings.base, settings, self._knob)
 
     # -- launches ------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from gpurun.tuner.rungs import (
     rows_not_kept,
     told_apart,
 )
+from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial
 
 ORDER = ["data", "transfer", "precision", "compile"]
@@ -40,11 +41,11 @@ def rung(stage: str, speedup: float, half: float = 0.05, **parts: Any) -> Rung:
 
 
 def stages(*names: str) -> Stages:
-    return Stages({}, dict.fromkeys(names, 1), lambda name: name, effect_of)
+    return Stages({}, dict.fromkeys(names, 1), knob_of)
 
 
-def effect_of(name: str) -> Effect:
-    return EFFECTS.get(name, Effect.NUMERICS)
+def knob_of(name: str) -> Planted:
+    return Planted(name, stage=name, effect=EFFECTS.get(name, Effect.NUMERICS))
 
 
 def rows_of(*rungs: Rung, names: Sequence[str] = ORDER) -> list[LadderRow]:
