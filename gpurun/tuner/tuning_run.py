@@ -23,6 +23,7 @@ from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.trials import knob_calls
+from gpurun.trials.launch_request import ALL_LAUNCHES
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.phases import Phases
@@ -255,11 +256,12 @@ class TuningRun:
         coming = ({**base, **settings_of(likely_changes(allowed, facts))},) * MOST
         request = TrialRequest(TrialPurpose.SCREEN, base, self._rule, following=coming)
         trial = self._launch(request)
-        if trial.throughput is None and self._trials.layered and not trial.was_slow:
+        launcher = self._trials.launcher
+        if trial.throughput is None and launcher.has_layer(ALL_LAUNCHES) and not trial.was_slow:
             self._note(
                 "it fails on top of the first trial's files: each starts from the original folder"
             )
-            self._trials.drop_layer()
+            launcher.drop_layer(ALL_LAUNCHES)
             trial = self._launch(replace(request, following=()))
         return trial
 
