@@ -36,7 +36,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
 from gpurun.same.launch_audit import LaunchAudit, audit_of
-from gpurun.tuner.training_judge import MOST_DRAWS, TrainingJudge, rounding_rule
+from gpurun.tuner.training_judge import MOST_DRAWS, AuditLaunches, TrainingJudge, rounding_rule
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
 
@@ -240,17 +240,30 @@ def _rounding(baseline: Launch, shown: LaunchAudit, draw: int) -> Launch:
     return replace(baseline, folder=place, rounded=True, draw=draw, stop=stop)
 
 
+class Recorded(AuditLaunches):
+    """Launches that are over already, of the script as it is and with a case's settings."""
+
+    def __init__(self, baselines: list[LaunchAudit], candidates: list[LaunchAudit]) -> None:
+        self._baselines, self._candidates = baselines, candidates
+
+    def repeated(self) -> list[LaunchAudit]:
+        return []
+
+    reseeded = repeated
+
+    def rounded(self, known: object, curve_steps: int, draw: int) -> list[LaunchAudit]:
+        return [b for b in self._baselines if b.rounded and not b.still][draw : draw + 1]
+
+    def still(self, settings: Mapping[str, Any] | None, rounded: bool = False) -> list[LaunchAudit]:
+        of = self._baselines if settings is None else self._candidates
+        return [one for one in of if one.still and one.rounded is rounded][:1]
+
+
 def _judged(case: Case, baselines: list[LaunchAudit], candidates: list[LaunchAudit]) -> Judged:
     """As a tuning does."""
-    draws = [b for b in baselines if b.rounded and not b.still]
     plain = [b for b in baselines if not b.rounded and not b.still]
     shown = [c for c in candidates if not c.still]
-
-    def still(settings: Mapping[str, Any] | None, rounded: bool) -> LaunchAudit | None:
-        of = baselines if settings is None else candidates
-        return next((one for one in of if one.still and one.rounded is rounded), None)
-
-    judge = TrainingJudge(plain[:2], lambda shown, steps, draw: draws[draw], still=still)
+    judge = TrainingJudge(plain[:2], Recorded(baselines, candidates))
     screening = judge.judge(shown[:1], case.effect)
     proof = judge.judge(shown, case.effect, plain[2:], dict(case.settings))
     return Judged(case, screening.reasons, proof.reasons)

@@ -253,7 +253,7 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
         interruption.hold()
         view.close()
         if not options.tune_only:
-            series.keep_kernels()
+            series.launcher.keep_kernels()
         series.close()
     report = tuning_document(
         tuning.findings,

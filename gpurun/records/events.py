@@ -417,6 +417,8 @@ class SamplesEvent:
     again: tuple[tuple[int, ...], ...] = ()
     """Of each further pass over the audited samples: a checksum of the indices, then one a sample.
     Empty where they were not loaded again."""
+    again_rates: tuple[float, ...] = ()
+    """Samples a second of each of these passes."""
     drawn: bool = False
     """True if samples of audited batches, which were seeded by their index, drew random numbers."""
     seeded_batches: int = 0

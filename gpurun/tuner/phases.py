@@ -15,6 +15,11 @@ SEARCH_SHARE = 0.5
 """SPEC: the search may take this part of what the script as it is has left of the budget."""
 COMPILED_TIMES = 2
 """SPEC: a first set that is compiled is launched if so many plain launches would fit."""
+LATE_SHARE = 0.25
+"""SPEC: a pair that has begun may take this part of the budget more."""
+PATIENCE_SHARE = 0.25
+"""A trial may be silent for this part of the budget at least, up to `MOST_PATIENCE`."""
+MOST_PATIENCE = 60.0
 LAUNCHES_TO_PROVE = 3
 """A set, and one pair of it with the script as it is."""
 
@@ -27,7 +32,8 @@ class Phases:
         self.usual = 0.0
         """Seconds of a launch of the script as it is; 0 before the first."""
         self.longest = 0.0
-        """Seconds of the slowest launch that was measured to its end."""
+        """Seconds of the slowest launch that was measured to its end; of the first one, which may
+        have downloaded its data, only until the script as it is was launched again."""
         self.tried = 0
         """Trials of the search that were measured."""
         self.deadline = self._end = deadline
@@ -49,10 +55,26 @@ class Phases:
         """Seconds left of the present phase."""
         return self._end - time.monotonic()
 
+    @property
+    def latest(self) -> float:
+        """The end of what may be late, by the monotonic clock."""
+        return self.deadline + LATE_SHARE * self.budget
+
+    def launches_left(self, late_share: float = 0.0) -> float:
+        """So many launches of the script as it is fit into what is left of the budget.
+
+        `late_share`: with this part of the budget more.
+        """
+        return (self.left + late_share * self.budget) / max(self.usual, 1e-9)
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a trial may be silent: a part of the budget, or four launches."""
+        return max(min(MOST_PATIENCE, PATIENCE_SHARE * self.budget), 4 * self.longest)
+
     def baseline(self, trial: Trial) -> None:
         """The script as it is was launched, for as long as later trials are."""
-        self.usual = trial.record.seconds
-        self.longest = max(self.longest, trial.record.seconds)
+        self.usual = self.longest = trial.record.seconds
 
     def search_begins(self) -> None:
         """From here on the end is that of the search."""
@@ -70,11 +92,6 @@ class Phases:
         self.longest = max(self.longest, trial.record.seconds)
         if compiled:
             self._compiled = trial.record.seconds
-
-    @property
-    def room_for_long(self) -> bool:
-        """True if the longest launch so far fits into the phase once more."""
-        return self.left_of_phase >= self.longest
 
     def room(self, *, compiled: bool) -> bool:
         """True if a launch fits into the phase; `compiled`: with `compile` in it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind
 from gpurun.same.sameness_table import ENOUGH, TABLE
 from gpurun.same.verdict import PIPELINE_ONLY, Sameness, judge
+from gpurun.tuner.phases import LATE_SHARE, Phases
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 SEEDS_SHARE = 0.25
@@ -26,32 +28,90 @@ by a factor of ten."""
 HIDDEN = f"gradients not compared: the model's random numbers hide them; {PIPELINE_ONLY}"
 
 Launches = Sequence[LaunchAudit]
-Still = Callable[[Mapping[str, Any] | None, bool], LaunchAudit | None]
+
+
+class AuditLaunches:
+    """The launches that a verdict may ask for. `launch` runs one, `note` hears why.
+
+    They show the script as it is, with the settings `base`; `rule`: the length of other trials.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[[TrialRequest], Trial],
+        note: Callable[[str], None],
+        base: Mapping[str, Any],
+        rule: StopRule,
+        phases: Phases,
+    ) -> None:
+        self._launch, self._note, self._phases = launch, note, phases
+        self._base, self._rule = base, rule
+
+    def repeated(self) -> Launches:
+        """One more under the first seed."""
+        why = f"its repeats differ: {ENOUGH} of them show how far"
+        self._note(f"{why}, so it is launched once more")
+        return self._shown(TrialRequest(TrialPurpose.REPEAT, self._base, self._rule))
+
+    def reseeded(self) -> Launches:
+        """Under other seeds, as many as tell what random draws alone do to the loss.
+
+        None where they would take too large a part of the budget that is left.
+        """
+        others = range(1, ENOUGH)
+        if len(others) > SEEDS_SHARE * self._phases.launches_left():
+            return []
+        self._note("is it other random draws alone? trials under other seeds show it")
+        asked = [TrialRequest(TrialPurpose.SEEDS, self._base, self._rule, seed) for seed in others]
+        found = self._shown(*asked)
+        return found if len(found) == len(others) else []
+
+    def rounded(self, known: Launches, curve_steps: int, draw: int) -> Launches:
+        """With half precision's rounding alone, as far as anything is compared with it.
+
+        `known`: other launches of the script as it is; `curve_steps`: so many steps at least.
+        Without the first draw there may be nothing left to prove: it is launched in any case.
+        """
+        if draw and self._phases.launches_left(LATE_SHARE) < 1:
+            return []
+        how = "another one, which rounds otherwise," if draw else "a trial that only rounds"
+        self._note(f"is it rounding alone? {how} shows it")
+        _, seed = first_evaluation(known)
+        rule = rounding_rule(self._rule, known, curve_steps)
+        purpose = TrialPurpose.ROUNDING
+        return self._shown(
+            TrialRequest(purpose, self._base, rule, seed, rounded=True, rounding_draw=draw)
+        )
+
+    def still(self, settings: Mapping[str, Any] | None, rounded: bool = False) -> Launches:
+        """Where the model draws no random numbers, with these settings (None: as it is).
+
+        The verdict on what was proven depends on it: it may be as late as a pair that has begun,
+        and compile in silence until then.
+        """
+        whose = "these settings" if settings is not None else "the script as it is"
+        whose += " that only rounds" if rounded else ""
+        self._note(f"dropout hides gradients: a trial of {whose}, without dropout, shows them")
+        used, short = self._base if settings is None else settings, audited_alone(self._rule)
+        request = TrialRequest(TrialPurpose.STILL, used, short, rounded=rounded, still=True)
+        late = replace(request, deadline=self._phases.latest, patience_seconds=math.inf)
+        return self._shown(late)
+
+    def _shown(self, *requests: TrialRequest) -> Launches:
+        audits = [self._launch(request).evidence for request in requests]
+        return [audit for audit in audits if audit is not None]
 
 
 class TrainingJudge:
     """Compares trials with those of the script as it is (`baselines`, to which it adds).
 
-    It launches only what a verdict says is missing. `rounded(shown, curve_steps, draw)`: what a
-    trial shows that only rounds, goes as far as these evaluate, and for so many steps at least. It
-    is called again where a later trial evaluates after more steps, and with other draws where
-    rounding moves the loss far and a candidate still further. `repeated()`, `reseeded()`: further
-    trials of the script as it is, under the same seed and under others. `still(settings, rounded)`:
-    a trial whose model draws no random numbers, with these settings (None: of the script as it is).
+    It launches only what a verdict says is missing.
     """
 
-    def __init__(
-        self,
-        baselines: list[LaunchAudit],
-        rounded: Callable[[Launches, int, int], LaunchAudit | None],
-        reseeded: Callable[[], list[LaunchAudit]] = list,
-        repeated: Callable[[], list[LaunchAudit]] = list,
-        still: Still = lambda settings, rounded: None,
-    ) -> None:
+    def __init__(self, baselines: list[LaunchAudit], launches: AuditLaunches) -> None:
         self.baselines = baselines
-        self._rounded = rounded
-        self._once = {REPEATS: repeated, SEEDS: reseeded}
-        self._still = still
+        self._launches = launches
+        self._once = {REPEATS: launches.repeated, SEEDS: launches.reseeded}
         self._asked_steps = -1
         self._draws = 0
         """Draws of the trial that only rounds: asked for since it was last as long as needed."""
@@ -68,7 +128,7 @@ class TrainingJudge:
         With the candidates' `settings` the verdict is final: where random numbers of the model hide
         its gradients and updates, trials without them are launched.
         """
-        stills: list[LaunchAudit] | None = None
+        stills: Launches | None = None
         while True:
             known = [*self.baselines, *repeats]
             shown = [*candidates, *(stills or ())]
@@ -77,7 +137,9 @@ class TrainingJudge:
                 continue
             if STILL in found.missing and settings is not None:
                 if stills is None:
-                    stills = self._launch_still(settings)
+                    if not Baselines.of(self.baselines).still:
+                        self._add(self._launches.still(None))
+                    stills = self._launches.still(settings)
                     continue
                 found = replace(found, reasons=(*found.reasons, HIDDEN))
             return guard_verdict(found, known, candidates)
@@ -92,21 +154,25 @@ class TrainingJudge:
     def _learn(self, found: Sameness, candidates: Launches, repeats: Launches) -> bool:
         """Launch what is missing; true if any of it showed anything."""
         for source in sorted(found.missing & self._once.keys()):
-            shown = self._once.pop(source)()
-            self.baselines += shown
-            if shown:
+            if self._add(self._once.pop(source)()):
                 return True
         if ROUNDING not in found.missing:
             return False
-        if self._learn_still_rounding(candidates):
-            return True
+        stills = [b for b in self.baselines if b.still and b.rounded]
+        if not stills and any(c.still for c in candidates):
+            if self._add(self._launches.still(None, rounded=True)):
+                return True
         known = Baselines.of([*self.baselines, *repeats])
         off = Kind.CURVE in found.failing
         plain = [candidate for candidate in candidates if off and not candidate.still]
         curve = min(map(known.shared_steps, plain), default=0)
         if self.learn_rounding(repeats, curve):
             return True
-        return _rounding_moves_the_loss(found) and self._draw_again(repeats, curve)
+        if not _rounding_moves_the_loss(found) or not 0 < self._draws < MOST_DRAWS:
+            return False
+        self._draws += 1
+        known_so_far = [*self.baselines, *repeats]
+        return self._add(self._launches.rounded(known_so_far, curve, self._draws - 1))
 
     def learn_rounding(self, repeats: Launches = (), curve_steps: int = 0) -> bool:
         """Ask for the trial that only rounds, unless one went as far; true if it showed anything.
@@ -119,41 +185,19 @@ class TrainingJudge:
         if steps <= self._asked_steps:
             return False
         self._asked_steps = steps
-        shown = self._rounded(known, curve_steps, 0)
+        shown = self._launches.rounded(known, curve_steps, 0)
         draws = [b for b in self.baselines if b.rounded and not b.still]
         before = max((len(b.losses) for b in draws), default=0)
-        if shown is None or len(shown.losses) < before:  # it was cut short
+        if any(len(one.losses) < before for one in shown):  # it was cut short
             return False
-        self.baselines[:] = [b for b in self.baselines if all(b is not one for one in draws)]
-        self._draws = 1
+        if shown:
+            self.baselines[:] = [b for b in self.baselines if all(b is not one for one in draws)]
+            self._draws = 1
         return self._add(shown)
 
-    def _launch_still(self, settings: Mapping[str, Any]) -> list[LaunchAudit]:
-        """A candidate whose model draws no random numbers, and the script to compare it with."""
-        if not Baselines.of(self.baselines).still:
-            self._add(self._still(None, False))
-        shown = self._still(settings, False)
-        return [] if shown is None else [shown]
-
-    def _learn_still_rounding(self, candidates: Launches) -> bool:
-        """Once; true if it showed anything."""
-        rounded = Baselines.of(self.baselines).rounded
-        if not any(c.still for c in candidates) or any(b.still for b in rounded):
-            return False
-        return self._add(self._still(None, True))
-
-    def _add(self, shown: LaunchAudit | None) -> bool:
-        if shown is not None:
-            self.baselines.append(shown)
-        return shown is not None
-
-    def _draw_again(self, repeats: Launches, curve_steps: int) -> bool:
-        """Ask for a further trial that only rounds, by chance; true if it showed anything."""
-        if not 0 < self._draws < MOST_DRAWS:
-            return False
-        shown = self._rounded([*self.baselines, *repeats], curve_steps, self._draws)
-        self._draws += 1
-        return self._add(shown)
+    def _add(self, shown: Launches) -> bool:
+        self.baselines += shown
+        return bool(shown)
 
 
 def _rounding_moves_the_loss(found: Sameness) -> bool:
@@ -173,85 +217,6 @@ def first_evaluation(shown: Launches) -> tuple[int, int]:
     return min(((e.trained, a.seed) for a in plain for e in a.outputs if e.trained), default=(0, 0))
 
 
-def launch_rounded(
-    launch: Callable[[TrialRequest], Trial],
-    note: Callable[[str], None],
-    base: Mapping[str, Any],
-    rule: StopRule,
-    room: Callable[[], float],
-    baselines: Launches,
-    curve_steps: int,
-    draw: int,
-) -> LaunchAudit | None:
-    """What the script shows with the settings `base` and half precision's rounding alone.
-
-    `rule`: of the other trials, `baselines` among them. `room()`: so many launches fit into what is
-    left. Without the first draw there may be nothing left to prove: it is launched in any case.
-    """
-    if draw and room() < 1:
-        return None
-    how = "another one, which rounds otherwise," if draw else "a trial that only rounds"
-    note(f"is it rounding alone? {how} shows it")
-    _, seed = first_evaluation(baselines)
-    short = rounding_rule(rule, baselines, curve_steps)
-    request = TrialRequest(
-        TrialPurpose.ROUNDING, base, short, seed, rounded=True, rounding_draw=draw
-    )
-    return launch(request).evidence
-
-
-def launch_reseeded(
-    launch: Callable[[TrialRequest], Trial],
-    note: Callable[[str], None],
-    base: Mapping[str, Any],
-    rule: StopRule,
-    room: Callable[[], float],
-) -> list[LaunchAudit]:
-    """What the script as it is, with the settings `base`, shows under other seeds.
-
-    Enough of them tell what random draws alone do to the loss. `room()`: so many more launches fit
-    into what is left of the budget; where these would take too large a part, there are none.
-    """
-    others = range(1, ENOUGH)
-    if len(others) > SEEDS_SHARE * room():
-        return []
-    note("is it other random draws alone? trials under other seeds show it")
-    shown = [launch(TrialRequest(TrialPurpose.SEEDS, base, rule, seed)).evidence for seed in others]
-    found = [one for one in shown if one is not None]
-    return found if len(found) == len(others) else []
-
-
-def launch_still(
-    launch: Callable[[TrialRequest], Trial],
-    note: Callable[[str], None],
-    base: Mapping[str, Any],
-    rule: StopRule,
-    settings: Mapping[str, Any] | None,
-    rounded: bool,
-) -> LaunchAudit | None:
-    """What `settings` show where the model draws no random numbers; None: `base`, as it is."""
-    whose = "these settings" if settings is not None else "the script as it is"
-    rounds = " that only rounds" if rounded else ""
-    note(f"dropout hides gradients: a trial of {whose}{rounds}, without dropout, shows them")
-    steps = rule.audit_steps + 1
-    short = replace(rule, min_steps=steps, max_steps=steps, min_seconds=0.0)
-    used = base if settings is None else settings
-    request = TrialRequest(TrialPurpose.STILL, used, short, rounded=rounded, still=True)
-    return launch(request).evidence
-
-
-def launch_repeat(
-    launch: Callable[[TrialRequest], Trial],
-    note: Callable[[str], None],
-    base: Mapping[str, Any],
-    rule: StopRule,
-) -> list[LaunchAudit]:
-    """What the script as it is, with the settings `base`, shows once more under its first seed."""
-    note(f"its repeats differ: {ENOUGH} of them show how far, so it is launched once more")
-    shown = launch(TrialRequest(TrialPurpose.REPEAT, base, rule)).evidence
-    return [] if shown is None else [shown]
-
-
 def rounding_rule(rule: StopRule, baselines: Launches, curve_steps: int = 0) -> StopRule:
     """The length of a trial that only rounds: as far as anything is compared with it.
 
@@ -265,6 +230,10 @@ def rounding_rule(rule: StopRule, baselines: Launches, curve_steps: int = 0) -> 
         return replace(
             rule, min_steps=max(rule.min_steps, steps), max_steps=max(rule.max_steps, steps)
         )
-    looked = OUTPUT_CALLS if any(b.forward_only for b in baselines) else 0
-    steps = max(rule.audit_steps, looked) + 1
+    return audited_alone(rule, OUTPUT_CALLS if any(b.forward_only for b in baselines) else 0)
+
+
+def audited_alone(rule: StopRule, least: int = 0) -> StopRule:
+    """The rule without a measured window; `least`: so many steps before its end."""
+    steps = max(rule.audit_steps, least) + 1
     return replace(rule, min_steps=steps, max_steps=steps, min_seconds=0.0)

@@ -2,7 +2,8 @@
 
 A data set that keeps its samples loads slowly in its first epoch alone. What is gained there says
 nothing of the training, and workers may even lose what the script's own process would keep. So
-trials measure later epochs where these load at another pace.
+trials measure later epochs where these load at another pace. The first trial tells where that may
+be: it loads its audited samples again.
 """
 
 from __future__ import annotations
@@ -40,10 +41,6 @@ FIRST_EPOCH_SHARE = 0.15
 budget."""
 LONG_EPOCH_SECONDS = 300.0
 """A training with longer epochs has few of them."""
-
-PATIENCE_SHARE = 0.25
-"""A trial may be silent for this part of the budget at least, up to `MOST_PATIENCE`."""
-MOST_PATIENCE = 60.0
 
 PROBE = StopRule(
     min_steps=PROBE_STEPS,
@@ -94,14 +91,6 @@ def plan_trials(
     )
 
 
-def patience(budget_seconds: float, launch_seconds: float) -> float:
-    """Seconds for which a trial may be silent, unless the configuration says.
-
-    A part of the budget, and at least four launches.
-    """
-    return max(min(MOST_PATIENCE, PATIENCE_SHARE * budget_seconds), 4 * launch_seconds)
-
-
 def budget_flag(seconds: float) -> str:
     """The flag that asks for about so many seconds, in whole minutes: "--budget 5m"."""
     return f"--budget {max(1, math.ceil(seconds / 60))}m"
@@ -125,9 +114,14 @@ class TrialPlan:
     """
 
     def __init__(
-        self, facts: Facts, steps_per_epoch: int | None, budget: float, objective: Objective
+        self,
+        facts: Facts,
+        steps_per_epoch: int | None,
+        budget: float,
+        objective: Objective,
+        reload_rate: float | None = None,
     ) -> None:
-        """`facts`: of the first trial."""
+        """`facts`: of the first trial. `reload_rate`: of samples that it loaded again, a second."""
         probe = facts.result
         workers = max((x.workers for x in facts.loaders_of_training()), default=0)
         usual = plan_trials(probe, steps_per_epoch, budget, objective)
@@ -145,6 +139,11 @@ class TrialPlan:
         wait = None if split is None else split.data_wait_ms
         if step is None or wait is None or wait < (1 - 1 / OTHER_PACE) * step.mean:
             return
+        rate = probe.samples_per_second
+        if reload_rate and rate and not workers:  # the start of workers would be in it
+            later = step.mean - wait + step.mean * rate / reload_rate
+            if later > step.mean / OTHER_PACE:
+                return
         seconds = more * step.mean / 1000
         if seconds <= FIRST_EPOCH_SHARE * budget:
             self.rule, self.longer = self._later, True

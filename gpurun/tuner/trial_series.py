@@ -30,7 +30,7 @@ from gpurun.rundir import write_json
 from gpurun.same.launch_audit import LaunchAudit, audit_of
 from gpurun.trials import knob_calls
 from gpurun.trials.knob_calls import KnobRaised
-from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest, Ranks
+from gpurun.trials.launch_request import LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.prestart import prestart_slots
 from gpurun.trials.trial_launcher import TrialLauncher
@@ -140,19 +140,6 @@ class TrialSeries:
     def in_turn_only(self) -> str:
         """Reason why trials of this tuning cannot be live pairs, "" if they can."""
         return self._live.in_turn_reason(ranks=self._ranks(self.folder) is not None)
-
-    @property
-    def layered(self) -> bool:
-        """True if trials start on top of what the first one wrote."""
-        return self.launcher.has_layer(ALL_LAUNCHES)
-
-    def drop_layer(self) -> None:
-        """Forget what the first trial left behind: a later one could not live with it."""
-        self.launcher.drop_layer(ALL_LAUNCHES)
-
-    def keep_kernels(self) -> None:
-        """Leave what trials compiled for a run that follows; before `close`."""
-        self.launcher.keep_kernels()
 
     def close(self) -> None:
         """End waiting processes, and remove the files that only trials needed."""

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from gpurun.arguments.options import Objective, Options
 from gpurun.knobs import all_knobs, find
-from gpurun.knobs.api import Effect, Knob
+from gpurun.knobs.api import Knob
 from gpurun.knobs.batching.batch_size import side_effects
-from gpurun.knobs.stages import stage_of
 from gpurun.measure.optional_figures import known, mean, mean_record
 from gpurun.measure.other_programs import shared_cores
 from gpurun.records.result import RunResult
@@ -26,9 +25,8 @@ from gpurun.records.tuning import (
     WaitingLine,
 )
 from gpurun.stats.descriptive import geometric_mean
-from gpurun.tuner.ladder.ladder_rows import batch_row, first_rows, kept_rows, rows_not_kept
-from gpurun.tuner.ladder.rungs import Stages
 from gpurun.tuner.proof.finalist import Finalist, proof_of
+from gpurun.tuner.rungs import Stages, batch_row, first_rows, kept_rows, rows_not_kept
 from gpurun.tuner.search.batch_sizes import BATCH, batch_table
 from gpurun.tuner.trial_diagnosis import answered_by
 from gpurun.tuner.tuning_findings import TuningFindings
@@ -110,21 +108,14 @@ def _ladder(
     def knob_of(name: str) -> Knob:
         return find(name, options.knob_paths, options.tuned_arguments)
 
-    def effect_of(name: str) -> Effect:
-        return knob_of(name).effect
-
-    def stages(settings: Mapping[str, Any], base: Mapping[str, Any]) -> Stages:
-        return Stages(base, settings, lambda name: stage_of(knob_of(name)))
-
     rows = [] if baseline is None else first_rows(baseline)
     rate = None if baseline is None else baseline.samples_per_second
     won = findings.chosen if findings.verdict == "faster" else None
     if won is not None and chosen is not None:
-        of_it = stages(won.settings, findings.base)
-        look = won.look()
-        rows += kept_rows(of_it, findings.rungs, chosen, look, rate, effect_of, won.guard)
-    out = stages(findings.left_out, {})
-    rows += rows_not_kept(out, effect_of, lambda knob: findings.objections.get(knob, "not proven"))
+        kept = Stages(findings.base, won.settings, knob_of)
+        rows += kept_rows(kept, findings.rungs, chosen, won.look(), rate, won.guard)
+    out = Stages({}, findings.left_out, knob_of)
+    rows += rows_not_kept(out, lambda knob: findings.objections.get(knob, "not proven"))
     if findings.larger is not findings.chosen:
         why = findings.objections.get(BATCH, "")
         rows += batch_row(findings.larger, won, chosen, rate, why)

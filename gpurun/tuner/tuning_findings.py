@@ -11,8 +11,8 @@ from gpurun.records.failure import FailureKind
 from gpurun.records.finding import Finding
 from gpurun.records.result import ENDED_WELL
 from gpurun.records.tuning import Ceilings, LadderRow, Rejection
-from gpurun.tuner.ladder.rungs import Rung
 from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.rungs import Rung
 from gpurun.tuner.trial_length import needed_steps
 from gpurun.tuner.tuning_trial import Trial
 
@@ -61,7 +61,6 @@ class TuningFindings:
     base: dict[str, Any] = field(default_factory=dict)
     """Settings without which the script runs out of memory: what everything is compared with."""
     facts: Facts | None = None
-    baseline: Finalist | None = None
     chosen: Finalist | None = None
     """The finalist whose proof the report shows: the winner, else what came closest."""
     larger: Finalist | None = None
@@ -90,3 +89,9 @@ class TuningFindings:
     verdict: str = "interrupted"
     reason: str = ""
     """Why nothing is proven, where it is not the end of the budget in the proof."""
+
+    @property
+    def baseline(self) -> Finalist | None:
+        """The script as it is, in the pairs that the report shows."""
+        shown = self.chosen or self.larger
+        return None if shown is None else shown.against

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,22 @@ from gpurun.formatting.ceilings_text import ceilings_sentence
 from gpurun.formatting.finding_sentence import finding_sentence
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
-from gpurun.knobs.stages import stage_of
 from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
 from gpurun.pairs.engine import ToldOnce
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialPurpose, TrialRecord
-from gpurun.same.launch_audit import LaunchAudit
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.trials import knob_calls
+from gpurun.trials.launch_request import ALL_LAUNCHES
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
-from gpurun.tuner.ladder.rungs import Stages, losing, measure_rungs
 from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.final_selection import FinalSelection
-from gpurun.tuner.proof.proof_launches import LATE_SHARE, ProofLaunches
-from gpurun.tuner.script_facts import gather_facts, steps_per_epoch
+from gpurun.tuner.proof.proof_launches import ProofLaunches
+from gpurun.tuner.rungs import Stages, losing, measure_rungs
+from gpurun.tuner.script_facts import gather_facts, reload_rate, steps_per_epoch
 from gpurun.tuner.search.batch_sizes import BATCH, largest_that_fits, other_batches
 from gpurun.tuner.search.changes import likely_changes, settings_of, strongest_effect
 from gpurun.tuner.search.live_reference import LiveReference
@@ -40,19 +38,12 @@ from gpurun.tuner.search.memory_fit import make_it_fit
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.search.search_trials import SearchTrials
 from gpurun.tuner.search.stage_search import StageSearch
-from gpurun.tuner.training_judge import (
-    TrainingJudge,
-    launch_repeat,
-    launch_reseeded,
-    launch_rounded,
-    launch_still,
-)
+from gpurun.tuner.training_judge import AuditLaunches, TrainingJudge
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
 from gpurun.tuner.trial_length import (
     PROBE,
     TrialPlan,
     needed_steps,
-    patience,
     with_read_ahead,
 )
 from gpurun.tuner.trial_series import TrialSeries
@@ -186,6 +177,7 @@ class TuningRun:
         limit = max(LEAST_PROBE_SECONDS, seconds)
         request = TrialRequest(TrialPurpose.PROBE, settings, PROBE, hold=True, limit_seconds=limit)
         trial = self.findings.probe = self._launch(request)
+        self._time.longest = max(self._time.longest, trial.record.seconds)
         return trial
 
     def _fitting_trial(self, failed: Trial) -> Trial:
@@ -229,8 +221,9 @@ class TuningRun:
         """Learn the facts, plan the trials, and measure the script as it is once more."""
         facts, base = self._facts_of(probe), self.findings.base
         self._trials.training_loaders = facts.training_loaders
-        epoch = None if probe.log is None else steps_per_epoch(probe.log)
-        plan = TrialPlan(facts, epoch, self._time.budget, self._objective)
+        assert probe.log is not None
+        epoch, again = steps_per_epoch(probe.log), reload_rate(probe.log)
+        plan = TrialPlan(facts, epoch, self._time.budget, self._objective, again)
         self._rule, self.findings.second_epoch_budget = plan.rule, plan.budget_needed
         self._note(plan.described)
         if probe.evidence is not None and probe.evidence.never_finite:
@@ -245,11 +238,12 @@ class TuningRun:
         shorter = min(trial, probe, key=lambda one: one.record.seconds)
         self._time.baseline(trial if plan.longer else shorter)
         shown = [t.evidence for t in (probe, trial) if t.evidence is not None]
+        launches = AuditLaunches(self._launch, self._note, base, self._rule, self._time)
         return SearchState(
             settings=dict(base),
             best=trial,
             facts=replace(facts, result=trial.result),
-            judge=self._judge(shown, base),
+            judge=TrainingJudge(shown, launches),
             dropped=self.findings.dropped,
             rejections=self.findings.rejections,
         )
@@ -262,29 +256,14 @@ class TuningRun:
         coming = ({**base, **settings_of(likely_changes(allowed, facts))},) * MOST
         request = TrialRequest(TrialPurpose.SCREEN, base, self._rule, following=coming)
         trial = self._launch(request)
-        if trial.throughput is None and self._trials.layered and not trial.was_slow:
+        launcher = self._trials.launcher
+        if trial.throughput is None and launcher.has_layer(ALL_LAUNCHES) and not trial.was_slow:
             self._note(
                 "it fails on top of the first trial's files: each starts from the original folder"
             )
-            self._trials.drop_layer()
+            launcher.drop_layer(ALL_LAUNCHES)
             trial = self._launch(replace(request, following=()))
         return trial
-
-    def _judge(self, shown: list[LaunchAudit], base: Mapping[str, Any]) -> TrainingJudge:
-        def room(late: float = 0.0) -> float:
-            return (self._time.left + late * self._time.budget) / max(self._time.usual, 1e-9)
-
-        def late(request: TrialRequest) -> Trial:
-            """Like a pair that has begun: the verdict on what was proven depends on it."""
-            until = self._time.deadline + LATE_SHARE * self._time.budget
-            seconds = max(LEAST_TRIAL_SECONDS, until - time.monotonic())
-            return self._launch(replace(request, deadline=until, patience_seconds=seconds))
-
-        terms = (self._launch, self._note, base, self._rule)
-        repeated = partial(launch_repeat, *terms)
-        rounded = partial(launch_rounded, *terms, partial(room, LATE_SHARE))
-        reseeded, still = partial(launch_reseeded, *terms, room), partial(launch_still, late)
-        return TrainingJudge(shown, rounded, reseeded, repeated, partial(still, *terms[1:]))
 
     # -- search --------------------------------------------------------------------------------
 
@@ -388,7 +367,7 @@ class TuningRun:
         """The chosen settings by stage."""
         chosen = self.findings.chosen
         settings = {} if chosen is None else chosen.settings
-        return Stages(self.findings.base, settings, lambda name: stage_of(self._knob(name)))
+        return Stages(self.findings.base, settings, self._knob)
 
     # -- launches ------------------------------------------------------------------------------
 
@@ -402,9 +381,7 @@ class TuningRun:
             limit = max(limit, request.deadline - time.monotonic())
         request = replace(request, limit_seconds=min(limit, request.limit_seconds))
         if request.patience_seconds is None:
-            usual = self._time.usual or max((t.seconds for t in self._trials.trials), default=0.0)
-            patient = patience(self._time.budget, usual)
-            request = replace(request, patience_seconds=patient)
+            request = replace(request, patience_seconds=self._time.patience)
         number = len(self._trials.trials) + 1
         self._view.trial_started(number, request.purpose, dict(request.settings))
         trial = self._trials.run(request)

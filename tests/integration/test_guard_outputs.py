@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +75,20 @@ class Trials:
     def __init__(self, folder: Path, script: str, stop: StopRule = STOP) -> None:
         self.folder, self.stop = folder, stop
         (folder / "script.py").write_text(script)
-        self.judge = TrainingJudge(
-            [self.launch(), self.launch()],
-            lambda *_: self.launch(rounded=True),
-            repeated=lambda: [self.launch()],
-            still=lambda settings, rounded: self.launch(rounded, True, **(settings or {})),
-        )
+        launches: Any = self
+        self.judge = TrainingJudge([self.launch(), self.launch()], launches)
+
+    def repeated(self) -> list[LaunchAudit]:
+        return [self.launch()]
+
+    def reseeded(self) -> list[LaunchAudit]:
+        return []
+
+    def rounded(self, *_: object) -> list[LaunchAudit]:
+        return [self.launch(rounded=True)]
+
+    def still(self, settings: Mapping[str, Any] | None, rounded: bool = False) -> list[LaunchAudit]:
+        return [self.launch(rounded, True, **(settings or {}))]
 
     def launch(self, rounded: bool = False, still: bool = False, **settings: Any) -> LaunchAudit:
         run = self.folder / f"run{len(list(self.folder.glob('run*')))}"

@@ -46,7 +46,7 @@ def test_workers_that_do_not_work_are_a_row_of_the_report_and_nothing_else(
     tmp_path: Path, in_worker: str, reason: str
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT.format(in_worker=in_worker))
-    configure(tmp_path, "allow = ['pipeline']\npatience = '25s'\nbudget = '7m'")
+    configure(tmp_path, "allow = ['pipeline']\npatience = '25s'\nmax_trials = 5\nbudget = '7m'")
     done = launch(tmp_path, "--optimize", "--tune-only", "train.py")
     rows = [r for r in report_of(tmp_path)["ladder"] if "loader_workers" in r["changes"]]
     assert rows

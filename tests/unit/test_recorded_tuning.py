@@ -70,7 +70,7 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
         return trial
 
     def proven(finalist: Finalist) -> Finalist:
-        baseline = findings.baseline = Finalist("baseline", {})
+        baseline = finalist.against = Finalist("baseline", {})
         for number in range(len(waiting) // 2):
             sides = zip(PAIR_SIDES, ({}, finalist.settings), strict=True)
             ours, theirs = (launch(purpose, side, number) for purpose, side in sides)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,7 +185,7 @@ def again(
     words.setdefault("batch_size", 4)
     twin = copy.copy(DataLoader(dataset, num_workers=workers, **words))
     answer = tmp_path / f"answer-{len(list(tmp_path.iterdir()))}"
-    return sample_passes.load_again(twin, audited, answer)
+    return tuple(sums for sums, _ in sample_passes.load_again(twin, audited, answer))
 
 
 def test_passes_are_loaded_that_draw_by_index(tmp_path: Path) -> None:
@@ -236,6 +237,32 @@ def test_the_data_set_of_the_script_stays_as_it_was(tmp_path: Path) -> None:
 def test_a_stream_is_not_read_again(tmp_path: Path) -> None:
     """It gets no workers."""
     assert again(tmp_path, Stream(), audited=[[None] * 4]) == ()
+
+
+def test_the_rate_of_a_pass_shows_what_a_data_set_has_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_passes, "PASS_SECONDS", 0.2)
+
+    class Slow(Plain):
+        def __getitem__(self, index: int) -> torch.Tensor:
+            time.sleep(0.01)
+            return super().__getitem__(index)
+
+    class Kept(Slow):
+        known = dict.fromkeys(range(8), torch.zeros(2))
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return self.known[index] if index in self.known else super().__getitem__(index)
+
+    def rates(dataset: Plain) -> list[float]:
+        twin = copy.copy(DataLoader(dataset, batch_size=4))
+        passes = sample_passes.load_again(twin, AUDITED, tmp_path / type(dataset).__name__)
+        return [rate for _, rate in passes]
+
+    slow, kept = rates(Slow()), rates(Kept())
+    assert max(slow) <= 100.0
+    assert min(kept) > max(slow)
 
 
 def test_samples_without_batches_are_loaded_one_at_a_time(tmp_path: Path) -> None:

@@ -73,7 +73,6 @@ def test_a_slow_training_is_not_launched_again_without_the_first_ones_files(
 
     once = StandIn.run
     monkeypatch.setattr(StandIn, "run", layered)
-    monkeypatch.setattr(StandIn, "drop_layer", lambda _: None, raising=False)
     with pytest.raises(TuningEnded):
         with_baseline(monkeypatch, steady())
     assert late == 1 + launches

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.tuner.batch_size_uses import batch_size_uses
+from gpurun.tuner.script_facts import batch_size_uses
 
 CASES = {
     "a number written out, and other numbers": (
@@ -47,5 +47,26 @@ def test_other_readers_of_the_batch_size(case: str, tmp_path: Path) -> None:
     assert batch_size_uses(script, expression) == expected
 
 
-def test_an_unreadable_source_tells_nothing(tmp_path: Path) -> None:
+def uses(tmp_path: Path, source: str, expression: str) -> tuple[str, ...] | None:
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    return batch_size_uses(script, expression)
+
+
+def test_other_uses_of_the_batch_size_are_found_with_their_lines(tmp_path: Path) -> None:
+    source = "lr = 0.1 * args.bs\nloader = DataLoader(data, args.bs, drop_last=args.bs > 2)\n"
+    assert uses(tmp_path, source, "args.bs") == ("train.py:1: lr = 0.1 * args.bs",)
+    source = "loader = DataLoader(data, 32)\nx = 32\n"
+    assert uses(tmp_path, source, "32") == ("train.py:2: x = 32",)
+
+
+def test_a_batch_size_under_another_name_is_followed(tmp_path: Path) -> None:
+    source = "bs = args.batch\nloader = DataLoader(data, bs)\nlr = 0.1 * args.batch / 256\n"
+    assert uses(tmp_path, source, "bs") == ("train.py:3: lr = 0.1 * args.batch / 256",)
+    plain = "bs = args.batch\nloader = DataLoader(data, bs)\n"
+    assert uses(tmp_path, plain, "bs") == ()
+
+
+def test_a_script_that_cannot_be_read_has_unknown_uses(tmp_path: Path) -> None:
+    assert uses(tmp_path, "def broken(:\n", "bs") is None
     assert batch_size_uses(tmp_path / "missing.py", "bs") is None

@@ -12,16 +12,18 @@ import pytest
 from gpurun.knobs.api import Effect
 from gpurun.pairs.gain import NOTHING, Look
 from gpurun.records.tuning import Candidate, LadderRow
-from gpurun.tuner.ladder.ladder_rows import (
+from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.rungs import (
     APPLY_TRAINING,
+    Rung,
+    Stages,
     batch_row,
     first_rows,
     kept_rows,
     rows_not_kept,
     told_apart,
 )
-from gpurun.tuner.ladder.rungs import Rung, Stages
-from gpurun.tuner.proof.finalist import Finalist
+from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial
 
 ORDER = ["data", "transfer", "precision", "compile"]
@@ -39,15 +41,15 @@ def rung(stage: str, speedup: float, half: float = 0.05, **parts: Any) -> Rung:
 
 
 def stages(*names: str) -> Stages:
-    return Stages({}, dict.fromkeys(names, 1), lambda name: name)
+    return Stages({}, dict.fromkeys(names, 1), knob_of)
 
 
-def effect_of(name: str) -> Effect:
-    return EFFECTS.get(name, Effect.NUMERICS)
+def knob_of(name: str) -> Planted:
+    return Planted(name, stage=name, effect=EFFECTS.get(name, Effect.NUMERICS))
 
 
 def rows_of(*rungs: Rung, names: Sequence[str] = ORDER) -> list[LadderRow]:
-    return kept_rows(stages(*names), rungs, TOP, PROVEN, 100.0, effect_of)
+    return kept_rows(stages(*names), rungs, TOP, PROVEN, 100.0)
 
 
 def test_each_rung_is_a_row_with_its_speed_so_far_and_its_step() -> None:
@@ -110,7 +112,7 @@ def test_what_was_not_measured_is_null() -> None:
     done = replace(done, record=replace(done.record, peak_memory_bytes=3000))
     known, _ = rows_of(rung("data", 2.0, trial=done, loss_deviation=0.01), rung("compile", 6.0))
     assert (known.peak_memory_bytes, known.loss_deviation) == (3000, 0.01)
-    (rateless,) = kept_rows(stages("data"), [rung("data", 2.0)], TOP, NOTHING, None, effect_of)
+    (rateless,) = kept_rows(stages("data"), [rung("data", 2.0)], TOP, NOTHING, None)
     assert rateless.speedup_confidence_interval is None
 
 
@@ -131,7 +133,7 @@ def test_what_makes_a_script_fit_is_the_second_row_and_nothing_is_known_without_
 
 def test_what_is_left_out_in_the_end_is_a_row_a_stage_with_its_reasons() -> None:
     reasons = {"data": "it loses in its rung", "precision": "the loss is off"}
-    rows = rows_not_kept(stages("precision", "data"), effect_of, reasons.__getitem__)
+    rows = rows_not_kept(stages("precision", "data"), reasons.__getitem__)
     assert [(row.stage, row.kept, row.speedup, row.reason) for row in rows] == [
         ("data", False, None, "it loses in its rung"),
         ("precision", False, None, "the loss is off"),

@@ -28,6 +28,7 @@ class Series:
         self.refuses = ""
 
     def start_reference(self, request: TrialRequest, samples_a_step: float) -> str:
+        assert not request.stop.audit_steps, "nobody reads its audits"
         self.started += 1
         self.has_reference = not self.refuses
         return self.refuses
@@ -104,6 +105,15 @@ def test_what_fails_alone_as_well_is_no_reason_to_go_on_without_a_reference() ->
     assert gain_over(reference.run(SCREEN), BASE) == pytest.approx(1.5)
     assert reference.run(SCREEN).failure is not None
     assert (series.started, launches.in_turns) == (2, [True, False, True, True])
+
+
+def test_after_a_trial_that_fails_alone_as_well_a_hang_costs_its_patience_once() -> None:
+    """Workers that hang: the set, and then they alone, hung beside the script and without it."""
+    launches = Launches(*[failed(FailureKind.HUNG)] * 4)
+    reference, _ = started(Series(), launches)
+    for _ in range(3):
+        assert reference.run(SCREEN).failure is not None
+    assert launches.in_turns == [True, False, True, True]
 
 
 def test_once_a_trial_has_worked_beside_it_failures_are_believed_but_for_memory() -> None:

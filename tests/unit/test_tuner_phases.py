@@ -102,3 +102,10 @@ def test_a_budget_too_small_is_quoted_as_the_user_gave_it_with_one_that_is_not()
         "the budget of 40 s left no time to try anything to its end: a trial takes 30 s; "
         "try `--budget 2m`"
     )
+
+
+def test_patience_follows_the_budget_and_what_launches_take() -> None:
+    by_budget = [phases(seconds, usual=2.0).patience for seconds in (60.0, 120.0, 1200.0, 7200.0)]
+    assert by_budget[0] < by_budget[1] < by_budget[2] == by_budget[3]
+    slow = phases(60.0, usual=20.0)
+    assert slow.patience == 80.0, "a slow script is not taken for one that hangs"

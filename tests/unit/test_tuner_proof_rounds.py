@@ -13,8 +13,9 @@ from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.gain import MOST_PAIRS
 from gpurun.records.tuning import PAIR_SIDES, TrialPurpose
 from gpurun.tuner import phases
+from gpurun.tuner.phases import LATE_SHARE
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.proof.proof_launches import LATE_SHARE, ProofLaunches
+from gpurun.tuner.proof.proof_launches import ProofLaunches
 from gpurun.tuner.tuning_findings import TuningEnded
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.tuner_proofs import (

@@ -9,20 +9,25 @@ from typing import Any
 
 import pytest
 
-from gpurun.tuner.ladder.rungs import Rung, Stages, losing, measure_rungs
 from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs
 from gpurun.tuner.tuning_trial import Trial
+from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial
 
 ORDER = ["data", "transfer", "precision", "kernels", "compile"]
 GAINS = {"data": 2.0, "transfer": 1.1, "precision": 1.5, "kernels": 1.2, "compile": 1.3}
 
 
+def knob_of(name: str) -> Planted:
+    return Planted(name, stage=name.partition("_")[0])
+
+
 def stages(*names: str, base: Mapping[str, Any] | None = None) -> Stages:
     """Settings of one knob a stage, named after it, given in another order than the ladder's."""
     base = base or {}
     chosen = {**base, **dict.fromkeys(reversed(names), 1)}
-    return Stages(base, chosen, lambda name: name.partition("_")[0])
+    return Stages(base, chosen, knob_of)
 
 
 def finalist(*gains: float, error: float = 0.005) -> Finalist:
@@ -105,7 +110,7 @@ def test_settings_without_which_the_script_does_not_run_belong_to_all_rungs_and_
 
 
 def test_another_value_of_what_makes_the_script_fit_is_a_change() -> None:
-    by_stage = Stages({"memory_x": 1}, {"memory_x": 2}, lambda name: name.partition("_")[0])
+    by_stage = Stages({"memory_x": 1}, {"memory_x": 2}, knob_of)
     assert by_stage.names == ["memory"]
     assert by_stage.up_to("memory") == {"memory_x": 2}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.result import EpochPace
 from gpurun.tuner.trial_length import TrialPlan
-from tests.unit.knob_facts import facts, result
+from tests.unit.knob_facts import facts, loader, result
 
 
 def waiting(step_ms: float = 100.0, share: float = 0.9, **changes: Any) -> Facts:
@@ -18,6 +19,13 @@ def waiting(step_ms: float = 100.0, share: float = 0.9, **changes: Any) -> Facts
 
 def plan(of: Facts, steps_per_epoch: int | None = 100, budget: float = 100.0) -> TrialPlan:
     return TrialPlan(of, steps_per_epoch, budget, Objective.THROUGHPUT)
+
+
+def after_reload(rate: float, workers: int = 0) -> TrialPlan:
+    """Of a trial with 100 samples/s, 90 % of it waiting for data."""
+    of = waiting(**loader(workers=workers))
+    of = replace(of, result=replace(of.result, samples_per_second=100.0))
+    return TrialPlan(of, 100, 100.0, Objective.THROUGHPUT, rate)
 
 
 def begin(planned: TrialPlan) -> int:
@@ -31,6 +39,15 @@ def test_the_script_as_it_is_is_measured_in_its_second_epoch_where_that_is_soon(
     assert soon.rule.min_steps - begin(soon) == plan(waiting(share=0.1)).rule.min_steps - 12
     assert soon.longer
     assert soon.budget_needed is None
+
+
+def test_nobody_waits_for_a_second_epoch_where_samples_load_no_faster_again() -> None:
+    """README's example computes its samples: an epoch of 10 s says what 16 of its steps say."""
+    assert after_reload(10_000.0).longer, "the data set keeps its samples"
+    for rate in (80.0, 150.0):
+        slow = after_reload(rate)
+        assert (begin(slow), slow.longer, slow.budget_needed) == (12, False, None)
+    assert after_reload(80.0, workers=2).longer, "the rate has the start of the workers in it"
 
 
 def test_later_trials_measure_what_epochs_have_in_common_or_else_later_epochs() -> None:

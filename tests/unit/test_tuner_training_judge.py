@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
@@ -17,14 +16,8 @@ from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind
 from gpurun.same.verdict import Sameness
 from gpurun.same.verdict import judge as compared
 from gpurun.tuner import training_judge
-from gpurun.tuner.training_judge import (
-    HIDDEN,
-    TrainingJudge,
-    launch_repeat,
-    launch_reseeded,
-    launch_rounded,
-    launch_still,
-)
+from gpurun.tuner.phases import Phases
+from gpurun.tuner.training_judge import HIDDEN, AuditLaunches, TrainingJudge
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.same_launches import verdict
@@ -187,9 +180,9 @@ def test_a_draw_that_goes_astray_excuses_nothing_whatever_the_others_do() -> Non
 def test_no_further_draw_is_asked_without_time_for_it() -> None:
     asked: list[TrialRequest] = []
     launch = shows_what_is_asked(asked)
-    launched = (launch, lambda _: None, {}, PROBE, lambda: 0.0, [SHOWN], 0)
-    assert launch_rounded(*launched, 1) is None
-    assert launch_rounded(*launched, 0) is not None
+    launches = AuditLaunches(launch, lambda _: None, {}, PROBE, Phases(0.0, 1e-9))
+    assert not launches.rounded([SHOWN], 0, 1)
+    assert launches.rounded([SHOWN], 0, 0)
     assert len(asked) == 1
 
 
@@ -228,7 +221,7 @@ def test_a_change_of_the_pipeline_never_rounds() -> None:
     assert not judge_of(SHOWN).judge([SHOWN], Effect.PIPELINE).accepted
 
 
-@pytest.mark.parametrize(("room", "launched"), [(8.0, [1, 2]), (7.9, [])])
+@pytest.mark.parametrize(("room", "launched"), [(8.1, [1, 2]), (7.9, [])])
 def test_other_seeds_are_asked_once_if_other_draws_may_explain_a_loss(
     monkeypatch: pytest.MonkeyPatch, room: float, launched: list[int]
 ) -> None:
@@ -239,8 +232,7 @@ def test_other_seeds_are_asked_once_if_other_draws_may_explain_a_loss(
     asked: list[TrialRequest] = []
     launch = shows_what_is_asked(asked)
     assert SHOWN is not None
-    reseeded = partial(launch_reseeded, launch, lambda line: None, {"a": 1}, PROBE, lambda: room)
-    judge = TrainingJudge([SHOWN], lambda *_: None, reseeded)
+    judge = judge_of(SHOWN, launch=launch, base={"a": 1}, room=room)
     for _ in range(2):
         assert judge.judge([SHOWN], Effect.PIPELINE).accepted is bool(launched)
     assert [request.seed_offset for request in asked] == launched
@@ -262,8 +254,7 @@ def test_repeats_that_differ_are_launched_three_times() -> None:
         return replace(trial(100.0), evidence=off(0.01))
 
     def judge(*known: LaunchAudit) -> TrainingJudge:
-        repeated = partial(launch_repeat, launch, lambda line: None, {"a": 1}, PROBE)
-        return TrainingJudge(list(known), lambda *_: None, list, repeated)
+        return judge_of(*known, launch=launch, base={"a": 1})
 
     two, three = judge(plain, off(0.03)), judge(plain, off(0.03), off(0.02))
     for known, launched in ((three, []), (two, [TrialPurpose.REPEAT])):
@@ -290,8 +281,7 @@ def test_what_dropout_hides_is_launched_without_it_once_a_verdict_is_final(
 
     plain = LaunchAudit(seed=0, losses=(1.0,) * 80, microbatches=(1,) * 80)
     monkeypatch.setattr(training_judge, "judge", judged)
-    still = partial(launch_still, launch, lambda line: None, {}, PROBE)
-    judge = TrainingJudge([plain], lambda *_: None, still=still)
+    judge = judge_of(plain, launch=launch)
     assert judge.judge([plain], Effect.NUMERICS).accepted, "in the search"
     assert not asked
     found = judge.judge([plain], Effect.NUMERICS, (), {"tf32": True})

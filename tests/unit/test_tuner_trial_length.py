@@ -11,7 +11,6 @@ from gpurun.tuner.trial_length import (
     SLOW_STEPS,
     WARMUP_STEPS,
     budget_flag,
-    patience,
     plan_trials,
     with_read_ahead,
 )
@@ -64,12 +63,6 @@ def test_a_trial_is_long_enough_for_the_counter_of_joules_where_energy_counts() 
     energy = plan_trials(probe, None, 60.0, Objective.ENERGY)
     assert energy.min_seconds >= 2 * ENERGY_SECONDS
     assert energy.min_steps == plan_trials(probe, None, 60.0).min_steps
-
-
-def test_patience_follows_the_budget_and_what_launches_take() -> None:
-    assert patience(60.0, 2.0) < patience(120.0, 2.0) < patience(1200.0, 2.0)
-    assert patience(1200.0, 2.0) == patience(7200.0, 2.0)
-    assert patience(60.0, 20.0) == 80.0, "a slow script is not taken for one that hangs"
 
 
 def test_a_budget_is_proposed_in_whole_minutes() -> None:

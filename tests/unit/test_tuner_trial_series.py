@@ -25,7 +25,6 @@ from gpurun.trials.failure_cause import recompiled, while_compiling
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.progress import Progress
-from gpurun.tuner.batch_size_uses import batch_size_uses
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import TrialRequest
@@ -88,31 +87,6 @@ def test_progress_counts_steps_and_takes_any_record_or_print_for_life(tmp_path: 
         file.write(line[20:] + '{"event":"stop","steps":4}\n')
     assert progress.advanced()
     assert (progress.steps, progress.stopped) == (4, True)
-
-
-def uses(tmp_path: Path, source: str, expression: str) -> tuple[str, ...] | None:
-    script = tmp_path / "train.py"
-    script.write_text(source)
-    return batch_size_uses(script, expression)
-
-
-def test_other_uses_of_the_batch_size_are_found_with_their_lines(tmp_path: Path) -> None:
-    source = "lr = 0.1 * args.bs\nloader = DataLoader(data, args.bs, drop_last=args.bs > 2)\n"
-    assert uses(tmp_path, source, "args.bs") == ("train.py:1: lr = 0.1 * args.bs",)
-    source = "loader = DataLoader(data, 32)\nx = 32\n"
-    assert uses(tmp_path, source, "32") == ("train.py:2: x = 32",)
-
-
-def test_a_batch_size_under_another_name_is_followed(tmp_path: Path) -> None:
-    source = "bs = args.batch\nloader = DataLoader(data, bs)\nlr = 0.1 * args.batch / 256\n"
-    assert uses(tmp_path, source, "bs") == ("train.py:3: lr = 0.1 * args.batch / 256",)
-    plain = "bs = args.batch\nloader = DataLoader(data, bs)\n"
-    assert uses(tmp_path, plain, "bs") == ()
-
-
-def test_a_script_that_cannot_be_read_has_unknown_uses(tmp_path: Path) -> None:
-    assert uses(tmp_path, "def broken(:\n", "bs") is None
-    assert batch_size_uses(tmp_path / "missing.py", "bs") is None
 
 
 KNOB = '''

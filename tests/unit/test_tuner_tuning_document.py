@@ -21,8 +21,8 @@ from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TuningRepo
 from gpurun.report.tuning_verdict import remarks, second_epoch_sentence
 from gpurun.rundir import json_text
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.tuner.ladder.rungs import Rung
 from gpurun.tuner.proof.finalist import Finalist
+from gpurun.tuner.rungs import Rung
 from gpurun.tuner.tuning_document import tuning_document
 from gpurun.tuner.tuning_findings import TuningFindings
 from scripts.generate_schemas import all_schemas
@@ -75,15 +75,11 @@ def written(
     return text
 
 
-def proven() -> TuningFindings:
-    chosen = finalist("chosen", {"loader_workers": 4}, 200.0, 200.2, 200.4)
+def proven(chosen: Finalist | None = None) -> TuningFindings:
+    chosen = chosen or finalist("chosen", {"loader_workers": 4}, 200.0, 200.2, 200.4)
     chosen.guard = SOUND
-    return TuningFindings(
-        facts=facts(),
-        baseline=finalist("baseline", {}, 100.0, 102.0),
-        chosen=chosen,
-        verdict="faster",
-    )
+    chosen.against = finalist("baseline", {}, 100.0, 102.0)
+    return TuningFindings(facts=facts(), chosen=chosen, verdict="faster")
 
 
 def test_a_proven_gain_holds_its_proof_and_the_means_of_its_launches() -> None:
@@ -124,8 +120,8 @@ def ladder(findings: TuningFindings, **words: Any) -> list[tuple[str, dict[str, 
 
 
 def test_the_ladder_has_the_script_as_it_is_the_rungs_and_last_the_proof() -> None:
-    findings = proven()
-    findings.chosen = finalist("chosen", {"tf32": True, "loader_workers": 4}, 300.0, 300.2, 300.4)
+    both = {"tf32": True, "loader_workers": 4}
+    findings = proven(finalist("chosen", both, 300.0, 300.2, 300.4))
     findings.rungs = [Rung("data", math.log(2.0), 0.1), Rung("precision", math.log(3.0), 0.1)]
     first, rung, last = ladder(findings)
     assert first == ("as it is", {}, True, 1.0)
@@ -136,8 +132,8 @@ def test_the_ladder_has_the_script_as_it_is_the_rungs_and_last_the_proof() -> No
 
 @pytest.mark.parametrize("objective", ["throughput", "memory"])
 def test_where_no_rung_was_measured_all_that_was_proven_is_one_row(objective: str) -> None:
-    findings = proven()
-    findings.chosen = finalist("chosen", {"tf32": True, "loader_workers": 4}, 300.0, 300.2, 300.4)
+    both = {"tf32": True, "loader_workers": 4}
+    findings = proven(finalist("chosen", both, 300.0, 300.2, 300.4))
     _, row = ladder(findings, objective=objective)
     assert row[:3] == ("precision", {"loader_workers": 4, "tf32": True}, True)
 

@@ -38,6 +38,7 @@ class StandIn:
         self.requests: list[TrialRequest] = []
         self.folder = Path()
         self.layered = False
+        self.launcher = self
         self.training_loaders: tuple[str, ...] = ()
         self.prestarted = SimpleNamespace(modules=())
 
@@ -45,6 +46,12 @@ class StandIn:
         return Path("no such run")
 
     def end_reference(self) -> None:
+        pass
+
+    def has_layer(self, shared: str) -> bool:
+        return self.layered
+
+    def drop_layer(self, shared: str) -> None:
         pass
 
     def run(self, request: TrialRequest) -> Trial:

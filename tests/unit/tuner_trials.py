@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import KnobOutcome
 from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.tuner.training_judge import TrainingJudge, launch_rounded
+from gpurun.tuner.phases import Phases
+from gpurun.tuner.training_judge import AuditLaunches, TrainingJudge
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import result
@@ -53,7 +54,14 @@ def judge_of(
     *baselines: LaunchAudit | None,
     launch: Callable[[TrialRequest], Trial] = no_launch,
     note: Callable[[str], None] = lambda _: None,
+    base: Mapping[str, Any] | None = None,
+    room: float = 9.0,
 ) -> TrainingJudge:
-    """One that knows these trials of the script as it is."""
+    """One that knows these trials of the script as it is, whose settings are `base`.
+
+    `room`: so many launches fit into what is left of the budget.
+    """
+    phases = Phases(time.monotonic() + 100.0 * room, budget=1e-9)
+    phases.usual = 100.0
     shown = [b for b in baselines if b is not None]
-    return TrainingJudge(shown, partial(launch_rounded, launch, note, {}, PROBE, lambda: 9.0))
+    return TrainingJudge(shown, AuditLaunches(launch, note, base or {}, PROBE, phases))

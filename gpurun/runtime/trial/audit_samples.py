@@ -20,7 +20,7 @@ from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.step_agreement import rank_and_size
 from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
-from gpurun.runtime.trial.sample_passes import contents, load_again
+from gpurun.runtime.trial.sample_passes import Pass, contents, load_again
 from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
 ORDER_LIMIT = 1_000_000
@@ -35,7 +35,7 @@ class _Pass:
     checksums: dict[str, tuple[int, ...]] = field(default_factory=dict)
     audited: list[Any] = field(default_factory=list)
     """Indices of the batches whose contents are known, as the sampler handed them out."""
-    again: tuple[tuple[int, ...], ...] = ()
+    again: tuple[Pass, ...] = ()
 
 
 class SamplesAudit:
@@ -80,9 +80,8 @@ class SamplesAudit:
         for (loader, number), seen in self._passes.items():
             twin = SAMPLE_SEEDS.copies.get(loader)
             if number == 1 and twin is not None and seen.audited:
-                seen.again = (
-                    load(twin, seen.audited[: self._steps], control / f"again-{loader}") or ()
-                )
+                answer = control / f"again-{loader}"
+                seen.again = load(twin, seen.audited[: self._steps], answer) or ()
 
     def finish(self) -> None:
         """Write one event a pass. Only at the end of a trial."""
@@ -93,7 +92,8 @@ class SamplesAudit:
                     epoch=number,
                     order=tuple(seen.order),
                     checksums=seen.checksums,
-                    again=seen.again,
+                    again=tuple(sums for sums, _ in seen.again),
+                    again_rates=tuple(rate for _, rate in seen.again),
                     drawn=SAMPLE_SEEDS.drew,
                     seeded_batches=SAMPLE_SEEDS.seeded,
                 )

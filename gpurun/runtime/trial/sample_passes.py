@@ -43,8 +43,12 @@ Contents = list[tuple[int, ...]]
 """Checksums of the leaves of each sample of a batch."""
 
 
-def load_again(twin: Any, audited: Sequence[Any], answer: Path) -> tuple[tuple[int, ...], ...]:
-    """Of each pass a checksum of the batches of indices, then of each sample in turn.
+Pass = tuple[tuple[int, ...], float]
+"""A checksum of its batches of indices, then of each sample in turn; and its samples a second."""
+
+
+def load_again(twin: Any, audited: Sequence[Any], answer: Path) -> tuple[Pass, ...]:
+    """The passes over the audited samples.
 
     As many passes as were over when the process ended, or hung. `twin`: a loader of its own.
     `audited`: the batches of indices that were audited, as the sampler handed them out. `answer`:
@@ -64,7 +68,9 @@ def load_again(twin: Any, audited: Sequence[Any], answer: Path) -> tuple[tuple[i
         finally:
             os._exit(0)
     _wait_for(child)
-    return tuple(map(tuple, marshal.loads(answer.read_bytes()))) if answer.exists() else ()
+    if not answer.exists():
+        return ()
+    return tuple((tuple(sums), rate) for sums, rate in marshal.loads(answer.read_bytes()))
 
 
 def _wait_for(child: int) -> None:
@@ -92,17 +98,17 @@ def _answer(answer: Path, twin: Any, audited: Sequence[Any]) -> None:
         draft.rename(answer)
 
 
-def _passes(twin: Any, audited: Sequence[Any]) -> Iterator[list[int]]:
+def _passes(twin: Any, audited: Sequence[Any]) -> Iterator[tuple[list[int], float]]:
     sampler: list[Any] = []  # another content in each pass: workers that live on keep it
     twin.__dict__["batch_sampler" if twin._auto_collation else "sampler"] = sampler
     for batches in _batches(audited):
         sampler[:] = batches
-        found, until = [_sum(batches)], time.monotonic() + PASS_SECONDS
+        found, began = [_sum(batches)], time.monotonic()
         for indices, batch in zip(batches, twin, strict=False):
             found += map(_sum, contents(batch, indices))
-            if time.monotonic() > until:
+            if time.monotonic() > began + PASS_SECONDS:
                 break
-        yield found
+        yield found, (len(found) - 1) / (time.monotonic() - began)
 
 
 def _sum(value: object) -> int:

@@ -62,13 +62,8 @@ class FinalSelection:
 
     def settle_larger(self, batch: SearchState) -> None:
         """Prove a batch size that may not be applied, after all else was decided."""
-        found, shown = self.findings, self.findings.baseline
-        larger = Finalist("larger batch", batch.settings)
-        try:
-            self._proven(larger)
-        finally:
-            if shown is not None and shown.results:
-                found.baseline = shown
+        found, larger = self.findings, Finalist("larger batch", batch.settings)
+        self._proven(larger)
         seen = larger.look().speedup
         same = found.chosen.look().speedup if found.chosen is not None else None
         if larger.failure is not None or not larger.pairs:
@@ -84,20 +79,14 @@ class FinalSelection:
 
     def without(self, settings: Mapping[str, Any], why: str) -> bool:
         """Prove the chosen settings without some of them, which lose; true if it is no slower."""
-        found, baseline = self.findings, self.findings.baseline
-        old = found.chosen
+        found, old = self.findings, self.findings.chosen
         assert old is not None
         self.note(f"proven once more without {', '.join(settings)}: {why}")
         rest = {k: v for k, v in old.settings.items() if k not in settings}
-        finalist, proven = Finalist("chosen", {**found.base, **rest}), False
-        try:
-            self._proven(finalist)
-            better = (finalist.look().speedup or 0.0) >= (old.look().speedup or 0.0) / LEAST_GAIN
-            proven = finalist.verdict == "faster" and better
-        finally:
-            if not proven:
-                found.baseline = baseline
-        if not proven:
+        finalist = Finalist("chosen", {**found.base, **rest})
+        self._proven(finalist)
+        better = (finalist.look().speedup or 0.0) >= (old.look().speedup or 0.0) / LEAST_GAIN
+        if finalist.verdict != "faster" or not better:
             self.note("it was not: all stay" if finalist.pairs else "there was no time: all stay")
             return False
         if found.larger is old:

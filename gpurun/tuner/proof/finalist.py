@@ -24,7 +24,8 @@ class Finalist:
 
     `pairs`: scores of the script as it is and of these settings. `errors`: the standard error of ln
     of the gain within each pair, None where it was not live. `failure` says why it is out. `guard`:
-    None until it is judged. `metric`: that of the tuning's objective.
+    None until it is judged. `metric`: that of the tuning's objective. `against`: the other side of
+    its pairs.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Finalist:
     errors: list[float | None] = field(default_factory=list)
     metric: Metric = Metric.THROUGHPUT
     guard: GuardVerdict | None = None
+    against: Finalist | None = None
 
     @property
     def live(self) -> bool:

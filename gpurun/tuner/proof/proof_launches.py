@@ -17,9 +17,8 @@ from gpurun.pairs.obstacle import MemoryPeaks, live_pair_obstacle
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import PAIR_SIDES, TrialPurpose
-from gpurun.tuner.phases import Phases
+from gpurun.tuner.phases import LATE_SHARE, Phases
 from gpurun.tuner.proof.finalist import Finalist, told
-from gpurun.tuner.trial_length import patience
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
@@ -30,8 +29,6 @@ METRICS = {
     Objective.MEMORY: Metric.PEAK_MEMORY,
     Objective.ENERGY: Metric.ENERGY,
 }
-LATE_SHARE = 0.25
-"""SPEC: a pair that has begun may take this part of the budget more."""
 
 Settings = Mapping[str, Any]
 
@@ -62,11 +59,11 @@ class ProofLaunches:
         )
 
     def prove(self, finalist: Finalist) -> Finalist:
-        """Run pairs until the finalist is settled or the time is up; the baseline's side of them.
+        """Run pairs until the finalist is settled or the time is up; the script's side of them.
 
         A first pair is begun before the end, a later one if there is time for what the last took.
         """
-        baseline = self.findings.baseline = Finalist("baseline", self.findings.base)
+        baseline = finalist.against = Finalist("baseline", self.findings.base)
         finalist.metric = METRICS[self.objective]
         for number in range(MOST_PAIRS):
             if finalist.done or baseline.failure is not None:
@@ -171,8 +168,8 @@ class ProofLaunches:
             self.rule(settings),
             seed_offset=number,
             hurry_at=self.phases.deadline,
-            deadline=self.phases.deadline + LATE_SHARE * self.phases.budget,
-            patience_seconds=patience(self.phases.budget, self.phases.longest),
+            deadline=self.phases.latest,
+            patience_seconds=self.phases.patience,
             following=coming,
         )
 

@@ -39,7 +39,9 @@ class LiveReference:
     _request: TrialRequest | None = field(init=False, default=None)
     _samples_a_step: float = field(init=False, default=1.0)
     _worked: bool = field(init=False, default=False)
-    """A trial took turns with it, or failed alone as it had failed beside it."""
+    """A trial took turns with one, or failed alone as it had failed beside it."""
+    _of_use: bool = field(init=False, default=False)
+    """The same of the present one."""
 
     def start(self, as_it_is: Trial, rule: StopRule, limit_seconds: float, obstacle: str) -> bool:
         """Launch it with the settings of a trial, unless there is an obstacle; false where there is
@@ -47,11 +49,12 @@ class LiveReference:
         step = None if as_it_is.result is None else as_it_is.result.step_time_ms
         if not obstacle and (step is None or step.mean > 1000 * MOST_STEP_SECONDS):
             obstacle = "its steps are slow"
-        settings, self._worked = as_it_is.record.knobs, False
+        settings, self._worked, self._of_use = as_it_is.record.knobs, False, False
         self._samples_a_step = as_it_is.samples_a_step()
         if not obstacle:
+            short = replace(rule, audit_steps=0)  # it is compared by its speed alone
             self._request = TrialRequest(
-                TrialPurpose.REFERENCE, settings, rule, limit_seconds=limit_seconds
+                TrialPurpose.REFERENCE, settings, short, limit_seconds=limit_seconds
             )
         return self._started(obstacle)
 
@@ -71,11 +74,12 @@ class LiveReference:
             self.end()
             alone = self.launch(request)
             if alone.failure is not None and alone.failure.kind is trial.failure.kind:
-                self._request, self._worked = again, True
+                self._request, self._worked, self._of_use = again, True, True
             return alone
         if trial.gain is None and not self.series.has_reference:
             self.note(ENDED)
-        self._worked = self._worked or trial.gain is not None
+        if trial.gain is not None:
+            self._worked = self._of_use = True
         return trial
 
     def end(self) -> None:
@@ -85,8 +89,8 @@ class LiveReference:
 
     def _again(self) -> bool:
         """Launch it once more if it came to its end and was of use; true if it was."""
-        worked, self._worked = self._worked and self._request is not None, False
-        return worked and self._started()
+        of_use, self._of_use = self._of_use and self._request is not None, False
+        return of_use and self._started()
 
     def _started(self, obstacle: str = "") -> bool:
         if self._request is not None and not obstacle:

@@ -20,7 +20,7 @@ from gpurun.tuner.phases import Phases
 from gpurun.tuner.search.changes import Change, settings_of, strongest_effect
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.search.trial_gain import gain_over, startup_difference
-from gpurun.tuner.trial_length import budget_flag, patience, with_read_ahead
+from gpurun.tuner.trial_length import budget_flag, with_read_ahead
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 Launch = Callable[[TrialRequest], Trial]
@@ -72,11 +72,6 @@ class SearchTrials:
             return "the rest of the budget is kept for the proof"
         return None
 
-    @property
-    def room_for_long(self) -> bool:
-        """True if there is room for the longest launch so far once more."""
-        return self.end() is None and self._phases.room_for_long
-
     def room(self, changes: Sequence[Change], state: SearchState) -> bool:
         """True if there is room for a trial of these changes on top of what was kept."""
         compiled = self._is_compiled({**state.settings, **settings_of(changes)})
@@ -97,9 +92,7 @@ class SearchTrials:
         self.untried = [name for name in self.untried if name not in settings]
         self.left -= 1
         limit = self._phases.limit()
-        silent = patience(self._phases.budget, state.best.record.seconds)
-        if self._effect(settings) is not Effect.PIPELINE:
-            silent = max(silent, limit)
+        silent = None if self._effect(settings) is Effect.PIPELINE else limit
         stop = with_read_ahead(self.rule, settings, state.facts.loaders)
         trial = self._launch(
             TrialRequest(

@@ -99,7 +99,9 @@ class StageSearch:
     def _measure_workers(self, knobs: Sequence[Knob], state: SearchState) -> None:
         """Have the numbers of loader workers measured once, if one of the knobs sets it."""
         knob = next((knob for knob in knobs if knob.name == "loader_workers"), None)
-        if knob is None or state.facts.worker_rates is not None or not self._trials.room_for_long:
+        if knob is None or state.facts.worker_rates is not None:
+            return
+        if not self._trials.room([], state):
             return
         found = worker_rates_of(knob, state.facts, self._trials.rule, self._trials.measure)
         if not isinstance(found, Skip):
