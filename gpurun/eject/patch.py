@@ -9,7 +9,7 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -168,13 +168,15 @@ class _SettingForms:
                 raise ValueError(f"synchronize is part of a larger statement: {_shown(site)}")
 
     def _about_the_model(self, form: AfterOptimizer) -> None:
-        for site in self._sites(SiteKind.MODEL):
-            with suppress(ValueError):
-                edits = self._open(Path(site.file))
-                if edits.takes_statement_after(site):
-                    edits.insert_after(site, form.statement.format(model=site.name))
-                    return
-        raise ValueError("gpurun found no line with a name for the model and its optimizer")
+        """A statement about each root module, at the first of its places that takes one."""
+        sites = self._sites(SiteKind.MODEL)
+        usable = [site for site in sites if self._takes(site)]
+        best = [next((x for x in usable if x.root == r), None) for r in {x.root for x in sites}]
+        if not best or None in best:
+            raise ValueError("gpurun found no line with a name for the model and its optimizer")
+        for site in dict.fromkeys(replace(x, root=0) for x in best if x is not None):
+            statement = form.statement.format(model=site.name)
+            self._open(Path(site.file)).insert_after(site, statement)
 
     # -- sites and files -----------------------------------------------------------------------
 
@@ -192,6 +194,11 @@ class _SettingForms:
         if call is None:
             raise ValueError(f"gpurun found no call that {what}: {_shown(site)}")
         return call
+
+    def _takes(self, site: SourceSiteEvent) -> bool:
+        with suppress(ValueError):
+            return self._open(Path(site.file)).takes_statement_after(site)
+        return False
 
     def _open(self, path: Path) -> SourceEdits:
         """The edits of a file."""

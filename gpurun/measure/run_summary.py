@@ -23,12 +23,20 @@ from gpurun.measure.machine import available_memory
 from gpurun.measure.measured_window import NS, Window, measured_window, unfrozen_spans
 from gpurun.measure.memory_growth import growth_note, memory_growth
 from gpurun.measure.optional_figures import known, mean, shared
+from gpurun.measure.out_of_memory import memory_notes
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.run_events import ProcessLog, RunLog, read_attempts, read_run
 from gpurun.records.events import CLOCKS, PARALLEL_REFUSED, KnobEvent, StepRow
 from gpurun.records.parse_json import open_regular
 from gpurun.records.ranks import Attempt
-from gpurun.records.result import DeviceUse, HostUse, KnobOutcome, RunResult, status_of
+from gpurun.records.result import (
+    ENDED_WELL,
+    DeviceUse,
+    HostUse,
+    KnobOutcome,
+    RunResult,
+    status_of,
+)
 from gpurun.records.spec import CHECKPOINT
 from gpurun.rundir import read_json
 
@@ -103,8 +111,11 @@ def summarise_run(
     growth = memory_growth(samples) if whole else None
     if growth is not None:
         notes = [growth_note(growth), *notes]
+    status = status or _status(exit_code, run.processes)
+    if status not in ENDED_WELL:
+        notes = [*memory_notes(run.processes), *notes]
     return RunResult(
-        status=status or _status(exit_code, run.processes),
+        status=status,
         exit_code=exit_code,
         wall_seconds=wall_seconds,
         host=host,
