@@ -66,7 +66,7 @@ def main():
         train_kwargs.update(cuda_kwargs)
         test_kwargs.update(cuda_kwargs)
     train_kwargs["shuffle"] = True
-    train_loader = DataLoader(digits(640, 1), **train_kwargs)
+    train_loader = DataLoader(digits(512, 1), **train_kwargs)
     test_loader = DataLoader(digits(128, 2), **test_kwargs)
     model = Net().to(device)
     optimizer = optim.Adadelta(model.parameters(), lr=0.3)
