@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpurun.arguments.flag_parser import Words, script_words, split, split_all
 from gpurun.arguments.flag_table import Flag, Flags, filled, flag, flags_of
-from gpurun.arguments.flag_values import address_of, count_of, duration_of, names_of
+from gpurun.arguments.flag_values import address_of, count_of, duration_of, names_of, price_of
 from gpurun.arguments.main_flags import MAIN, options_of
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError
@@ -111,6 +111,12 @@ class ReportOptions:
     )
     png: str | None = flag(
         "draw gains, step parts, loss and series over time there, as one picture", "FILE"
+    )
+    price: float | None = flag(
+        "price of an hour of one GPU (of the machine where there is none): the page then says "
+        "what the training costs",
+        "AMOUNT",
+        read=price_of,
     )
     out: str | None = flag(RECORDS, "DIR")
     quiet: bool = flag(QUIET)

@@ -363,7 +363,7 @@ def test_recordings_of_different_ranks_are_one_training(
     code, text = told(capsys, *paths)
     assert code == 0
     assert ("diagnosis of 0.json, 1.json" in text) is one_job
-    assert ("gpurun comparison of 0.json and 1.json" in text) is not one_job
+    assert ("gpurun: comparison of 0.json and 1.json" in text) is not one_job
 
 
 def test_what_cannot_be_compared_is_refused_with_its_reason(

@@ -101,7 +101,8 @@ def cost_sentence(
             f"{rate}{paid}: {_instead(first.money, last.money, partial(money, config.currency))}"
         )
     if first.joules is not None and last.joules is not None:
-        told.append(_instead(first.joules, last.joules, energy_text))
+        both = max(first.joules, last.joules)
+        told.append(_instead(first.joules, last.joules, partial(energy_text, beside=both)))
     if first.grams_co2 is not None and last.grams_co2 is not None:
         told.append(f"{_instead(first.grams_co2, last.grams_co2, mass)} of CO₂")
     return f"{what}: {'; '.join(told)}."
@@ -125,12 +126,13 @@ def cost_grid(costs: Sequence[Cost], config: ReportConfig) -> Grid:
         Column("energy", right=True),
         Column("CO₂", right=True),
     )
+    most = max((cost.joules or 0.0 for cost in costs), default=0.0)
     rows = tuple(
         (
             cost.name,
             duration(cost.seconds),
             "" if cost.money is None else money(config.currency, cost.money),
-            "" if cost.joules is None else energy_text(cost.joules),
+            "" if cost.joules is None else energy_text(cost.joules, most),
             "" if cost.grams_co2 is None else mass(cost.grams_co2),
         )
         for cost in costs

@@ -14,9 +14,7 @@ from gpurun.report.page.run_contents import Named
 def gauges_section(launches: Sequence[Named]) -> Section | None:
     """Series over time, a picture each; None where nothing was sampled."""
     pictures = [
-        _gauge_picture(f"{gauge.title}, {gauge.unit}{f': {name}' if name else ''}", gauge)
-        for name, recording in launches
-        for gauge in recording.gauges
+        _gauge_picture(name, gauge) for name, recording in launches for gauge in recording.gauges
     ]
     if not pictures:
         return None
@@ -24,11 +22,14 @@ def gauges_section(launches: Sequence[Named]) -> Section | None:
     return Section("Devices over time", (Pictures(tuple(pictures)), Paragraph(spans)))
 
 
-def _gauge_picture(title: str, gauge: Gauge) -> Picture:
+def _gauge_picture(launch: str, gauge: Gauge) -> Picture:
+    title = f"{gauge.title}, {gauge.unit}{f': {launch}' if launch else ''}"
     lines = [Line(series.name, series.points) for series in gauge.series]
     sentence = "; ".join(_summary(series, gauge.unit) for series in gauge.series)
     by_device = f"; mean of each: {', '.join(map(number, gauge.means))}" if gauge.means else ""
-    return Picture(line_chart(title, lines, "seconds", x_from=0.0), f"{sentence}{by_device}.")
+    whose = f"{launch}: " if launch else ""
+    chart = line_chart(title, lines, "seconds", x_from=0.0)
+    return Picture(chart, f"{whose}{sentence}{by_device}.")
 
 
 def _summary(series: Series, unit: str) -> str:
