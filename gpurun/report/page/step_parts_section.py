@@ -26,7 +26,7 @@ ON_GPU = (
     "in the part in which it waits, mostly the rest."
 )
 ONE_LAUNCH = (
-    "Parts are of one launch a side, those named in the summary; its step is a mean over launches."
+    "These are of the two launches that the summary names. Its mean step is over all launches."
 )
 
 
