@@ -18,7 +18,7 @@ def gauges_section(launches: Sequence[Named]) -> Section | None:
     for name, recording in launches:
         for gauge in recording.gauges:
             figures.setdefault(gauge.title, []).append((name, gauge))
-    pictures = []
+    pictures: list[Picture] = []
     for both in figures.values():
         highest = max(series.high for _, gauge in both for series in gauge.series)
         pictures += [_gauge_picture(name, gauge, highest) for name, gauge in both]

@@ -36,7 +36,7 @@ Owners = Mapping[int, tuple[str, str]]
 
 def watch(run_dir: Path) -> None:
     """Record failed allocations, once a root is on a GPU: earlier, that would start CUDA."""
-    times = 0
+    times, watching = 0, False
 
     def observe(device: int, asked: int, total: int, free: int) -> None:
         nonlocal times
@@ -50,11 +50,12 @@ def watch(run_dir: Path) -> None:
                 pickle.dump(snapshot, file)
 
     def root(module: nn.Module) -> None:
-        if any(p.is_cuda for p in module.parameters()) and found not in watched:
-            watched.append(found)
-            torch._C._cuda_attach_out_of_memory_observer(found)
+        nonlocal watching
+        if not watching and any(p.is_cuda for p in module.parameters()):
+            watching = True
+            core: Any = torch._C
+            core._cuda_attach_out_of_memory_observer(guarded("out of memory", observe))
 
-    found, watched = guarded("out of memory", observe), list[Any]()
     ROOTS.on_root.append(guarded("out of memory", root))
 
 
