@@ -119,4 +119,8 @@ def _parts() -> Owners:
 
 
 def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+    """Of its storage; 0 if it has none of its own, as a sparse one."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return 0
