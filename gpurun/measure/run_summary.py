@@ -14,6 +14,7 @@ from gpurun.measure.compute_use import compute_figures
 from gpurun.measure.epoch_duration import epoch_pace, epoch_seconds
 from gpurun.measure.full_run import (
     drift_note,
+    memory_notes,
     nonfinite_loss,
     nonfinite_note,
     throughput_drift,
@@ -23,7 +24,6 @@ from gpurun.measure.machine import available_memory
 from gpurun.measure.measured_window import NS, Window, measured_window, unfrozen_spans
 from gpurun.measure.memory_growth import growth_note, memory_growth
 from gpurun.measure.optional_figures import known, mean, shared
-from gpurun.measure.out_of_memory import memory_notes
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.run_events import ProcessLog, RunLog, read_attempts, read_run
 from gpurun.records.events import CLOCKS, PARALLEL_REFUSED, KnobEvent, StepRow

@@ -65,7 +65,7 @@ def test_the_largest_allocations_have_their_names_and_lines() -> None:
 @pytest.mark.parametrize(
     ("asked", "free", "fits"),
     [
-        (46, 2, "at most 50.0 % of this batch would have fitted (16 of 32); "),  # 42 of 84 GiB
+        (46, 2, "at most 50.0 % of this batch would have fitted (4 of 8); "),  # 42 of 84 GiB
         (
             3,
             1,
