@@ -18,6 +18,7 @@ from gpurun.knobs.api import Knob
 from gpurun.knobs.source_forms import (
     AfterOptimizer,
     AroundCalls,
+    AroundLoaders,
     LoaderArgument,
     NoSynchronisation,
     OptimizerArgument,
@@ -116,6 +117,7 @@ class _SettingForms:
     sites: Sequence[SourceSiteEvent]
     applied: Sequence[str]
     edits: dict[Path, SourceEdits]
+    _defined: set[tuple[str, str]] = field(default_factory=set)
 
     def write(self, forms: Sequence[SourceForm]) -> None:
         """Write all of them."""
@@ -134,6 +136,10 @@ class _SettingForms:
             self._argument(SiteKind.OPTIMIZER, "builds the optimizer", form)
         elif isinstance(form, AroundCalls):
             self._around_calls(form)
+        elif isinstance(form, AroundLoaders):
+            for site, call in self._taken(SiteKind.LOADER, "builds the loader"):
+                self._open(Path(site.file)).wrap_value(call, form.function)
+                self._define(site.file, form)
         elif isinstance(form, NoSynchronisation):
             self._drop_synchronisations()
         elif isinstance(form, AfterOptimizer):
@@ -144,21 +150,27 @@ class _SettingForms:
     def _argument(
         self, kind: SiteKind, what: str, form: LoaderArgument | OptimizerArgument
     ) -> None:
-        """A keyword at the calls that build all on which the knob took effect."""
+        for site, call in self._taken(kind, what):
+            self._open(Path(site.file)).set_keywords(call, {form.name: form.value})
+
+    def _taken(self, kind: SiteKind, what: str) -> Iterable[tuple[SourceSiteEvent, ast.Call]]:
+        """The calls that build all on which the knob took effect, each once."""
         names = {_uncounted(detail.partition(": ")[0]) for detail in self.applied}
         sites = [site for site in self._sites(kind) if _uncounted(site.name) in names]
         for name in sorted(names - {_uncounted(site.name) for site in sites}):
             raise ValueError(f"gpurun found no call in your own source that {what}: {name}")
-        for site in sites:
-            call = self._call(site, what)
-            self._open(Path(site.file)).set_keywords(call, {form.name: form.value})
+        return {call: (site, call) for site in sites for call in [self._call(site, what)]}.values()
 
     def _around_calls(self, form: AroundCalls) -> None:
         what = "calls the model"
-        sites = self._some_sites(SiteKind.ROOT_CALL, what)
-        for site in sites:
+        for site in self._some_sites(SiteKind.ROOT_CALL, what):
             self._open(Path(site.file)).wrap_call(self._call(site, what), form.function)
-        for file in dict.fromkeys(site.file for site in sites):
+            self._define(site.file, form)
+
+    def _define(self, file: str, form: AroundCalls | AroundLoaders) -> None:
+        """The function of a form, once in a file."""
+        if (file, form.function) not in self._defined:
+            self._defined.add((file, form.function))
             text = f"\n\n{form.source}\n"
             self._open(Path(file)).insert_after_imports(form.imports, text)
 

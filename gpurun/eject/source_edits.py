@@ -101,6 +101,13 @@ class SourceEdits:
                 words = f"{words})"
             self._insert(self._end(last), f", {words}")
 
+    def wrap_value(self, call: ast.Call, function: str) -> None:
+        """`function(f(x))` in place of `f(x)`; `ValueError` where that is no value, in a class."""
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":
+            raise ValueError("a class of your own builds the loader")
+        self._insert(self._start(call), f"{function}(")
+        self._insert(self._end(call), ")")
+
     def wrap_call(self, call: ast.Call, function: str) -> None:
         """`function(f, x)` in place of `f(x)`."""
         end = self._end(call.func)

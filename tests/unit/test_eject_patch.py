@@ -13,6 +13,7 @@ import pytest
 from gpurun.eject.checked_patch import patched_folder
 from gpurun.eject.patch import Ejected, PatchWriter
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.loading.loader_persistent import LoaderPersistent
 from gpurun.knobs.source_forms import (
     AfterImport,
     AfterOptimizer,
@@ -178,6 +179,14 @@ def test_a_statement_about_the_model_is_written_for_all_models_or_none(
     else:
         ends = "[make(net)]\nnet.compile()\noptimizers += [make(other)]\nother.compile()\n"
         assert patched(done).endswith(ends)
+
+
+def test_persistent_workers_keep_the_draws_of_new_ones(tmp_path: Path) -> None:
+    forms = LoaderPersistent().source_forms(True)
+    done = ejected(tmp_path, tuple(forms), applied="train.py:4#0: kept")
+    assert "batches = keep_draws(DataLoader(data, persistent_workers=True))" in patched(done)
+    assert "checked = DataLoader(data)" in patched(done)
+    assert patched(done).count("def keep_draws(loader):") == 1
 
 
 def test_the_patched_folder_holds_the_change_and_links_to_the_rest(tmp_path: Path) -> None:
