@@ -26,12 +26,14 @@ usage: gpurun [flags] script.py [script's arguments]     run it, and record the 
        gpurun --optimize [flags] script.py ...           find faster settings, prove them, train
        gpurun --scale 1,2,4 [flags] script.py ...        how well it scales, and why not better
        gpurun bench --compare main [script.py ...]       is this commit slower? (bench --help)
+       gpurun bench bisect GOOD..BAD [script.py ...]     which commit made it slower?
        gpurun profile [flags] script.py ...              why it is not faster (profile --help)
-       gpurun diagnose FOLDER|TRACE                      why a recorded run is not faster
+       gpurun diagnose [RUN|TRACE]                       why a recorded run is not faster
        gpurun diagnose BEFORE AFTER                      what made its step slower
-       gpurun report [RUN...]                            a page about a run, or runs side by side
+       gpurun report [RUN...]                            a page about a run and its cost, or about
+                                                         several runs side by side
        gpurun monitor                                    GPUs and trainings under gpurun, live
-       gpurun blame script.py ...                which stored setting makes it go wrong
+       gpurun blame script.py ...                        which stored setting makes it go wrong
        gpurun eject script.py ...                        the tuned settings as a patch of it
        gpurun explain NAME                               what a finding or a knob means
        gpurun doctor                                     what is installed, permitted, missing

@@ -79,6 +79,8 @@ def _kept_in(here: Path) -> Path:
         elsewhere = _state_folder()
     except OSError:
         return here
+    if not os.path.lexists(here) and _writable(here.parent):
+        return here
     ours = os.path.isdir(here) and not _is_others(here)
     return here if ours and (_writable(here) or not os.path.isdir(elsewhere)) else elsewhere
 

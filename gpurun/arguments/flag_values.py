@@ -6,6 +6,7 @@ import enum
 import math
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
@@ -116,6 +117,14 @@ def fraction_of(flag: str, text: str) -> float:
         return parse_fraction(text)
     except GpurunError as error:
         raise GpurunError(f"--{flag}: {error.what}", error.todo) from None
+
+
+def price_of(flag: str, text: str) -> float:
+    """A price above 0."""
+    with suppress(ValueError):
+        if 0 < (price := float(text)) < math.inf:
+            return price
+    raise GpurunError(f"--{flag} {text!r} is no price", f"write an amount, as in --{flag} 2.80")
 
 
 def nonfinite_action_of(flag: str, text: str) -> NonfiniteAction:

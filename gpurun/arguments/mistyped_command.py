@@ -8,6 +8,17 @@ from collections.abc import Iterable
 from gpurun.errors import GpurunError
 
 BELOW_BENCH = ("accept", "bisect", "history", "selftest")
+OTHER_WORDS = {
+    **{word: f"gpurun bench {word}" for word in BELOW_BENCH},
+    "apply": "gpurun --tuned",
+    "compare": "gpurun report RUN RUN",
+    "cost": "gpurun report",
+    "optimize": "gpurun --optimize",
+    "run": "gpurun script.py",
+    "scale": "gpurun --scale 1,2,4",
+    "tune": "gpurun --optimize",
+}
+"""By a word that is no command of gpurun's, the command that does it."""
 
 
 def refuse_mistyped(word: str, commands: Iterable[str], above: str = "gpurun") -> None:
@@ -17,14 +28,13 @@ def refuse_mistyped(word: str, commands: Iterable[str], above: str = "gpurun") -
     """
     if os.path.exists(word) or not word.isalpha():
         return
-    if above == "gpurun" and word in BELOW_BENCH:
-        raise GpurunError(
-            f"there is no file {word!r}; did you mean `gpurun bench {word}`?", "see gpurun --help"
-        )
     from difflib import get_close_matches
 
-    near = get_close_matches(word.lower(), list(commands), 1, cutoff=0.7)
+    known = {command: f"{above} {command}" for command in commands}
+    if above == "gpurun":
+        known = {**OTHER_WORDS, **known}
+    near = get_close_matches(word.lower(), known, 1, cutoff=0.7)
     if near:
         raise GpurunError(
-            f"there is no file {word!r}; did you mean `{above} {near[0]}`?", f"see {above} --help"
+            f"there is no file {word!r}; did you mean `{known[near[0]]}`?", f"see {above} --help"
         )

@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpurun.arguments.flag_parser import HelpAsked, Words, script_words, split, split_all
+from gpurun.arguments.flag_parser import Words, script_words, split, split_all
 from gpurun.arguments.flag_table import Flag, Flags, filled, flag, flags_of
-from gpurun.arguments.flag_values import address_of, count_of, duration_of, names_of
+from gpurun.arguments.flag_values import address_of, count_of, duration_of, names_of, price_of
 from gpurun.arguments.main_flags import MAIN, options_of
 from gpurun.arguments.options import Options
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.errors import GpurunError
 from gpurun.records.record import record
 
 QUIET = "print nothing but errors and the closing verdict line"
@@ -55,7 +55,7 @@ def parse_monitor(argv: Sequence[str]) -> MonitorOptions:
 @record
 class DiagnoseOptions:
     """The flags of `gpurun diagnose`. `paths`: a run folder, recordings of one training, or
-    two of these that are compared."""
+    two of these that are compared. None: the newest run."""
 
     paths: tuple[str, ...] = ()
     all: bool = flag("show all findings (default: the five most severe), or all changes")
@@ -67,8 +67,6 @@ class DiagnoseOptions:
 def parse_diagnose(argv: Sequence[str]) -> DiagnoseOptions:
     """The options; flags may stand before and after the paths."""
     own, paths = split_all(argv, flags_of(DiagnoseOptions))
-    if not paths:
-        raise HelpAsked(ExitCode.USAGE)
     return filled(DiagnoseOptions, own, paths=tuple(paths))
 
 
@@ -113,6 +111,12 @@ class ReportOptions:
     )
     png: str | None = flag(
         "draw gains, step parts, loss and series over time there, as one picture", "FILE"
+    )
+    price: float | None = flag(
+        "price of an hour of one GPU (of the machine where there is none): the page then says "
+        "what the training costs",
+        "AMOUNT",
+        read=price_of,
     )
     out: str | None = flag(RECORDS, "DIR")
     quiet: bool = flag(QUIET)

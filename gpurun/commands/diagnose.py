@@ -10,6 +10,7 @@ from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.subcommand_flags import DiagnoseOptions, parse_diagnose
 from gpurun.commands.compare_profiles import compare_and_report
 from gpurun.commands.diagnosed_launch import diagnose_run, launch_of
+from gpurun.commands.report_command import find_runs
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, emit_text
 from gpurun.diagnoses.diagnosis_report import diagnosis_report
@@ -25,12 +26,12 @@ from gpurun.timeline.limits import limited
 from gpurun.timeline.recordings import KINDS, read_recordings
 
 HELP = """\
-usage: gpurun diagnose [flags] FOLDER | RECORDING...     why is it not faster?
+usage: gpurun diagnose [flags] [RUN | RECORDING...]      why is it not faster?
        gpurun diagnose [flags] BEFORE AFTER              what made its step slower, or faster?
 
-FOLDER is the folder of a run below .gpurun/runs, or its name: of a plain run, of
-`gpurun profile`, of --optimize (its launch with the settings that were kept) or of --scale
-(its last launch of the largest count). A RECORDING may come from another tool: a trace of
+RUN is the folder of a run below .gpurun/runs, or its name: of a plain run, of `gpurun profile`, of
+--optimize (its launch with the settings that were kept) or of --scale (its last launch of the
+largest count). Without one it is the newest run. A RECORDING may come from another tool: a trace of
 torch.profiler (.json, .json.gz), a report of Nsight Systems (.nsys-rep, or its .sqlite export)
 or of Nsight Compute (.ncu-rep, or its raw or details page as .csv).
 Several recordings must be of one training: one for each rank, or timeline and kernels.
@@ -51,7 +52,7 @@ def diagnose(argv: list[str]) -> int:
     options = parse_diagnose(argv)
     check_outputs(json=options.json, markdown=options.markdown)
     home = existing_home(Path.cwd(), load_config(Path.cwd()).out)
-    paths = [named_run(home, path) or Path(path) for path in options.paths]
+    paths = [named_run(home, path) or Path(path) for path in options.paths] or find_runs((), home)
     if len(paths) == 2:
         if compare_and_report(paths[0], paths[1], options):
             return int(ExitCode.OK)

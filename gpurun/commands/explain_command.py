@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -31,17 +32,26 @@ def explain(argv: list[str]) -> int:
     _, names = split_all(argv, FLAGS)
     texts = _texts()
     if names:
+        plain = (re.sub(r"[-\s]+", "_", name.strip().lower()) for name in names)
+        names = [name if name in texts else other for name, other in zip(names, plain, strict=True)]
         unknown = next((name for name in names if name not in texts), None)
         if unknown is not None:
-            near = difflib.get_close_matches(unknown, texts, n=1)
-            todo = f"did you mean {near[0]!r}?" if near else "gpurun explain lists all names"
-            raise GpurunError(f"there is no finding or knob {unknown!r}", todo)
+            raise GpurunError(f"there is no finding or knob {unknown!r}", _near(unknown, texts))
         text = "\n\n".join(texts[name] for name in dict.fromkeys(names))
     else:
         text = "\n".join(one.partition("\n\n")[0] for one in texts.values())
     must_write("the explanation", lambda: write_stdout(f"{text}\n"))
     print_verdict("explained", int(ExitCode.OK))
     return int(ExitCode.OK)
+
+
+def _near(name: str, texts: Mapping[str, str]) -> str:
+    """Names that are written alike, or whose explanations have all its words."""
+    near = difflib.get_close_matches(name, texts, n=1, cutoff=0.7)
+    parts = [part for part in name.split("_") if part.isalnum()]
+    alike = [one for one, text in texts.items() if all(part in text.lower() for part in parts)]
+    found = near or (alike[:3] if parts else [])
+    return f"did you mean {' or '.join(found)}?" if found else "gpurun explain lists all names"
 
 
 def _texts() -> Mapping[str, str]:

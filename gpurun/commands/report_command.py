@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ the page shows the newest run. It is one HTML file that needs neither network no
 
 {flags}
 
-[report] of gpurun.toml has price_per_hour, currency and grams_co2_per_kwh; without a price the page
+[report] of gpurun.toml has price_per_hour, currency and grams_co2_per_kwh. Without a price the page
 does not speak of money. The exit code is 0, whatever the page says.
 """
 FLAGS = flags_of(ReportOptions)
@@ -47,7 +48,10 @@ def report(argv: list[str]) -> int:
     from gpurun.report.page.run_page import run_page
 
     contents = [read_contents(path, diagnose_run) for path in paths]
-    page = run_page(contents, config.report)
+    prices = config.report
+    if options.price is not None:
+        prices = replace(prices, price_per_hour=options.price)
+    page = run_page(contents, prices)
     text = html_page(page)
     if options.html is None:
         must_write("the page", lambda: write_whole(Path(html), text))

@@ -9,7 +9,7 @@ import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from gpurun.knobs.api import Knob
 from gpurun.knobs.source_forms import (
     AfterOptimizer,
     AroundCalls,
+    AroundLoaders,
     LoaderArgument,
     NoSynchronisation,
     OptimizerArgument,
@@ -116,6 +117,7 @@ class _SettingForms:
     sites: Sequence[SourceSiteEvent]
     applied: Sequence[str]
     edits: dict[Path, SourceEdits]
+    _defined: set[tuple[str, str]] = field(default_factory=set)
 
     def write(self, forms: Sequence[SourceForm]) -> None:
         """Write all of them."""
@@ -134,6 +136,10 @@ class _SettingForms:
             self._argument(SiteKind.OPTIMIZER, "builds the optimizer", form)
         elif isinstance(form, AroundCalls):
             self._around_calls(form)
+        elif isinstance(form, AroundLoaders):
+            for site, call in self._taken(SiteKind.LOADER, "builds the loader"):
+                self._open(Path(site.file)).wrap_value(call, form.function)
+                self._define(site.file, form)
         elif isinstance(form, NoSynchronisation):
             self._drop_synchronisations()
         elif isinstance(form, AfterOptimizer):
@@ -144,21 +150,27 @@ class _SettingForms:
     def _argument(
         self, kind: SiteKind, what: str, form: LoaderArgument | OptimizerArgument
     ) -> None:
-        """A keyword at the calls that build all on which the knob took effect."""
+        for site, call in self._taken(kind, what):
+            self._open(Path(site.file)).set_keywords(call, {form.name: form.value})
+
+    def _taken(self, kind: SiteKind, what: str) -> Iterable[tuple[SourceSiteEvent, ast.Call]]:
+        """The calls that build all on which the knob took effect, each once."""
         names = {_uncounted(detail.partition(": ")[0]) for detail in self.applied}
         sites = [site for site in self._sites(kind) if _uncounted(site.name) in names]
         for name in sorted(names - {_uncounted(site.name) for site in sites}):
             raise ValueError(f"gpurun found no call in your own source that {what}: {name}")
-        for site in sites:
-            call = self._call(site, what)
-            self._open(Path(site.file)).set_keywords(call, {form.name: form.value})
+        return {call: (site, call) for site in sites for call in [self._call(site, what)]}.values()
 
     def _around_calls(self, form: AroundCalls) -> None:
         what = "calls the model"
-        sites = self._some_sites(SiteKind.ROOT_CALL, what)
-        for site in sites:
+        for site in self._some_sites(SiteKind.ROOT_CALL, what):
             self._open(Path(site.file)).wrap_call(self._call(site, what), form.function)
-        for file in dict.fromkeys(site.file for site in sites):
+            self._define(site.file, form)
+
+    def _define(self, file: str, form: AroundCalls | AroundLoaders) -> None:
+        """The function of a form, once in a file."""
+        if (file, form.function) not in self._defined:
+            self._defined.add((file, form.function))
             text = f"\n\n{form.source}\n"
             self._open(Path(file)).insert_after_imports(form.imports, text)
 
@@ -168,13 +180,15 @@ class _SettingForms:
                 raise ValueError(f"synchronize is part of a larger statement: {_shown(site)}")
 
     def _about_the_model(self, form: AfterOptimizer) -> None:
-        for site in self._sites(SiteKind.MODEL):
-            with suppress(ValueError):
-                edits = self._open(Path(site.file))
-                if edits.takes_statement_after(site):
-                    edits.insert_after(site, form.statement.format(model=site.name))
-                    return
-        raise ValueError("gpurun found no line with a name for the model and its optimizer")
+        """A statement about each root module, at the first of its places that takes one."""
+        sites = self._sites(SiteKind.MODEL)
+        usable = [site for site in sites if self._takes(site)]
+        best = [next((x for x in usable if x.root == r), None) for r in {x.root for x in sites}]
+        if not best or None in best:
+            raise ValueError("gpurun found no line with a name for the model and its optimizer")
+        for site in dict.fromkeys(replace(x, root=0) for x in best if x is not None):
+            statement = form.statement.format(model=site.name)
+            self._open(Path(site.file)).insert_after(site, statement)
 
     # -- sites and files -----------------------------------------------------------------------
 
@@ -192,6 +206,11 @@ class _SettingForms:
         if call is None:
             raise ValueError(f"gpurun found no call that {what}: {_shown(site)}")
         return call
+
+    def _takes(self, site: SourceSiteEvent) -> bool:
+        with suppress(ValueError):
+            return self._open(Path(site.file)).takes_statement_after(site)
+        return False
 
     def _open(self, path: Path) -> SourceEdits:
         """The edits of a file."""

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from gpurun.records.messages.source_sites import SourceSiteEvent
 
+POSITIONS = {"num_workers": 5, "pin_memory": 7}
+"""The places of `DataLoader`'s arguments that may stand in a call without their names."""
+
 
 class SourceEdits:
     """Collects the edits of a file. `OSError` or `ValueError` if it cannot be read."""
@@ -69,11 +72,15 @@ class SourceEdits:
         return calls[0] if len(calls) == 1 else None
 
     def set_keywords(self, call: ast.Call, values: Mapping[str, str]) -> None:
-        """Give a call these keyword arguments, whatever it has of them."""
+        """Give a call these arguments, whatever it has of them."""
         self._keywords.setdefault(call, {}).update(values)
 
     def _write_keywords(self, call: ast.Call, values: Mapping[str, str]) -> None:
         rest = dict(values)
+        spelled_out = not any(isinstance(argument, ast.Starred) for argument in call.args)
+        for name, place in POSITIONS.items():
+            if name in rest and spelled_out and place < len(call.args):
+                self._replace(call.args[place], rest.pop(name))
         for keyword in call.keywords:
             if keyword.arg in rest:
                 self._replace(keyword.value, rest.pop(keyword.arg))
@@ -94,6 +101,13 @@ class SourceEdits:
                 words = f"{words})"
             self._insert(self._end(last), f", {words}")
 
+    def wrap_value(self, call: ast.Call, function: str) -> None:
+        """`function(f(x))` in place of `f(x)`; `ValueError` where that is no value, in a class."""
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":
+            raise ValueError("a class of your own builds the loader")
+        self._insert(self._start(call), f"{function}(")
+        self._insert(self._end(call), ")")
+
     def wrap_call(self, call: ast.Call, function: str) -> None:
         """`function(f, x)` in place of `f(x)`."""
         end = self._end(call.func)
@@ -105,9 +119,12 @@ class SourceEdits:
     # -- statements ----------------------------------------------------------------------------
 
     def takes_statement_after(self, site: SourceSiteEvent) -> bool:
-        """True if the statement that a site is part of shares its lines with no other one."""
+        """True if another statement may follow that of a site: it returns nothing, and stands alone
+        on its lines."""
         statement = self._statement_at(site)
-        return statement is not None and self._indent(statement) is not None
+        if statement is None or isinstance(statement, ast.Return):
+            return False
+        return self._indent(statement) is not None
 
     def insert_after(self, site: SourceSiteEvent, line: str) -> None:
         """Add a statement after the one that a site is part of, in its block."""

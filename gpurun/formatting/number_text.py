@@ -80,9 +80,9 @@ KWH = 3.6e6
 """Joules."""
 
 
-def energy_text(value: float) -> str:
-    """Energy as a bill has it: kWh from a hundredth on, else joules."""
-    return f"{number(value / KWH)} kWh" if value >= KWH / 100 else joules(value)
+def energy_text(value: float, beside: float = 0.0) -> str:
+    """Energy as a bill has it: kWh if it or the one beside it is a hundredth, else joules."""
+    return f"{number(value / KWH)} kWh" if max(value, beside) >= KWH / 100 else joules(value)
 
 
 def _factor_digits(value: float) -> str:

@@ -48,6 +48,15 @@ class AroundCalls:
 
 
 @dataclass(frozen=True)
+class AroundLoaders:
+    """`function(loader)` in place of a loader on which the knob applied; else as `AroundCalls`."""
+
+    function: str
+    source: str
+    imports: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class NoSynchronisation:
     """The script's own calls of `torch.cuda.synchronize` go."""
 
@@ -58,6 +67,7 @@ SourceForm = (
     | AfterImport
     | AfterOptimizer
     | AroundCalls
+    | AroundLoaders
     | NoSynchronisation
 )
 """One change of the source."""

@@ -1,4 +1,5 @@
-"""Figures of a full run alone: losses that were not finite, throughput that drifts.
+"""Figures of a full run alone: losses that were not finite, throughput that drifts, a GPU that had
+no room.
 
 Throughput drifts by heat, a growing list, a filling disk, a neighbour.
 """
@@ -9,12 +10,13 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from gpurun.formatting.number_text import count, milliseconds, percent
+from gpurun.formatting.number_text import byte_size, count, milliseconds, percent
 from gpurun.measure.measured_window import MS, NS, Window, queue_in_steps
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN
-from gpurun.records.events import StepRow
+from gpurun.records.events import OutOfMemoryEvent, StepRow
 from gpurun.records.result import NonfiniteLoss, ThroughputDrift
+from gpurun.records.spec import MEMORY_SNAPSHOT
 from gpurun.stats.descriptive import median
 from gpurun.stats.pace_drift import LEAST_CHANGE, PaceDrift, pace_drift
 
@@ -23,6 +25,8 @@ LEAST_SECONDS = 60.0
 LEAVE_OUT_STEPS = 10
 LEAVE_OUT_SHARE = 20
 """The beginning that never counts: so many steps, and one in so many of all."""
+KEPT = ("parameters", "gradients", "optimizer state")
+"""These parts are as large with any batch."""
 
 
 def nonfinite_loss(logs: Iterable[ProcessLog]) -> NonfiniteLoss | None:
@@ -110,3 +114,34 @@ def _durations_ns(window: Window, start: int) -> Sequence[int]:
 
 def _record(drift: PaceDrift) -> ThroughputDrift:
     return ThroughputDrift(drift.change, drift.first_quarter / MS, drift.last_quarter / MS)
+
+
+def memory_notes(logs: Iterable[ProcessLog]) -> list[str]:
+    """Three lines about the last failed allocation; none if none failed."""
+    for log in (log for log in reversed([*logs]) if log.out_of_memory is not None):
+        event, batches = log.out_of_memory, {loader.batch_size for loader in log.loaders}
+        assert event is not None
+        held = ", ".join(f"{part} {byte_size(size)}" for part, size in event.part_bytes.items())
+        largest = ", ".join(f"{what} {byte_size(size)}" for what, size in event.largest)
+        return [
+            f"out of memory{f' at {event.where}' if event.where else ''}: "
+            f"{byte_size(event.asked_bytes)} asked for, {byte_size(event.free_bytes)} of "
+            f"{byte_size(event.total_bytes)} free; {held}",
+            what_fits(event, batches.pop() if len(batches) == 1 else None),
+            f"largest: {largest} (all: *-{MEMORY_SNAPSHOT}, for pytorch.org/memory_viz)",
+        ]
+    return []
+
+
+def what_fits(event: OutOfMemoryEvent, batch_size: int | None) -> str:
+    """The largest part of the batch that can have fitted: some of what it needs had yet to come."""
+    held = sum(event.part_bytes.values())
+    kept = sum(event.part_bytes.get(part, 0) for part in KEPT)
+    share = (event.free_bytes + event.reserved_bytes - kept) / (held - kept + event.asked_bytes)
+    if share >= 1:
+        pieces = byte_size(event.reserved_bytes - held)
+        cure = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True joins them"
+        return f"{pieces} are reserved in pieces that are too small for it: {cure}"
+    known = "" if batch_size is None else f" ({int(batch_size * share)} of {batch_size})"
+    cure = "gpurun --optimize looks for changes that save memory and train the same"
+    return f"at most {percent(share)} of this batch would have fitted{known}; {cure}"

@@ -73,6 +73,7 @@ class ProcessLog:
     source_sites: tuple[records.SourceSiteEvent, ...] = ()
     cores: records.CoresEvent | None = None
     nonfinite: records.NonfiniteEvent | None = None
+    out_of_memory: records.OutOfMemoryEvent | None = None
     exit_record: records.ExitRecordEvent | None = None
     end: records.EndEvent | None = None
 

@@ -14,6 +14,7 @@ from gpurun.measure.compute_use import compute_figures
 from gpurun.measure.epoch_duration import epoch_pace, epoch_seconds
 from gpurun.measure.full_run import (
     drift_note,
+    memory_notes,
     nonfinite_loss,
     nonfinite_note,
     throughput_drift,
@@ -28,7 +29,14 @@ from gpurun.measure.run_events import ProcessLog, RunLog, read_attempts, read_ru
 from gpurun.records.events import CLOCKS, PARALLEL_REFUSED, KnobEvent, StepRow
 from gpurun.records.parse_json import open_regular
 from gpurun.records.ranks import Attempt
-from gpurun.records.result import DeviceUse, HostUse, KnobOutcome, RunResult, status_of
+from gpurun.records.result import (
+    ENDED_WELL,
+    DeviceUse,
+    HostUse,
+    KnobOutcome,
+    RunResult,
+    status_of,
+)
 from gpurun.records.spec import CHECKPOINT
 from gpurun.rundir import read_json
 
@@ -103,8 +111,11 @@ def summarise_run(
     growth = memory_growth(samples) if whole else None
     if growth is not None:
         notes = [growth_note(growth), *notes]
+    status = status or _status(exit_code, run.processes)
+    if status not in ENDED_WELL:
+        notes = [*memory_notes(run.processes), *notes]
     return RunResult(
-        status=status or _status(exit_code, run.processes),
+        status=status,
         exit_code=exit_code,
         wall_seconds=wall_seconds,
         host=host,

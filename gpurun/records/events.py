@@ -21,6 +21,7 @@ from gpurun.records.messages.training_events import CeilingsEvent as CeilingsEve
 from gpurun.records.messages.training_events import FlopsEvent as FlopsEvent
 from gpurun.records.messages.training_events import LearningRateEvent as LearningRateEvent
 from gpurun.records.messages.training_events import NonfiniteEvent as NonfiniteEvent
+from gpurun.records.messages.training_events import OutOfMemoryEvent as OutOfMemoryEvent
 from gpurun.records.messages.training_events import WorkerTurnEvent as WorkerTurnEvent
 from gpurun.records.messages.turns import TurnEvent as TurnEvent
 from gpurun.records.record import record

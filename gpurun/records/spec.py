@@ -184,6 +184,8 @@ class Exchange:
 
 CHECKPOINT = "emergency.pt"
 """File of the run folder that `--emergency-checkpoint` writes."""
+MEMORY_SNAPSHOT = "out-of-memory.pickle"
+"""End of the name of the run folder's file with torch's snapshot of a GPU that had no room."""
 
 
 class NonfiniteAction(enum.Enum):

@@ -363,7 +363,7 @@ def test_recordings_of_different_ranks_are_one_training(
     code, text = told(capsys, *paths)
     assert code == 0
     assert ("diagnosis of 0.json, 1.json" in text) is one_job
-    assert ("gpurun comparison of 0.json and 1.json" in text) is not one_job
+    assert ("gpurun: comparison of 0.json and 1.json" in text) is not one_job
 
 
 def test_what_cannot_be_compared_is_refused_with_its_reason(
@@ -401,10 +401,17 @@ def test_a_damaged_result_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "result.json cannot be read" in text
 
 
-def test_without_a_path_the_usage_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_path_it_is_the_newest_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     code, text = told(capsys)
     assert code == 2
-    assert text.startswith("usage: gpurun diagnose")
+    assert f"there is no run below {tmp_path / '.gpurun' / 'runs'}" in text
+    run = tmp_path / ".gpurun" / "runs" / "20260101-000000-aaaaaa"
+    run.mkdir(parents=True)
+    write_events(run, [steady(30)])
+    assert told(capsys) == told(capsys, run)
 
 
 def _named(part: str) -> Path:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
+
 from gpurun.eject.checked_patch import patched_folder
 from gpurun.eject.patch import Ejected, PatchWriter
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.loading.loader_persistent import LoaderPersistent
 from gpurun.knobs.source_forms import (
     AfterImport,
     AfterOptimizer,
@@ -138,6 +142,51 @@ def test_two_settings_of_one_call_are_both_written(tmp_path: Path) -> None:
     workers, pinned = LoaderArgument("num_workers", "2"), LoaderArgument("pin_memory", "True")
     done = ejected(tmp_path, (workers,), (pinned,), applied="train.py:4#0: done")
     assert "batches = DataLoader(data, num_workers=2, pin_memory=True)" in patched(done)
+
+
+MADE = """\
+import torch
+
+def make(model):
+    return torch.optim.Adam(model.parameters())
+
+net, other = Net(), Net()
+optimizers = [make(net)]
+optimizers += [make(other)]
+"""
+
+
+@pytest.mark.parametrize("known", [2, 1, 0])
+def test_a_statement_about_the_model_is_written_for_all_models_or_none(
+    tmp_path: Path, known: int
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(MADE)
+
+    def place(line: int, name: str, root: int) -> SourceSiteEvent:
+        event = SourceSiteEvent(SiteKind.MODEL, str(script), line, None, None, None, name)
+        return dataclasses.replace(event, root=root)
+
+    sites = [place(4, "model", 0), place(4, "model", 1)]  # after a return nothing is run
+    sites += [place(7, "net", 0), place(8, "other", 1)][:known]
+    writer = PatchWriter(script, tmp_path, sites, ())
+    form = AfterOptimizer("{model}.compile()")
+    writer.write(Forms(), [form], [KnobEvent("forms", "applied", "done")])
+    done = writer.finish()
+    if known < 2:
+        reason = "gpurun found no line with a name for the model and its optimizer"
+        assert (done.left_out, done.files) == ((("forms", reason),), {})
+    else:
+        ends = "[make(net)]\nnet.compile()\noptimizers += [make(other)]\nother.compile()\n"
+        assert patched(done).endswith(ends)
+
+
+def test_persistent_workers_keep_the_draws_of_new_ones(tmp_path: Path) -> None:
+    forms = LoaderPersistent().source_forms(True)
+    done = ejected(tmp_path, tuple(forms), applied="train.py:4#0: kept")
+    assert "batches = keep_draws(DataLoader(data, persistent_workers=True))" in patched(done)
+    assert "checked = DataLoader(data)" in patched(done)
+    assert patched(done).count("def keep_draws(loader):") == 1
 
 
 def test_the_patched_folder_holds_the_change_and_links_to_the_rest(tmp_path: Path) -> None:

@@ -24,6 +24,13 @@ def test_a_finding_names_the_knobs_that_may_help(capsys: pytest.CaptureFixture[s
     assert "loader_workers" in told.splitlines()[-1]
 
 
+def test_a_name_may_be_written_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "Data loading", "loader-workers"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("data_loading (finding): ")
+    assert "loader_workers (knob): " in told
+
+
 def test_a_knob_says_its_effect_and_its_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "tf32", "fused_optimizer"]) == 0
     told = capsys.readouterr().out
@@ -58,7 +65,12 @@ def test_knobs_of_the_users_own_are_explained(
 
 
 @pytest.mark.parametrize(
-    ("name", "todo"), [("loader_worker", "loader_workers"), ("?", "lists all")]
+    ("name", "todo"),
+    [
+        ("loader_worker", "did you mean loader_workers?"),
+        ("wait for the data loader", "did you mean data_loading"),
+        ("?", "lists all"),
+    ],
 )
 def test_an_unknown_name_is_refused(
     name: str, todo: str, capsys: pytest.CaptureFixture[str]

@@ -44,6 +44,12 @@ def test_the_newest_run_is_the_default_and_its_page_lies_in_its_folder(
     assert told.err.splitlines()[-1].startswith("verdict=ok exit=0 runs=1 missing=")
 
 
+def test_a_price_says_what_the_training_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    run("20260101-000000-aaaaaa", rate=1000.0)
+    assert main(["report", "--price", "3600", "--markdown", "-"]) == 0
+    assert "at 3,600 $ an hour for each device: 1.00 $" in capsys.readouterr().out.replace("\\", "")
+
+
 def test_of_runs_in_one_second_the_later_is_the_newest() -> None:
     for name, seconds in (("20260101-000000-bbbbbb", 1), ("20260101-000000-aaaaaa", 2)):
         os.utime(run(name), (seconds, seconds))
@@ -128,6 +134,8 @@ def test_looking_for_runs_makes_no_folder(tmp_path: Path, monkeypatch: pytest.Mo
         (["--markdown", "."], "--markdown: . is a folder"),
         (["--png", "no/folder/x.png"], "--png: there is no folder no/folder"),
         (["--jason"], "--jason"),
+        (["--price", "cheap"], "--price 'cheap' is no price"),
+        (["--price", "0"], "--price '0' is no price"),
     ],
 )
 def test_a_refusal_says_what_is_wrong(

@@ -72,7 +72,7 @@ def row(told: str, of: str) -> list[str]:
 
 def test_the_rows_add_up_to_the_difference(capsys: pytest.CaptureFixture[str]) -> None:
     told = text(capsys, comparison(WAIT, FEW, IDLE))
-    assert told.startswith("gpurun comparison of a and b\ngpurun: A step took 10.0 ms before")
+    assert told.startswith("gpurun: comparison of a and b\ngpurun: A step took 10.0 ms before")
     assert "+2.00 ms (+20.0 %)" in told
     waits = "+1.50 ms 75 % more calls 0.500 ms 3.00 ms 1 → 12 call: cudaDeviceSynchronize"
     assert row(told, "cudaDeviceSynchronize") == waits.split()

@@ -64,3 +64,5 @@ def test_a_training_of_unknown_length_is_priced_by_samples() -> None:
 def test_energy_is_in_kilowatt_hours_once_it_is_worth_it() -> None:
     assert energy_text(350.0) == "350 J"
     assert energy_text(7_200_000.0) == "2.00 kWh"
+    assert energy_text(24_700.0) == "24.7 kJ"
+    assert energy_text(24_700.0, beside=63_400.0) == "0.00686 kWh"

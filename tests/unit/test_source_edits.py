@@ -51,6 +51,22 @@ def test_keywords_are_added_or_replaced(tmp_path: Path, before: str, after: str)
 @pytest.mark.parametrize(
     ("before", "after"),
     [
+        ("f(d, 8, True, None, None, 0)", "f(d, 8, True, None, None, 4, pin_memory=True)"),
+        ("f(d, 1, 1, a, b, 0, c, False)", "f(d, 1, 1, a, b, 4, c, True)"),
+        ("f(*given)", "f(*given, num_workers=4, pin_memory=True)"),
+    ],
+)
+def test_arguments_by_position_are_replaced(tmp_path: Path, before: str, after: str) -> None:
+    edits = edits_of(tmp_path, before)
+    call = edits.call_at(call_named(before, "f"))
+    assert call is not None
+    edits.set_keywords(call, {"num_workers": "4", "pin_memory": "True"})
+    assert edits.result().decode() == after
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
         ("y = model(x)", "y = half(model, x)"),
         ("y = self.net(x=1)", "y = half(self.net, x=1)"),
         ("y = model (\n    x,\n)", "y = half(model, \n    x,\n)"),

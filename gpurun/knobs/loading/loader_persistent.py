@@ -8,12 +8,25 @@ from typing import ClassVar
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_need import workers_now
 from gpurun.knobs.loading.marked_arguments import MarkedTrue
-from gpurun.knobs.source_forms import LoaderArgument, SourceForm
+from gpurun.knobs.source_forms import AroundLoaders, LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
 SHORT_EPOCH_MS = 60_000.0
 """Starting workers takes tenths of a second to seconds: nothing in an epoch longer than this."""
+KEEP_DRAWS = """\
+def keep_draws(loader):
+    \"\"\"Draw a seed in each epoch, as torch does for new workers: it shuffles alike.\"\"\"
+
+    class KeptDraws(type(loader)):
+        def __iter__(self):
+            if self._iterator is not None:
+                torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            return super().__iter__()
+
+    loader.__class__ = KeptDraws
+    return loader
+"""
 
 
 class LoaderPersistent(Knob):
@@ -50,8 +63,9 @@ class LoaderPersistent(Knob):
         return [True]
 
     def source_forms(self, value: bool) -> Sequence[SourceForm]:
-        """The switch."""
-        return [LoaderArgument("persistent_workers", str(value))]
+        """The switch, and the draws that torch leaves out with it."""
+        around = AroundLoaders("keep_draws", KEEP_DRAWS, ("import torch",))
+        return [LoaderArgument("persistent_workers", str(value)), around]
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Set `persistent_workers` of the loaders that have workers."""

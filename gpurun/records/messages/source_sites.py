@@ -26,8 +26,9 @@ class SourceSiteEvent:
 
     `file`: its path from the process's working folder. `line` counts from 1. `end_line`, and
     `column` and `end_column` in bytes of UTF-8 from 0, are None where python does not know them
-    (before 3.11). `name`: the key of a loader (`file:line#n`), the expression that holds the model
-    (`model`, `self.net`), else "".
+    (before 3.11). `name`: the key of a loader (`file:line#n`), the class of an optimizer, the
+    expression that holds the model (`model`, `self.net`), else "". `root`: which root module that
+    is, from 0; its better places come first.
     """
 
     kind: ClassVar[str] = "source_site"
@@ -38,3 +39,4 @@ class SourceSiteEvent:
     column: int | None
     end_column: int | None
     name: str = ""
+    root: int = 0

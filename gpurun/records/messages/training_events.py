@@ -77,3 +77,19 @@ class NonfiniteEvent:
     skipped: int
     action: str
     origin: str | None = None
+
+
+@record
+class OutOfMemoryEvent:
+    """A GPU had no room. `where`: the script's line. `free_bytes`: outside of torch's allocator,
+    which has `reserved_bytes`. `part_bytes`: what of these is in use, by part of the training.
+    `largest`: allocations in words, and their bytes."""
+
+    kind: ClassVar[str] = "out_of_memory"
+    where: str
+    asked_bytes: int
+    total_bytes: int
+    free_bytes: int
+    reserved_bytes: int
+    part_bytes: dict[str, int]
+    largest: tuple[tuple[str, int], ...]

@@ -14,8 +14,34 @@ from gpurun.report.page.run_contents import Recording, RunContents
 from gpurun.report.terminal_table import Column, Grid
 
 
+def training_cost(contents: RunContents, config: ReportConfig) -> str | None:
+    """What this training takes, in a sentence; None where its length is not known."""
+    found = _found(contents, config)
+    if found is None or found[1] is None:
+        return None
+    costs, work, devices = found
+    return cost_sentence(costs, work, devices, config)
+
+
 def cost_section(contents: RunContents, config: ReportConfig) -> Section | None:
     """None where no speed was measured, or neither price nor energy is known."""
+    found = _found(contents, config)
+    if found is None:
+        return None
+    costs, work, devices = found
+    blocks: list[Block] = [Table(cost_grid(costs, config)), Paragraph(basis_sentence(work))]
+    if work is None:
+        blocks.insert(0, Paragraph(cost_sentence(costs, work, devices, config), strong=True))
+    energy = ["energy"] if any(cost.joules is not None for cost in costs) else []
+    words = ["time", *energy, *([] if config.price_per_hour is None else ["cost"])]
+    title = f"{', '.join(words[:-1])} and {words[-1]}".capitalize()
+    return Section(title, tuple(blocks))
+
+
+def _found(
+    contents: RunContents, config: ReportConfig
+) -> tuple[list[Cost], PlannedWork | None, int] | None:
+    """The cost of each side, the work that it is of, and the number of devices."""
     sides = [r for r in contents.recordings if r.label] or list(contents.recordings[-1:])
     paces = [pace for recording in sides if (pace := _pace(recording)) is not None]
     priced = config.price_per_hour is not None
@@ -23,16 +49,7 @@ def cost_section(contents: RunContents, config: ReportConfig) -> Section | None:
         return None
     work = next((r.work for r in sides if r.work is not None), None)
     samples = SAMPLES if work is None else work.samples
-    costs = [cost_of(pace, samples, config) for pace in paces]
-    blocks: list[Block] = [
-        Paragraph(cost_sentence(costs, work, paces[0].devices, config), strong=True),
-        Table(cost_grid(costs, config)),
-        Paragraph(basis_sentence(work)),
-    ]
-    energy = ["energy"] if any(cost.joules is not None for cost in costs) else []
-    words = ["time", *energy, *(["cost"] if priced else [])]
-    title = f"{', '.join(words[:-1])} and {words[-1]}".capitalize()
-    return Section(title, tuple(blocks))
+    return [cost_of(pace, samples, config) for pace in paces], work, paces[0].devices
 
 
 def _pace(recording: Recording) -> Pace | None:
@@ -101,7 +118,8 @@ def cost_sentence(
             f"{rate}{paid}: {_instead(first.money, last.money, partial(money, config.currency))}"
         )
     if first.joules is not None and last.joules is not None:
-        told.append(_instead(first.joules, last.joules, energy_text))
+        both = max(first.joules, last.joules)
+        told.append(_instead(first.joules, last.joules, partial(energy_text, beside=both)))
     if first.grams_co2 is not None and last.grams_co2 is not None:
         told.append(f"{_instead(first.grams_co2, last.grams_co2, mass)} of CO₂")
     return f"{what}: {'; '.join(told)}."
@@ -125,12 +143,13 @@ def cost_grid(costs: Sequence[Cost], config: ReportConfig) -> Grid:
         Column("energy", right=True),
         Column("CO₂", right=True),
     )
+    most = max((cost.joules or 0.0 for cost in costs), default=0.0)
     rows = tuple(
         (
             cost.name,
             duration(cost.seconds),
             "" if cost.money is None else money(config.currency, cost.money),
-            "" if cost.joules is None else energy_text(cost.joules),
+            "" if cost.joules is None else energy_text(cost.joules, most),
             "" if cost.grams_co2 is None else mass(cost.grams_co2),
         )
         for cost in costs

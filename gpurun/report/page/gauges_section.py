@@ -12,25 +12,33 @@ from gpurun.report.page.run_contents import Named
 
 
 def gauges_section(launches: Sequence[Named]) -> Section | None:
-    """Series over time, a picture each; None where nothing was sampled."""
-    pictures = [
-        _gauge_picture(f"{gauge.title}, {gauge.unit}{f': {name}' if name else ''}", gauge)
-        for name, recording in launches
-        for gauge in recording.gauges
-    ]
+    """Series over time, a picture each, launches of one figure beside each other and on one scale;
+    None where nothing was sampled."""
+    figures: dict[str, list[tuple[str, Gauge]]] = {}
+    for name, recording in launches:
+        for gauge in recording.gauges:
+            figures.setdefault(gauge.title, []).append((name, gauge))
+    pictures: list[Picture] = []
+    for both in figures.values():
+        highest = max(series.high for _, gauge in both for series in gauge.series)
+        pictures += [_gauge_picture(name, gauge, highest) for name, gauge in both]
     if not pictures:
         return None
     spans = "Means are over the measured steps, lowest and highest values over the whole launch."
     return Section("Devices over time", (Pictures(tuple(pictures)), Paragraph(spans)))
 
 
-def _gauge_picture(title: str, gauge: Gauge) -> Picture:
+def _gauge_picture(launch: str, gauge: Gauge, highest: float) -> Picture:
+    title = f"{gauge.title}, {gauge.unit}{f': {launch}' if launch else ''}"
     lines = [Line(series.name, series.points) for series in gauge.series]
     sentence = "; ".join(_summary(series, gauge.unit) for series in gauge.series)
     by_device = f"; mean of each: {', '.join(map(number, gauge.means))}" if gauge.means else ""
-    return Picture(line_chart(title, lines, "seconds", x_from=0.0), f"{sentence}{by_device}.")
+    whose = f"{launch}: " if launch else ""
+    chart = line_chart(title, lines, "seconds", x_from=0.0, y_to=highest)
+    return Picture(chart, f"{whose}{sentence}{by_device}.")
 
 
 def _summary(series: Series, unit: str) -> str:
-    low, high = number(series.low), number(series.high)
+    low = number(series.low if series.low > series.high / 1000 else 0)
+    high = number(series.high)
     return f"{series.name}: mean {number(series.mean)} {unit}, from {low} to {high}"

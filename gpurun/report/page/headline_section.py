@@ -19,11 +19,9 @@ from gpurun.report.tuning_verdict import larger_batch_sentences, remarks, verdic
 from gpurun.stats.intervals import says_nothing
 
 
-def headline_section(contents: RunContents) -> Section:
-    """What happened, how sure that is, and what was measured."""
+def headline_section(contents: RunContents, cost: str | None) -> Section:
+    """What happened, how sure that is, and what was measured. `cost`: of the training."""
     blocks: list[Block] = []
-    if contents.command:
-        blocks.append(Code("Command", shlex.join(contents.command)))
     if contents.tuning is not None:
         blocks += _of_tuning(contents.tuning)
     if contents.comparison is not None:
@@ -32,6 +30,9 @@ def headline_section(contents: RunContents) -> Section:
         blocks += _of_scaling(contents.scaling)
     if contents.tuning is None and contents.recordings:
         blocks += _of_run(contents.recordings[-1].result)
+    after = [Paragraph(cost, strong=True)] if cost else []
+    command = [Code("Command", shlex.join(contents.command))] if contents.command else []
+    blocks[1:1] = [*after, *command]
     launches = [(r.label or "the run", r.result) for r in contents.recordings if r.result]
     if launches:
         blocks.append(Table(figure_grid(launches, trials=contents.tuning is not None)))

@@ -37,10 +37,12 @@ def line_chart(
     from_zero: bool = True,
     x_ticks: Sequence[float] = (),
     x_from: float | None = None,
+    y_to: float | None = None,
 ) -> str:
     """The picture of the finite points of lines; `from_zero`: the vertical axis includes 0.
 
-    `x_from`: where the horizontal axis begins at the latest.
+    `x_from`: where the horizontal axis begins at the latest. `y_to`: where the vertical one ends
+    at the earliest.
     """
     lines = [line for each in lines if (line := _finite(each)).points]
     if not lines:
@@ -49,14 +51,14 @@ def line_chart(
     top = HEADING + ROW * len(legend)
     xs = [x for line in lines for x, _ in line.points] + ([] if x_from is None else [x_from])
     ys = [y for line in lines for _, y in line.points] + ([0.0] if from_zero else [])
-    low, high = spread(ys)
+    low, high = spread(ys if y_to is None else [*ys, y_to])
     levels = ticks(max(low, 0.0) if from_zero and min(ys) >= 0 else low, high)
     frame = _Frame((min(xs), max(xs)), (levels[0], levels[-1]), top)
     drawn = [text(title, 0, 15, "h")]
     drawn += [_legend_entry(line, n, 22.0 + ROW * n) for n, line in enumerate(legend)]
     drawn += [_level(frame, level) for level in levels]
     drawn += _horizontal_axis(frame, x_name, x_ticks)
-    for number, line in enumerate(lines):
+    for number, line in reversed([*enumerate(lines)]):  # an equal, longer one lies below
         drawn += _line(frame, line, number)
     return svg_picture(title, top + PLOT + BOTTOM, drawn)
 

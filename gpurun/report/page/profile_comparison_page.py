@@ -46,7 +46,7 @@ _GROUNDS = {
 
 def comparison_page(found: ProfileComparison, everything: bool = False) -> Page:
     """A page of the comparison alone. `everything`: all changes, however small."""
-    title = f"gpurun comparison of {found.before.subject} and {found.after.subject}"
+    title = f"gpurun: comparison of {found.before.subject} and {found.after.subject}"
     return Page(title, (PagePart("", (comparison_section(found, everything, title=""),)),))
 
 

@@ -16,7 +16,7 @@ from gpurun.report.comparison_text import (
     method_lines,
     training_line,
 )
-from gpurun.report.page.cost_section import cost_section
+from gpurun.report.page.cost_section import cost_section, training_cost
 from gpurun.report.page.figure_table import figure_grid
 from gpurun.report.page.findings_section import findings_sections
 from gpurun.report.page.gauges_section import gauges_section
@@ -47,7 +47,8 @@ def _part(run: RunContents, config: ReportConfig) -> PagePart:
     """Every section that the run has data for."""
     launches: list[Named] = [(r.label, r) for r in run.recordings]
     named: list[Named] = [(name or "the run", recording) for name, recording in launches]
-    sections: list[Section | None] = [headline_section(run), *tuning_sections(run)]
+    sections: list[Section | None] = [headline_section(run, training_cost(run, config))]
+    sections += tuning_sections(run)
     sections.append(step_section(named))
     if run.scaling is not None:
         sections.append(scaling_section(run.scaling))

@@ -25,6 +25,9 @@ ON_GPU = (
     "Parts are times of the host, except copies. Where the host waits for the GPU, the wait counts "
     "in the part in which it waits, mostly the rest."
 )
+ONE_LAUNCH = (
+    "These are of the two launches that the summary names. Its mean step is over all launches."
+)
 
 
 def step_section(launches: Sequence[Named]) -> Section | None:
@@ -36,6 +39,8 @@ def step_section(launches: Sequence[Named]) -> Section | None:
     picture = stacked_bars("Parts of the mean step", bars, [name for _, name in PARTS])
     sentence = "; ".join(f"{name}: {_largest(parts)}" for name, parts in rows)
     blocks: list[Block] = [Picture(picture, f"{sentence}."), Table(_parts_grid(_splits(launches)))]
+    if any(recording.folder for _, recording in launches):
+        blocks.append(Paragraph(ONE_LAUNCH))
     if any(recording.result and recording.result.devices for _, recording in launches):
         blocks.append(Paragraph(ON_GPU))
     return Section("Step", tuple(blocks))

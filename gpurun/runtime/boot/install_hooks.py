@@ -146,8 +146,10 @@ def _install_trial(spec: RunSpec) -> None:
 def _install_safety(spec: RunSpec) -> None:
     """Only of a full run."""
     if spec.safety is not None:
+        from gpurun.runtime.safety import out_of_memory
         from gpurun.runtime.safety.nonfinite_losses import NonfiniteLosses
 
+        out_of_memory.watch(Path(spec.run_dir))
         losses = NonfiniteLosses(spec.safety, Path(spec.run_dir))
         losses.install()
         if spec.safety.emergency_checkpoint:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -44,8 +46,10 @@ def record() -> None:
 class _Sites:
     def __init__(self) -> None:
         self._seen: set[SourceSiteEvent] = set()
-        self._named: list[tuple[weakref.ref[nn.Module], SourceSiteEvent]] = []
-        """Modules that names held where an optimizer was built, the innermost scope first."""
+        self._named: list[tuple[weakref.ref[nn.Module], SourceSiteEvent, tuple[int, int]]] = []
+        """Modules that names held where an optimizer was built, the innermost scope first, and
+        which call it was of which frame."""
+        self._roots = itertools.count()
 
     def loader(self, call: LoaderCall) -> None:
         """A loader is being built."""
@@ -58,17 +62,21 @@ class _Sites:
         while frame is not None:
             if is_users(frame):
                 self._named += [
-                    (weakref.ref(module), _event(SiteKind.MODEL, frame, name))
+                    (weakref.ref(module), _event(SiteKind.MODEL, frame, name), _call_of(frame))
                     for name, module in _named_modules(frame)
                 ]
             frame = frame.f_back
 
     def root(self, module: nn.Module) -> None:
-        """A root is known: a plain name of it is better than `self`, an inner scope than an outer
-        one."""
-        events = [event for held, event in self._named if held() is module]
-        if events:
-            self._write(min(events, key=lambda event: event.name == "self"))
+        """A root is known. A plain name of it is better than `self`, an inner scope than an outer
+        one; a call that is under way trains the root already."""
+        under_way = {_call_of(frame) for frame, _ in traceback.walk_stack(sys._getframe())}
+        events = [
+            event for held, event, call in self._named if held() is module and call not in under_way
+        ]
+        number = next(self._roots)
+        for event in sorted(events, key=lambda event: event.name == "self"):
+            self._write(dataclasses.replace(event, root=number))
 
     def root_call(self) -> AbstractContextManager[None]:
         """A root is being called."""
@@ -107,6 +115,10 @@ def _caller() -> FrameType | None:
 
 def _torchs_or_ours(frame: FrameType) -> bool:
     return is_ours(frame) or frame.f_code.co_filename.startswith(TORCH_FOLDER)
+
+
+def _call_of(frame: FrameType) -> tuple[int, int]:
+    return id(frame), frame.f_lasti
 
 
 def _event(what: SiteKind, frame: FrameType, name: str = "") -> SourceSiteEvent:

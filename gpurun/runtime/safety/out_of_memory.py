@@ -1,0 +1,126 @@
+"""What held a GPU's memory when it ran out: a snapshot, and the largest allocations by name.
+
+torch calls the observer at the failed allocation, before the exception frees what its frames hold.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gpurun.knobs.callers import is_users, is_users_file
+from gpurun.records.events import OutOfMemoryEvent
+from gpurun.records.spec import MEMORY_SNAPSHOT
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.observe.root_modules import ROOTS
+from gpurun.runtime.observe.step_clock import CLOCK
+
+LARGEST = 5
+MOST_TIMES = 3
+"""A script that looks for its batch size runs out of memory many times."""
+REST = "activations and the rest"
+Owners = Mapping[int, tuple[str, str]]
+"""By the address of a storage: the part of the training that it is, and what it is in words."""
+
+
+def watch(run_dir: Path) -> None:
+    """Record failed allocations, once a root is on a GPU: earlier, that would start CUDA."""
+    times, watching = 0, False
+
+    def observe(device: int, asked: int, total: int, free: int) -> None:
+        nonlocal times
+        times += 1
+        if times <= MOST_TIMES:
+            snapshot, frames = torch.cuda.memory._snapshot(), _users_frames()
+            where = _line(frames[0]) if frames else ""
+            owners = {**_locals(frames), **_parts()}
+            RECORDER.event(out_of_memory(snapshot, owners, device, (asked, total, free), where))
+            with (run_dir / f"{os.getpid()}-{MEMORY_SNAPSHOT}").open("wb") as file:
+                pickle.dump(snapshot, file)
+
+    def root(module: nn.Module) -> None:
+        nonlocal watching
+        if not watching and any(p.is_cuda for p in module.parameters()):
+            watching = True
+            core: Any = torch._C
+            core._cuda_attach_out_of_memory_observer(guarded("out of memory", observe))
+
+    ROOTS.on_root.append(guarded("out of memory", root))
+
+
+def out_of_memory(
+    snapshot: Mapping[str, Any],
+    owners: Owners,
+    device: int,
+    sizes: tuple[int, int, int],
+    where: str,
+) -> OutOfMemoryEvent:
+    """The event of torch's snapshot. `sizes`: asked for, of the device, and free, in bytes."""
+    segments = [each for each in snapshot["segments"] if each["device"] == device]
+    parts: dict[str, int] = {}
+    held = []
+    for block in (block for each in segments for block in each["blocks"]):
+        if block["state"].startswith("active"):
+            part, words = owners.get(block["address"], (REST, _recorded_line(block)))
+            parts[part] = parts.get(part, 0) + block["size"]
+            held.append((words, block["size"]))
+    held.sort(key=lambda each: -each[1])
+    reserved = sum(each["total_size"] for each in segments)
+    return OutOfMemoryEvent(where, *sizes, reserved, parts, tuple(held[:LARGEST]))
+
+
+def _recorded_line(block: Mapping[str, Any]) -> str:
+    """The user's line that allocated a block, where torch's history was on."""
+    own = (f for f in block.get("frames", ()) if is_users_file(f["filename"]))
+    return next((f"{os.path.basename(f['filename'])}:{f['line']}" for f in own), "not named")
+
+
+def _users_frames() -> Sequence[FrameType]:
+    """Of the thread that allocates, the innermost first; a backward pass has none of its own."""
+    main = sys._current_frames().get(threading.main_thread().ident or 0)
+    both = ([f for f, _ in traceback.walk_stack(start)] for start in (sys._getframe(), main))
+    own = ([frame for frame in frames if is_users(frame)] for frames in both)
+    return next(filter(None, own), [])
+
+
+def _line(frame: FrameType) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _locals(frames: Sequence[FrameType]) -> Owners:
+    named = [(_line(f), *item) for f in reversed(frames) for item in dict(f.f_locals).items()]
+    return {
+        _address(x): (REST, f"{name} ({line})") for line, name, x in named if isinstance(x, Tensor)
+    }
+
+
+def _parts() -> Owners:
+    """Parameters and gradients of the roots, state of the optimizers."""
+    owners = {}
+    for name, parameter in (x for module in ROOTS.modules() for x in module.named_parameters()):
+        owners[_address(parameter)] = "parameters", name
+        if parameter.grad is not None:
+            owners[_address(parameter.grad)] = "gradients", f"gradient of {name}"
+    for state in (state for each in CLOCK.optimizers for state in each.state.values()):
+        tensors = [(key, x) for key, x in state.items() if isinstance(x, Tensor)]
+        owners.update((_address(x), ("optimizer state", str(key))) for key, x in tensors)
+    return owners
+
+
+def _address(tensor: Tensor) -> int:
+    """Of its storage; 0 if it has none of its own, as a sparse one."""
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return 0

@@ -1,0 +1,5 @@
+"""A module of the user's own beside the script."""
+
+
+def mean(values):
+    return sum(values) / max(len(values), 1)
