@@ -375,7 +375,7 @@ class AuditEvent:
     side_update_norms: dict[str, float]
     """Change of what is not optimized: the roots' buffers, and copies of the model (EMA)."""
     gradient_values: tuple[float, ...]
-    """Some values of all gradients, in the first step only."""
+    """Some values of all gradients, in the first step; in all steps of trials of ranks."""
     input_values: tuple[float, ...]
     """Some values of the first tensor of the step's first root call."""
     draws: bool | None

@@ -36,9 +36,13 @@ DRAWS_IN_PLACE = ("bernoulli_", "cauchy_", "exponential_", "normal_", "random_",
 
 
 class SampleBySample:
-    """The draws of this process. `handed`: a batch was handed out, and no other is asked for."""
+    """The draws of this process. `handed`: a batch was handed out, and no other is asked for.
 
-    def __init__(self) -> None:
+    `shares`: the samples of a batch come in the order of the shares of so many ranks.
+    """
+
+    def __init__(self, shares: int = 0) -> None:
+        self._shares = shares
         self.handed = False
         self._drawn = 0
 
@@ -52,6 +56,8 @@ class SampleBySample:
         replace(torch.amp.autocast_mode.autocast, "__init__", _disabled)
         iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
         replace(iterator, "__next__", self._watch_next)
+        if self._shares:
+            replace(iterator, "_next_index", self._share_by_share)
         for name in DRAWS:
             replace(torch, name, self._watch_draw)
         for name in DRAWS_IN_PLACE:
@@ -68,6 +74,16 @@ class SampleBySample:
             return batch
 
         return __next__
+
+    def _share_by_share(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
+        def _next_index(iterator: Any) -> Any:
+            batch, size = original(iterator), self._shares
+            if not isinstance(batch, list):
+                return batch
+            return [index for rank in range(size) for index in batch[rank::size]]
+
+        return _next_index
 
     def _watch_draw(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @transparent
