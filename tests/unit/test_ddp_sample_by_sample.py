@@ -66,6 +66,18 @@ def test_what_is_drawn_outside_of_a_step_goes_on_as_if_nothing_had_been_drawn_in
     assert torch.equal(randn(4), expected)
 
 
+def test_a_permutation_inside_of_a_step_leaves_the_order_of_the_next_epoch() -> None:
+    stand_ins = SampleBySample()
+    randperm = stand_ins._watch_permutation(torch.randperm)
+    torch.manual_seed(3)
+    expected = torch.randperm(9)
+    torch.manual_seed(3)
+    stand_ins.handed = True
+    randperm(8)
+    stand_ins.handed = False
+    assert torch.equal(randperm(9), expected)
+
+
 def test_a_batch_is_handed_out_until_the_next_one_is_asked_for() -> None:
     stand_ins = SampleBySample()
     seen = []

@@ -103,8 +103,11 @@ class SampleBySample:
     def _watch_permutation(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @transparent
         def randperm(*args: Any, **kwargs: Any) -> Any:
-            order = original(*args, **kwargs)
-            return order.copy_(torch.arange(len(order))) if self.handed else order
+            if not self.handed:
+                return original(*args, **kwargs)
+            with torch.random.fork_rng():  # ranks draw fewer numbers, and the next epoch the same
+                order = original(*args, **kwargs)
+            return order.copy_(torch.arange(len(order)))
 
         return randperm
 
