@@ -20,7 +20,7 @@ from gpurun.errors import GpurunError, Refused, ScriptFailed, say
 from gpurun.isolation.available_modes import require
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.measure.run_events import ProcessLog
-from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
+from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED, STARTS_PROCESSES
 from gpurun.records.spec import LossReduction
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.trial_launcher import TrialLauncher
@@ -135,9 +135,11 @@ class _Verification:
     def _one(self, outcome: Outcome) -> TrainedSteps:
         trained = [log for log in outcome.logs if any(map(len, log.steps.values()))]
         if len(trained) > 1 or _distributed(outcome.logs):
+            lines = [x.detail for x in outcome.logs[0].traits if x.trait == STARTS_PROCESSES]
+            where = f" ({lines[-1]})" if lines else ""
             raise Refused(
-                "the script starts training processes of its own: each would join the ranks of "
-                "--ddp",
+                f"the script starts training processes of its own{where}: each would join the "
+                "ranks of --ddp",
                 "run it without --ddp; if it is written for torchrun: gpurun --nproc-per-node N",
             )
         if outcome.exit_code:

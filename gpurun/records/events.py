@@ -296,6 +296,8 @@ class HookEvent:
 
 DISTRIBUTED_TRAITS = ("ddp", "process_group")
 """Traits of a script that is distributed by itself."""
+STARTS_PROCESSES = "starts_processes"
+"""The trait of a script that starts processes in a trial of ranks, once for each of its lines."""
 PARALLEL_REFUSED = "parallel_refused"
 """The trait of a rank that gave up: what, and in a second line what to do."""
 DOUBLE_BACKWARD = "double_backward"

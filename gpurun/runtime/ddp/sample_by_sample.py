@@ -8,16 +8,22 @@ whole process, a short trial.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gpurun.records.events import STARTS_PROCESSES, TraitEvent
 from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.ddp.rank_info import line_of
 
 DROPOUTS = (
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
@@ -45,6 +51,8 @@ class SampleBySample:
         self._shares = shares
         self.handed = False
         self._drawn = 0
+        self._starts: set[str] = set()
+        """Lines of the script at which it has started processes."""
 
     def install(self) -> None:
         """Stand in for all that makes a sample depend on others, or on its place in a batch."""
@@ -63,6 +71,21 @@ class SampleBySample:
         for name in DRAWS_IN_PLACE:
             replace(Tensor, name, self._watch_draw)
         replace(torch, "randperm", self._watch_permutation)
+        replace(BaseProcess, "start", self._watch_start)
+        replace(subprocess.Popen, "__init__", self._watch_start)
+
+    def _watch_start(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Processes may train: a refusal then names the line. Loader workers are daemons."""
+
+        @transparent
+        def start(process: Any, *args: Any, **kwargs: Any) -> None:
+            line = "" if getattr(process, "daemon", False) else line_of(sys._getframe(1))
+            if line and line not in self._starts:
+                self._starts.add(line)
+                RECORDER.event(TraitEvent(trait=STARTS_PROCESSES, detail=line))
+            original(process, *args, **kwargs)
+
+        return start
 
     def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @transparent
