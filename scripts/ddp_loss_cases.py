@@ -90,6 +90,17 @@ if __name__ == "__main__":
 """
 )
 
+WARM_UP = """\
+steps = []
+
+
+def warm_up():
+    steps.append(0)
+    return min(1.0, (len(steps) - 1) / 10)
+
+
+"""
+
 GAN = (
     IMPORTS
     + """
@@ -264,6 +275,15 @@ def two_losses(
     )
 
 
+def warmed_up_vae(term: str) -> str:
+    """The script of an autoencoder whose second term begins at nothing and grows for ten steps."""
+    return (
+        VAE.replace("NOISE", "noise")
+        .replace("BCE + KLD", f"BCE + warm_up() * {term}")
+        .replace("def loss_function", f"{WARM_UP}def loss_function")
+    )
+
+
 CLIPPED = (
     classifier(f"loss = {SUMMED}", rate=0.05)
     .replace("optimizer.step()", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        STEP")
@@ -288,6 +308,10 @@ MEANS = {
         "loss = F.cross_entropy(compiled(x), y)", before="compiled = torch.compile(model)\n"
     ),
     "penalty_beside_mean": classifier(f"loss = F.cross_entropy(model(x), y) + 0.01 * {WEIGHT_SUM}"),
+    "distance_beside_mean": classifier(
+        "loss = F.cross_entropy(model(x), y) + (model[0].weight - first).pow(2).sum()",
+        before="first = model[0].weight.detach().clone()\n",
+    ),
     "distillation": classifier(
         """
 with torch.no_grad():
@@ -346,6 +370,12 @@ for i in range(len(x)):
         rate=0.002,
     ),
     "clipped_sum": CLIPPED,
+    "vector_backward": classifier(
+        'loss = F.cross_entropy(model(x), y, reduction="none")', rate=0.05
+    )
+    .replace("loss.backward()", "loss.backward(gradient=torch.ones_like(loss) / 16)")
+    .replace("loss.item()", "loss.mean().item()"),
+    "warmed_up_sum": warmed_up_vae("KLD"),
     "own_forward_sum": classifier(
         "_, loss = model(x, y)",
         rate=0.002,
@@ -358,6 +388,20 @@ for i in range(len(x)):
 MIXED = {
     "penalty_beside_sum": classifier(f"loss = {SUMMED} + 2.0 * {WEIGHT_SUM}", rate=0.002),
     "small_penalty_beside_sum": classifier(f"loss = {SUMMED} + 0.05 * {WEIGHT_SUM}", rate=0.002),
+    "distance_beside_sum": classifier(
+        f"loss = {SUMMED} + (model[0].weight - first).pow(2).sum()",
+        rate=0.002,
+        before="first = model[0].weight.detach().clone()\n",
+    ),
+    "warmed_up_mean_beside_sum": warmed_up_vae("KLD / len(x)"),
+    "auxiliary_from_step_2": classifier(
+        """
+steps += 1
+output = model(x)
+loss = F.cross_entropy(output, y) + (0.05 * output.pow(2).sum() if steps >= 2 else 0)
+""",
+        before="steps = 0\n",
+    ),
     "mean_and_sum_by_heads": two_losses(
         "F.cross_entropy(logits, y)", 'F.mse_loss(rebuilt, x, reduction="sum")', 0.002
     ),

@@ -343,16 +343,6 @@ loss = F.cross_entropy(model(x.to(device))[None], y.to(device)[None])
         + SAVE,
         "DataLoader(Stream(), batch_size=1)",
     ),
-    "vector_backward": Case(
-        usual(
-            """
-loss = F.cross_entropy(model(x.to(device)), y.to(device), reduction="none")
-"""
-        )
-        .replace("loss.backward()", "loss.backward(gradient=torch.ones_like(loss) / 32)")
-        .replace("loss.item()", "loss.mean().item()"),
-        "loss.backward(gradient=",
-    ),
     "no_optimizer": Case(IMPORTS + DATA + FUNCTIONAL + SAVE),
     "steps_in_backward": Case(
         IMPORTS

@@ -1,4 +1,4 @@
-"""The trials by which `--ddp` is verified: one process, and the ranks. Both are seeded alike."""
+"""The trials by which `--ddp` is verified: one process, and the ranks. All are seeded alike."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpurun.trials.launch_request import LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.trial_launcher import TrialLauncher
 
-STEPS = 3
-"""Audited steps of a trial; the third shows what the second has made of the weights."""
+STEPS = 6
+"""Audited steps of a trial. A term of the loss that begins later is not seen."""
 LIMIT_SECONDS = 1800.0
 OF_RANKS = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR",
@@ -35,12 +35,16 @@ class RankTrials:
     shared: int
     _loaders: tuple[str, ...] = ()
 
-    def one(self) -> Outcome:
-        """One process on the whole of each batch. It shows which loaders feed the training."""
+    def one(self, shares: int = 0) -> Outcome:
+        """One process on the whole of each batch. It shows which loaders feed the training.
+
+        `shares`: it takes the samples of a batch share by share of so many ranks.
+        """
         environment = {n: v for n, v in self.environment.items() if n not in OF_RANKS}
         visible = [word for word in environment.get(VISIBLE, "0").split(",") if word.strip()]
         environment[VISIBLE] = visible[0] if visible else ""
-        outcome = self.launcher.run(self._request("one process", environment, None))
+        name = f"one process, shares of {shares}" if shares else "one process"
+        outcome = self.launcher.run(self._request(name, environment, None, shares))
         log = outcome.log
         clock = None if log is None else step_clock(log)
         if log is not None and clock is not None:
@@ -62,7 +66,7 @@ class RankTrials:
         return self.launcher.run(self._request(name, self.environment, ranks))
 
     def _request(
-        self, name: str, environment: Mapping[str, str], ranks: Ranks | None
+        self, name: str, environment: Mapping[str, str], ranks: Ranks | None, shares: int = 0
     ) -> LaunchRequest:
         stop = StopRule(STEPS, 0.0, STEPS, warmup_steps=0, audit_steps=STEPS)
         return LaunchRequest(
@@ -75,7 +79,7 @@ class RankTrials:
                 **rank_environment(environment, self.ranks),
                 "TORCHDYNAMO_DISABLE": "1",
             },
-            trial=TrialSpec(stop=stop, seed=SEED, by_sample=True),
+            trial=TrialSpec(stop=stop, seed=SEED, by_sample=True, shares=shares),
             training_loaders=() if ranks is None else self._loaders,
             ranks=ranks,
             limit_seconds=LIMIT_SECONDS,

@@ -1,32 +1,27 @@
 """Do N ranks train what one process trains? Compares two launches' first steps.
 
-Pure, and the one place that judges: all thresholds are here.
+Pure, and the one place that judges, by thresholds of the one table of sameness.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from gpurun.ddp.trained_steps import TrainedStep, TrainedSteps
-
-ROUNDING = 5e-5
-"""First gradients that differ by less are the same: what single precision does to them, times ten.
-"""
-LATER = 1e-2
-"""The same of later steps and of updates: an optimizer that divides by the gradient's size makes
-whole steps of its rounding."""
-SLOPE_OF_MEAN, SLOPE_OF_SUM = 0.1, 0.05
-"""Largest distance of a mean's slopes from 1, and of a sum's from 1/N, as a part of it."""
-MOST_APART = 0.2
-"""Gradients that are further apart are not trained."""
-FLOOR = 1e-2
-"""Share of the norm of all gradients: a smaller one is compared with this, because it may be
-rounding."""
-IGNORED = 1e-3
-"""The slope of a part of the model whose gradient is less of the norm of all says nothing."""
+from gpurun.same.named_distance import root_mean
+from gpurun.same.sameness_table import (
+    LEAST_NORM,
+    LEAST_PART,
+    LEAST_UPDATE,
+    MOST_APART,
+    RANKS,
+    SLOPE_OF_MEAN,
+    SLOPE_OF_SUM,
+)
 
 
 class Kind(enum.Enum):
@@ -40,14 +35,17 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True)
 class RankVerdict:
-    """`apart`: by what part of it the gradient of ranks differs from that of one process, at most.
+    """`apart`: by what part of it the gradient of ranks differs from that of one process, as a root
+    mean square over the steps.
 
-    `said`: the distance that differs first, and the step; "" where nothing does.
+    `said`: the distance that differs first, and the step; "" where nothing does. `later`: the first
+    gradients do not differ, so it may be rounding of which later steps have made more.
     """
 
     kind: Kind
     apart: float
     said: str = ""
+    later: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Compared:
     """
 
     step: int
-    slopes: tuple[float, ...]
+    slopes: Mapping[str, float]
     apart: float
     worst: float
     name: str
@@ -65,44 +63,58 @@ class Compared:
     """By what part the size of the update differs that differs most."""
 
 
-def judge(one: TrainedSteps, many: TrainedSteps, ranks: int) -> RankVerdict:
+def judge(
+    one: TrainedSteps, many: TrainedSteps, ranks: int, rounded: TrainedSteps | None = None
+) -> RankVerdict:
     """The verdict on a launch of one process and one of ranks that average their gradients.
 
     `SUM`: all first gradients are 1/N of those of one process. Whoever launches ranks again, with
-    that factor, has `judge` tell whether they are equal then.
+    that factor, has `judge` tell whether they are equal then. `rounded`: a launch of one process
+    that only rounds otherwise; it tells how much that matters in later steps.
     """
     compared = list(_compared(one, many))
     if not compared:
         said = "no gradient of both launches was seen at the same step"
         return RankVerdict(Kind.REFUSED, math.inf, said)
-    apart = max(each.apart for each in compared)
+    apart = root_mean(each.apart**2 for each in compared)
     if one.samples and many.samples and one.samples != many.samples:
         return RankVerdict(Kind.REFUSED, apart, "the ranks read other samples than one process")
-    said = next(filter(None, map(_difference, compared)), "")
+    bound = _bound([] if rounded is None else list(_compared(one, rounded)))
+    said = next((text for each in compared if (text := _difference(each, bound))), "")
     if not said:
         return RankVerdict(Kind.EQUAL, apart)
     first = compared[0].slopes
-    if first and all(abs(ranks * slope - 1) <= SLOPE_OF_SUM for slope in first):
+    if first and all(abs(ranks * slope - 1) <= SLOPE_OF_SUM for slope in first.values()):
         return RankVerdict(Kind.SUM, apart, said)
-    slopes = [slope for each in compared for slope in each.slopes]
-    updates = max(each.update for each in compared)
+    # a share that has more of something than another weighs too much in one step, too little later
+    updates = fmean(each.update for each in compared)
+    parts = {part for each in compared for part in each.slopes}
+    slopes = [fmean(c.slopes[part] for c in compared if part in c.slopes) for part in parts]
     near = all(abs(slope - 1) <= SLOPE_OF_MEAN for slope in slopes)
     kind = Kind.AS_DDP if near and max(apart, updates) <= MOST_APART else Kind.REFUSED
-    return RankVerdict(kind, apart, said)
+    return RankVerdict(kind, apart, said, later=compared[0].worst <= RANKS.least)
 
 
-def _difference(compared: Compared) -> str:
+def _bound(rounded: Sequence[Compared]) -> float:
+    """How far later gradients of the same training may be apart. Where the first gradients of the
+    launch that rounds differ by more than rounding, it tells nothing."""
+    if not rounded or rounded[0].worst > RANKS.least:
+        return RANKS.least
+    floor = max(each.worst for each in rounded)
+    return max(RANKS.least, RANKS.k * floor if floor <= RANKS.ceiling else 0.0)
+
+
+def _difference(compared: Compared, bound: float) -> str:
     """What differs in a step, in words; "" if nothing does."""
     step = compared.step
-    if compared.worst > (ROUNDING if step == 1 else LATER):
-        shown = " to ".join(
-            f"{s:.3g}" for s in sorted({min(compared.slopes), max(compared.slopes)})
-        )
+    if compared.worst > (RANKS.least if step == 1 else bound):
+        slopes = compared.slopes.values()
+        shown = " to ".join(f"{slope:.3g}" for slope in sorted({min(slopes), max(slopes)}))
         return (
             f"in step {step} the gradient of {compared.name} differs by {compared.worst:.2%} "
             f"({shown} of that of one process)"
         )
-    if compared.update > LATER:
+    if compared.update > max(LEAST_UPDATE, bound):
         return f"in step {step} the size of an update differs by {compared.update:.2%}"
     return ""
 
@@ -111,7 +123,7 @@ def _compared(one: TrainedSteps, many: TrainedSteps) -> Iterator[Compared]:
     for number, (mine, theirs) in enumerate(zip(one.steps, many.steps, strict=False), 1):
         norms = {n: x for n, x in mine.norms.items() if x and math.isfinite(x)}
         total = math.hypot(*norms.values())
-        if mine.gradients and theirs.gradients and total:
+        if theirs.norms and total:
             yield _step(number, mine, theirs, norms, total)
 
 
@@ -123,15 +135,17 @@ def _step(
     for name, norm in norms.items():
         slope, apart = _fit(name, one, many)
         slopes[name], distances[name] = slope, apart * norm
-    worst = {n: d / max(norms[n], FLOOR * total) for n, d in distances.items()}
+    worst = {n: d / max(norms[n], LEAST_NORM * total) for n, d in distances.items()}
     name = max(worst, key=lambda n: worst[n])
     return Compared(
         step=number,
-        slopes=tuple(_by_part(slopes, norms, total)),
+        slopes=dict(_by_part(slopes, norms, total)),
         apart=math.hypot(*distances.values()) / total,
         worst=worst[name],
         name=name,
-        update=max((_ratio(n, one, many) for n in norms if norms[n] > FLOOR * total), default=0.0),
+        update=max(
+            (_ratio(n, one, many) for n in norms if norms[n] > LEAST_NORM * total), default=0.0
+        ),
     )
 
 
@@ -154,15 +168,15 @@ def _fit(name: str, one: TrainedStep, many: TrainedStep) -> tuple[float, float]:
 
 def _by_part(
     slopes: Mapping[str, float], norms: Mapping[str, float], total: float
-) -> Iterator[float]:
+) -> Iterator[tuple[str, float]]:
     """The slope of each child of the model, by the first two names of its parameters."""
     parts: dict[str, list[str]] = {}
     for name in slopes:
         parts.setdefault(".".join(name.split(".")[:2]), []).append(name)
-    for names in parts.values():
+    for part, names in parts.items():
         square = math.fsum(norms[n] ** 2 for n in names)
-        if math.sqrt(square) > IGNORED * total:
-            yield math.fsum(slopes[n] * norms[n] ** 2 for n in names) / square
+        if math.sqrt(square) > LEAST_PART * total:
+            yield part, math.fsum(slopes[n] * norms[n] ** 2 for n in names) / square
 
 
 def _ratio(name: str, one: TrainedStep, many: TrainedStep) -> float:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,7 +20,7 @@ from gpurun.errors import GpurunError, Refused, ScriptFailed, say
 from gpurun.isolation.available_modes import require
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.measure.run_events import ProcessLog
-from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
+from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED, STARTS_PROCESSES
 from gpurun.records.spec import LossReduction
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.trial_launcher import TrialLauncher
@@ -43,7 +43,8 @@ LAST_CHARACTERS = 20_000
 def verified_reduction(
     options: Options, environment: Mapping[str, str], ranks: int, shared: int, home: Path
 ) -> LossReduction | None:
-    """How the loss reduces: from the user, or from two trials, or three if it is a sum.
+    """How the loss reduces: from the user, or from two trials, and further ones if it is a sum, or
+    if later steps differ.
 
     None for a script that is distributed by itself. `Refused` where ranks cannot train the script;
     `ScriptFailed` where it fails by itself.
@@ -101,30 +102,44 @@ class _Verification:
 
     trials: RankTrials
     ranks: int
+    _rounded: TrainedSteps | None = field(init=False, default=None)
 
     def run(self) -> tuple[LossReduction, RankVerdict] | None:
         outcome = self.trials.one()
-        if _distributed(outcome.logs):
+        if _distributed(outcome.logs[:1]):
             return None
         one = self._one(outcome)
-        found = judge(one, self._many(LossReduction.MEAN), self.ranks)
+        found = self._judged(one, LossReduction.MEAN)
         if found.kind is not Kind.SUM:
             if found.kind is Kind.REFUSED:
                 raise Refused(f"ranks would train otherwise than one process: {found.said}", TODO)
             return LossReduction.MEAN, found
-        again = judge(one, self._many(LossReduction.SUM), self.ranks)
+        again = self._judged(one, LossReduction.SUM)
         if again.kind is not Kind.EQUAL:
             raise Refused(
-                f"the loss is a sum over samples, and a part of it is none: {again.said}", TODO
+                "the loss is a sum over samples, and a part of it is none: a penalty or a mean "
+                f"beside it would count once for each rank ({again.said})",
+                TODO,
             )
         return LossReduction.SUM, RankVerdict(Kind.SUM, again.apart)
 
+    def _judged(self, one: TrainedSteps, reduction: LossReduction) -> RankVerdict:
+        """If only later steps differ, a further launch shows what rounding makes of them."""
+        many = self._many(reduction, len(one.steps))
+        found = judge(one, many, self.ranks)
+        if found.later:
+            self._rounded = self._rounded or trained_steps(self.trials.one(self.ranks).logs, 1)
+            found = judge(one, many, self.ranks, self._rounded)
+        return found
+
     def _one(self, outcome: Outcome) -> TrainedSteps:
         trained = [log for log in outcome.logs if any(map(len, log.steps.values()))]
-        if len(trained) > 1:
+        if len(trained) > 1 or _distributed(outcome.logs):
+            lines = [x.detail for x in outcome.logs[0].traits if x.trait == STARTS_PROCESSES]
+            where = f" ({lines[-1]})" if lines else ""
             raise Refused(
-                "the script starts training processes of its own: each would join the ranks of "
-                "--ddp",
+                f"the script starts training processes of its own{where}: each would join the "
+                "ranks of --ddp",
                 "run it without --ddp; if it is written for torchrun: gpurun --nproc-per-node N",
             )
         if outcome.exit_code:
@@ -139,7 +154,8 @@ class _Verification:
             )
         return found
 
-    def _many(self, reduction: LossReduction) -> TrainedSteps:
+    def _many(self, reduction: LossReduction, steps: int) -> TrainedSteps:
+        """The ranks' steps, as many as one process took."""
         outcome = self.trials.many(reduction)
         told = _refusal(outcome.logs)
         if told is not None:
@@ -152,7 +168,7 @@ class _Verification:
                 DISTRIBUTED,
             )
         found = trained_steps(outcome.logs, self.ranks)
-        if found is None:
+        if found is None or len(found.steps) < steps:
             failure = outcome.failure
             text = f"exit code {outcome.exit_code}" if failure is None else failure.text
             raise Refused(f"a share of a batch cannot be computed: {text}", SIZES)

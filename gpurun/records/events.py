@@ -299,6 +299,8 @@ DISTRIBUTED_TRAITS = ("ddp", "process_group")
 """Traits of a script that is distributed by itself."""
 COPIES_GRADIENTS = "copies_gradients"
 """The trait of a script whose DDP copies each gradient into its bucket and back."""
+STARTS_PROCESSES = "starts_processes"
+"""The trait of a script that starts processes in a trial of ranks, once for each of its lines."""
 PARALLEL_REFUSED = "parallel_refused"
 """The trait of a rank that gave up: what, and in a second line what to do."""
 DOUBLE_BACKWARD = "double_backward"
@@ -378,7 +380,7 @@ class AuditEvent:
     side_update_norms: dict[str, float]
     """Change of what is not optimized: the roots' buffers, and copies of the model (EMA)."""
     gradient_values: tuple[float, ...]
-    """Some values of all gradients, in the first step only."""
+    """Some values of all gradients, in the first step; in all steps of trials of ranks."""
     input_values: tuple[float, ...]
     """Some values of the first tensor of the step's first root call."""
     draws: bool | None

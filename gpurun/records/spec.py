@@ -82,7 +82,8 @@ class TrialSpec:
     loader alone. With `worker_turns` it measures several numbers of loader workers. With
     `source_sites` it records where the script builds and calls what settings change. With
     `by_sample` the model computes each sample by itself, so that ranks can be compared with one
-    process.
+    process; with `shares`, one process takes the samples of each batch share by share of so many
+    ranks, which only rounds.
     """
 
     stop: StopRule
@@ -98,6 +99,7 @@ class TrialSpec:
     worker_turns: WorkerTurnPlan | None = None
     source_sites: bool = False
     by_sample: bool = False
+    shares: int = 0
 
 
 @record

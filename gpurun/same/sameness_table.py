@@ -106,6 +106,22 @@ TABLE: dict[Kind, Row] = {
     Kind.SIDES: Row(1e-6, 0.5, k=1.5),
 }
 
+RANKS = Row(5e-5, 1e-2, k=3.0)
+"""Gradients of ranks beside those of one process (`--ddp`), relative. First gradients have no
+floor: small networks, convolutions and transformers differ by 1e-7 to 2e-6. Of later steps the
+floor is a launch that only rounds; eight steps of AdamW at a rate of 0.01 made 3e-4 of it."""
+LEAST_UPDATE = 1e-2
+"""Sizes of their updates, relative: of a gradient that is zero but for rounding (a bias of keys in
+attention) Adam makes steps of any size."""
+SLOPE_OF_MEAN, SLOPE_OF_SUM = 0.1, 0.05
+"""The largest distance of a mean's slopes from 1, and of a sum's from 1/N, as a part of it."""
+MOST_APART = 0.2
+"""Ranks whose gradients are further apart from those of one process are not trained."""
+LEAST_NORM = 1e-2
+"""A gradient with less of the norm of all may be rounding: it is compared with this share."""
+LEAST_PART = 1e-3
+"""The slope of a part of the model with less of the norm of all gradients says nothing."""
+
 BY_PLACE = frozenset(
     {Kind.SAMPLES, Kind.DIRECTIONS, Kind.GRADIENTS, Kind.UPDATES, Kind.SIDE_UPDATES}
 )

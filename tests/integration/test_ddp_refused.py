@@ -51,6 +51,9 @@ def test_a_script_that_uses_its_batch_size_elsewhere_is_refused(tmp_path: Path, 
         ("gan", 2),
         ("sum_by_16", 2),
         ("custom_sum", 3),
+        ("vector_backward", 2),
+        ("distance_beside_mean", 2),
+        ("warmed_up_sum", 2),
     ],
 )
 def test_a_loss_that_reduces_over_samples_trains_as_in_one_process(
@@ -64,8 +67,17 @@ def test_a_loss_that_reduces_over_samples_trains_as_in_one_process(
 
 
 @pytest.mark.slow  # quick twin: unit/test_ddp_rank_verdict.py
-def test_a_loss_that_is_neither_mean_nor_sum_is_refused(tmp_path: Path) -> None:
-    run = train("small_penalty_beside_sum", tmp_path / "ranks", 2)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "small_penalty_beside_sum",
+        "distance_beside_sum",
+        "warmed_up_mean_beside_sum",
+        "auxiliary_from_step_2",
+    ],
+)
+def test_a_loss_that_is_neither_mean_nor_sum_is_refused(tmp_path: Path, name: str) -> None:
+    run = train(name, tmp_path / "ranks", 2)
     assert run.refused, run.stderr
     assert "--loss-reduction" in run.stderr
     assert not (tmp_path / "ranks" / "out.pt").exists()

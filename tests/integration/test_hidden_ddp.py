@@ -85,8 +85,6 @@ for epoch in range(2):
         if kind == "root":
             loss = F.mse_loss(out, torch.zeros_like(out)).sqrt()
         optimizer.zero_grad()
-        if kind == "vector":
-            out.backward(torch.ones_like(out))
         loss.backward()
         optimizer.step()
         if kind == "apart" and rank and epoch and seen == 96:
@@ -416,8 +414,7 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
                 ("apart", 1, "at their end, after step 12, the ranks differ in their weights"),
                 ("sparse", 2, "cannot exchange sparse gradients: RuntimeError: NCCL does not"),
                 ("by hand", 2, "no DataLoader feeds the training"),
-                ("mixed", 2, "a penalty or a mean beside it would count once for each rank"),
-                ("vector", 2, "backward() is called on a tensor of several numbers"),
+                ("mixed", 2, "beside it would count once for each rank (in step 1 the gradient"),
                 ("small stream", 2, "a stream in batches of 1"),
                 ("rate", 1, "at step 1 the ranks differ in their learning rates: 0.1, 0.2"),
                 ("early", 1, "rank 1 ended after step 7, and rank 0 waits for it"),

@@ -36,6 +36,7 @@ class Own(torch.autograd.Function):
 
 
 gradient_rows = [0]
+step_now = [0]
 
 
 def own(out: torch.Tensor, y: torch.Tensor, net: torch.nn.Module) -> torch.Tensor:
@@ -65,24 +66,51 @@ REFUSED: dict[str, Loss] = {
 }
 
 
+def from_the_start(net: torch.nn.Module) -> torch.Tensor:
+    """The squared distance of the weights from the first ones: zero at the first step."""
+    first = torch.nn.utils.parameters_to_vector(fresh().parameters()).detach()
+    return (torch.nn.utils.parameters_to_vector(net.parameters()) - first).pow(2).sum()
+
+
+BEGIN_LATER: dict[str, tuple[Loss, int]] = {
+    "a distance from the first weights beside a sum": (
+        lambda out, y, net: summed(out, y) / 50 + 0.01 * from_the_start(net),
+        2,
+    ),
+    "a mean that warms up beside a sum": (
+        lambda out, y, net: summed(out, y) / 50 + step_now[0] / 1000 * out.pow(2).mean(),
+        2,
+    ),
+    "a sum that begins late beside a mean": (
+        lambda out, y, net: F.cross_entropy(out, y) + (step_now[0] > 3) * 1e-4 * out.pow(2).sum(),
+        5,
+    ),
+}
+"""Losses with a term that is zero at the first step; the step that differs first."""
+
+
+def fresh() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 7), torch.nn.Tanh(), torch.nn.Linear(7, 5))
+
+
 def trained(loss: Loss, total: int, ranks: int, factor: float = 1.0) -> TrainedSteps:
-    """Three steps of so many ranks that average their gradients, as hidden DDP does.
+    """Six steps of so many ranks that average their gradients, as hidden DDP does.
 
     `factor`: on the loss of each rank: the number of ranks where the loss is known to be a sum.
     """
-    torch.manual_seed(0)
-    net = torch.nn.Sequential(torch.nn.Linear(6, 7), torch.nn.Tanh(), torch.nn.Linear(7, 5))
+    net = fresh()
+    batches = [(torch.randn(total, 6), torch.randint(0, 5, (total,))) for _ in range(6)]
     found = []
-    for _ in range(3):
-        x, y = torch.randn(total, 6), torch.randint(0, 5, (total,))
-        losses, gradients = [], []
+    for step, (x, y) in enumerate(batches):
+        step_now[0] = step
+        gradients = []
         for rank in range(ranks):
             own_x, own_y = x[rank::ranks], y[rank::ranks]
             part = copy.deepcopy(net)
             value = loss(part(own_x), own_y, part)
             weight = factor if factor != 1 else ranks * len(own_x) / total
             (value * weight).backward()
-            losses.append(value.item())
             gradients.append([p.grad for p in part.parameters()])
         mean = [torch.stack(each).mean(0) for each in zip(*gradients, strict=True)]
         with torch.no_grad():
@@ -92,7 +120,6 @@ def trained(loss: Loss, total: int, ranks: int, factor: float = 1.0) -> TrainedS
         norms = {n: g.norm().item() for n, g in zip(names, mean, strict=True)}
         found.append(
             TrainedStep(
-                tuple(losses),
                 {n: tuple(g.flatten().tolist()) for n, g in zip(names, mean, strict=True)},
                 norms,
                 {n: 0.05 * x for n, x in norms.items()},
@@ -121,6 +148,25 @@ def test_a_sum_over_samples_is_equal_once_it_is_multiplied(
     assert judge(one, many, ranks).kind is Kind.SUM
     again = trained(SUMS[name], total, ranks, factor=ranks)
     assert judge(one, again, ranks).kind is Kind.EQUAL
+
+
+@pytest.mark.parametrize("name", BEGIN_LATER)
+def test_a_term_that_is_zero_at_the_first_step_is_seen_where_it_begins(name: str) -> None:
+    loss, step = BEGIN_LATER[name]
+    one, many = (trained(loss, 32, n) for n in (1, 2))
+    found = judge(one, many, 2, rounded=one)
+    if found.kind is Kind.SUM:
+        found = judge(one, trained(loss, 32, 2, factor=2), 2, rounded=one)
+    assert found.kind is not Kind.EQUAL
+    assert found.said.startswith(f"in step {step} ")
+
+
+def test_a_distance_from_the_first_weights_beside_a_mean_is_equal() -> None:
+    one, many = (
+        trained(lambda out, y, net: F.cross_entropy(out, y) + from_the_start(net), 32, n)
+        for n in (1, 2)
+    )
+    assert judge(one, many, 2).kind is Kind.EQUAL
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -170,7 +216,7 @@ def turned(steps: TrainedSteps, number: int, by: float) -> TrainedSteps:
     return replace(steps, steps=tuple(changed))
 
 
-@pytest.mark.parametrize("step", [0, 1, 2])
+@pytest.mark.parametrize("step", [0, 1, 5])
 def test_gradients_that_point_elsewhere_are_refused_with_the_step(step: int) -> None:
     one = trained(MEANS["cross entropy"], 32, 1)
     found = judge(one, turned(one, step, 0.5), 2)
@@ -178,10 +224,38 @@ def test_gradients_that_point_elsewhere_are_refused_with_the_step(step: int) -> 
     assert found.said.startswith(f"in step {step + 1} ")
 
 
-def test_an_optimizer_that_rounds_differently_later_is_no_other_training() -> None:
+def scaled(steps: TrainedSteps, factors: list[float]) -> TrainedSteps:
+    """The gradients of each step times a factor of its own."""
+    changed = []
+    for step, factor in zip(steps.steps, factors, strict=True):
+        gradients = {n: tuple(factor * x for x in each) for n, each in step.gradients.items()}
+        norms = {n: factor * x for n, x in step.norms.items() if x is not None}
+        changed.append(replace(step, gradients=gradients, norms=norms))
+    return replace(steps, steps=tuple(changed))
+
+
+def test_weights_that_cancel_over_the_steps_are_those_of_hand_written_ddp() -> None:
+    """Shares have more tokens than others in one step, and fewer in another."""
     one = trained(MEANS["cross entropy"], 32, 1)
-    assert judge(one, turned(one, 1, 1e-3), 2).kind is Kind.EQUAL
-    assert judge(one, turned(one, 0, 1e-3), 2).kind is Kind.AS_DDP
+    found = judge(one, scaled(one, [1.05, 0.85, 1.15, 0.9, 1.1, 0.95]), 2)
+    assert found.kind is Kind.AS_DDP
+    assert found.said.startswith("in step 1 ")
+    assert judge(one, scaled(one, [1.05, 1.15, 1.15, 1.1, 1.1, 1.15]), 2).kind is Kind.REFUSED
+
+
+def test_later_steps_may_differ_by_what_a_launch_differs_that_only_rounds() -> None:
+    one = trained(MEANS["cross entropy"], 32, 1)
+    found = judge(one, turned(one, 2, 1e-3), 2)
+    assert (found.kind, found.later) == (Kind.AS_DDP, True)
+    assert judge(one, turned(one, 2, 1e-3), 2, turned(one, 1, 5e-4)).kind is Kind.EQUAL
+    assert judge(one, turned(one, 2, 1e-3), 2, turned(one, 1, 2e-4)).kind is Kind.AS_DDP
+
+
+def test_first_gradients_may_not_and_a_launch_that_does_more_than_round_tells_nothing() -> None:
+    one = trained(MEANS["cross entropy"], 32, 1)
+    found = judge(one, turned(one, 0, 1e-3), 2, turned(one, 1, 0.1))
+    assert (found.kind, found.later) == (Kind.AS_DDP, False)
+    assert judge(one, turned(one, 2, 1e-3), 2, turned(one, 0, 0.1)).kind is Kind.AS_DDP
 
 
 def test_a_learning_rate_that_follows_the_share_is_told() -> None:

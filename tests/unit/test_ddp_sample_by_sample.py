@@ -37,6 +37,14 @@ def test_each_row_gets_the_same_numbers_whatever_part_of_a_batch_is_there() -> N
         assert torch.equal(of_all, of_all[:1].expand_as(of_all))
 
 
+def test_one_process_takes_a_batch_share_by_share() -> None:
+    """As the ranks take it; a single sample stays as it is."""
+    stand_ins = SampleBySample(shares=2)
+    batches: list[object] = [[5, 6, 7, 8, 9], 3]
+    taken = stand_ins._share_by_share(lambda iterator: batches.pop(0))
+    assert [taken(None), taken(None)] == [[5, 7, 9, 6, 8], 3]
+
+
 def test_a_permutation_leaves_all_in_place_and_other_draws_differ_from_each_other() -> None:
     stand_ins = SampleBySample()
     stand_ins.handed = True
@@ -56,6 +64,18 @@ def test_what_is_drawn_outside_of_a_step_goes_on_as_if_nothing_had_been_drawn_in
     randn(8, 4)
     stand_ins.handed = False
     assert torch.equal(randn(4), expected)
+
+
+def test_a_permutation_inside_of_a_step_leaves_the_order_of_the_next_epoch() -> None:
+    stand_ins = SampleBySample()
+    randperm = stand_ins._watch_permutation(torch.randperm)
+    torch.manual_seed(3)
+    expected = torch.randperm(9)
+    torch.manual_seed(3)
+    stand_ins.handed = True
+    randperm(8)
+    stand_ins.handed = False
+    assert torch.equal(randperm(9), expected)
 
 
 def test_a_batch_is_handed_out_until_the_next_one_is_asked_for() -> None:

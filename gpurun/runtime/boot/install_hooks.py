@@ -82,7 +82,8 @@ def _at_end(close: Callable[[], Any]) -> None:
 
 def _install_ddp(spec: RunSpec) -> None:
     """Install hidden data parallelism; a rank without it must not train."""
-    by_sample = spec.trial is not None and spec.trial.by_sample
+    trial = spec.trial
+    by_sample = trial is not None and trial.by_sample
     if spec.parallel is None and not by_sample:
         return
     from gpurun.runtime.ddp.rank_info import or_stop_rank
@@ -96,7 +97,7 @@ def _install_ddp(spec: RunSpec) -> None:
     def each_by_itself() -> None:
         from gpurun.runtime.ddp.sample_by_sample import SampleBySample
 
-        SampleBySample().install()
+        SampleBySample(0 if trial is None else trial.shares).install()
 
     if by_sample:
         or_stop_rank("comparison of ranks", each_by_itself)()

@@ -20,7 +20,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
-from gpurun.records.frames import drop_frame, drop_frames
+from gpurun.records.frames import drop_frames, transparent
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER, error_text
@@ -98,32 +98,26 @@ class HiddenDDP:
     def _before_clipping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The norm is that of the gradients of the whole batch."""
 
+        @transparent
         @functools.wraps(original)
         def call(parameters: Tensor | Iterable[Tensor], *args: object, **kwargs: object) -> Any:
-            try:
-                if isinstance(parameters, Tensor):
-                    self._settle([parameters])
-                else:  # an iterator can be read only once
-                    parameters = list(parameters)
-                    self._settle(parameters)
-                return original(parameters, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            if isinstance(parameters, Tensor):
+                self._settle([parameters])
+            else:  # an iterator can be read only once
+                parameters = list(parameters)
+                self._settle(parameters)
+            return original(parameters, *args, **kwargs)
 
         return call
 
     def _before_unscaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """All ranks find the same gradients to be infinite."""
 
+        @transparent
         @functools.wraps(original)
         def call(scaler: GradScaler, optimizer: Optimizer) -> Any:
-            try:
-                self._settle(_parameters_of(optimizer))
-                return original(scaler, optimizer)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            self._settle(_parameters_of(optimizer))
+            return original(scaler, optimizer)
 
         return call
 

@@ -13,7 +13,7 @@ import functools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, NoReturn
 
@@ -226,7 +226,7 @@ class LoaderSharding:
                 return self._refuse(iterator, f"a stream in batches of {len(places)}")
             count = len(places) if whole else len(places[rank::size])
             shards.append(BatchShard(count, len(places)))
-            return self._to_read(places, StreamShard(places, rank, size, whole))
+            return StreamShard(places, rank, size, whole)
         if whole:
             return self._in_turn(iterator, shards, original)
         indices = original(iterator)
@@ -238,11 +238,7 @@ class LoaderSharding:
         except (TypeError, IndexError, KeyError):
             return self._refuse(iterator, f"a batch sampler that yields {type(indices).__name__}s")
         shards.append(ordered(shard, indices))
-        return self._to_read(indices, own)
-
-    def _to_read(self, whole: Sequence[Any], share: Sequence[Any]) -> Sequence[Any]:
-        """The indices of a batch that this process reads."""
-        return share
+        return own
 
     def _in_turn(
         self,

@@ -20,7 +20,6 @@ from gpurun.records.frames import drop_frame
 from gpurun.records.spec import LossReduction
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.ddp.batch_shards import BatchShard
 from gpurun.runtime.ddp.divergence_check import DivergenceCheck
 from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
 from gpurun.runtime.ddp.loader_sharding import LoaderSharding
@@ -80,7 +79,14 @@ class LossScaling:
                 "reduction was not measured",
                 "set it with --loss-reduction mean or sum, or run it without --ddp",
             )
-        shard = shard_of_loss(tensors, self.sharding.shard)
+        shard = self.sharding.shard
+        if shard is None:
+            line = line_of(sys._getframe(1))
+            stop_rank(
+                f"no DataLoader feeds the training{f' ({line})' if line else ''}: the script makes "
+                "its batches itself, and no share of them can be given to each rank",
+                "read them through a DataLoader, or run it without --ddp",
+            )
         if not self._recorded:
             self._recorded = True
             RECORDER.event(TraitEvent(trait="loss_reduction", detail=self.reduction.value))
@@ -91,26 +97,3 @@ class LossScaling:
         if not isinstance(tensors, Tensor):
             return [t if t.grad_fn is None else t * factor for t in tensors]
         return tensors if tensors.grad_fn is None else tensors * factor
-
-
-def shard_of_loss(tensors: Tensors, shard: BatchShard | None) -> BatchShard:
-    """The shard that a loss is computed from. The rank stops if the loss cannot be scaled."""
-    if shard is None:
-        stop_rank(
-            f"no DataLoader feeds the training{_at_line()}: the script makes its batches itself, "
-            "and no share of them can be given to each rank",
-            "read them through a DataLoader, or run it without --ddp",
-        )
-    every = [tensors] if isinstance(tensors, Tensor) else tensors
-    if any(tensor.grad_fn is not None and tensor.numel() != 1 for tensor in every):
-        stop_rank(
-            f"backward() is called on a tensor of several numbers{_at_line()}: their weights in "
-            "the loss of the batch are unknown",
-            "sum them or take their mean first, or run it without --ddp",
-        )
-    return shard
-
-
-def _at_line() -> str:
-    line = line_of(sys._getframe(1))
-    return f" ({line})" if line else ""

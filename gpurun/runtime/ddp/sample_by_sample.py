@@ -8,16 +8,22 @@ whole process, a short trial.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gpurun.records.events import STARTS_PROCESSES, TraitEvent
 from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.ddp.rank_info import line_of
 
 DROPOUTS = (
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
@@ -36,11 +42,17 @@ DRAWS_IN_PLACE = ("bernoulli_", "cauchy_", "exponential_", "normal_", "random_",
 
 
 class SampleBySample:
-    """The draws of this process. `handed`: a batch was handed out, and no other is asked for."""
+    """The draws of this process. `handed`: a batch was handed out, and no other is asked for.
 
-    def __init__(self) -> None:
+    `shares`: the samples of a batch come in the order of the shares of so many ranks.
+    """
+
+    def __init__(self, shares: int = 0) -> None:
+        self._shares = shares
         self.handed = False
         self._drawn = 0
+        self._starts: set[str] = set()
+        """Lines of the script at which it has started processes."""
 
     def install(self) -> None:
         """Stand in for all that makes a sample depend on others, or on its place in a batch."""
@@ -52,11 +64,28 @@ class SampleBySample:
         replace(torch.amp.autocast_mode.autocast, "__init__", _disabled)
         iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
         replace(iterator, "__next__", self._watch_next)
+        if self._shares:
+            replace(iterator, "_next_index", self._share_by_share)
         for name in DRAWS:
             replace(torch, name, self._watch_draw)
         for name in DRAWS_IN_PLACE:
             replace(Tensor, name, self._watch_draw)
         replace(torch, "randperm", self._watch_permutation)
+        replace(BaseProcess, "start", self._watch_start)
+        replace(subprocess.Popen, "__init__", self._watch_start)
+
+    def _watch_start(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Processes may train: a refusal then names the line. Loader workers are daemons."""
+
+        @transparent
+        def start(process: Any, *args: Any, **kwargs: Any) -> None:
+            line = "" if getattr(process, "daemon", False) else line_of(sys._getframe(1))
+            if line and line not in self._starts:
+                self._starts.add(line)
+                RECORDER.event(TraitEvent(trait=STARTS_PROCESSES, detail=line))
+            original(process, *args, **kwargs)
+
+        return start
 
     def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @transparent
@@ -68,6 +97,16 @@ class SampleBySample:
             return batch
 
         return __next__
+
+    def _share_by_share(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
+        def _next_index(iterator: Any) -> Any:
+            batch, size = original(iterator), self._shares
+            if not isinstance(batch, list):
+                return batch
+            return [index for rank in range(size) for index in batch[rank::size]]
+
+        return _next_index
 
     def _watch_draw(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @transparent
@@ -87,8 +126,11 @@ class SampleBySample:
     def _watch_permutation(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @transparent
         def randperm(*args: Any, **kwargs: Any) -> Any:
-            order = original(*args, **kwargs)
-            return order.copy_(torch.arange(len(order))) if self.handed else order
+            if not self.handed:
+                return original(*args, **kwargs)
+            with torch.random.fork_rng():  # ranks draw fewer numbers, and the next epoch the same
+                order = original(*args, **kwargs)
+            return order.copy_(torch.arange(len(order)))
 
         return randperm
 

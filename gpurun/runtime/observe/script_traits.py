@@ -46,6 +46,8 @@ class Traits:
 
     def __init__(self) -> None:
         self.seen: dict[str, str] = {}
+        self.listeners: list[Callable[[str], None]] = []
+        """Hear of each trait once it is recorded."""
         self._library = ""
         self._main_seen = self._source_seen = False
 
@@ -102,6 +104,8 @@ class Traits:
         if trait not in self.seen:
             self.seen[trait] = detail
             RECORDER.event(TraitEvent(trait=trait, detail=detail))
+            for listener in self.listeners:
+                listener(trait)
 
     def note_loader(self, trait: str, key: str) -> None:
         """Record a trait of one loader; the detail names every loader that has it so far."""

@@ -31,7 +31,7 @@ from gpurun.runtime.trial.audit_samples import SamplesAudit
 from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
 GRADIENT_VALUES = 2048
-"""Of all gradients of the first step, in which the parameters of two trials are equal."""
+"""Of all gradients of a step."""
 SETTINGS_LENGTH = 120
 RATE_CHANGES = 20_000
 """Changes of the learning rates remembered a trial."""
@@ -40,11 +40,14 @@ RATE_CHANGES = 20_000
 class TrainingAudit:
     """Audits the first `steps` steps; the order of samples is remembered to the end.
 
-    With a folder, `samples_in`, the samples of these steps are loaded again at their end.
+    With a folder, `samples_in`, the samples of these steps are loaded again at their end. Values of
+    gradients are kept of the first `values_of` steps: in the first one the parameters of two trials
+    are equal.
     """
 
-    def __init__(self, steps: int, samples_in: Path | None) -> None:
+    def __init__(self, steps: int, samples_in: Path | None, values_of: int = 1) -> None:
         self._steps = steps
+        self._values_of = values_of
         self._active = steps > 0
         self._process = os.getpid()
         self._samples_in = samples_in
@@ -156,7 +159,7 @@ class TrainingAudit:
             name = self._name(optimizer, position, parameter)
             gradient = parameter.grad
             self._gradients[name] = None if gradient is None else norm(gradient)
-            if gradient is not None and self._step == 1 and not gradient.is_sparse:
+            if gradient is not None and self._step <= self._values_of and not gradient.is_sparse:
                 self._gradient_values[name] = values(gradient, each)
             if name not in self._before:
                 self._before[name] = (parameter, host_copy(parameter))

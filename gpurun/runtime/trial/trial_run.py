@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from gpurun.records.events import StopEvent
+from gpurun.records.events import DISTRIBUTED_TRAITS, StopEvent
 from gpurun.records.spec import FIRST_STEP, GO, OUTPUT_CALLS, RunSpec, StopRule, TrialSpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
@@ -23,6 +23,7 @@ from gpurun.runtime.observe import (
 )
 from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
+from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.observe.worker_processes import WORKERS
 from gpurun.runtime.trial import trial_exit
@@ -82,6 +83,8 @@ def install(spec: RunSpec) -> None:
     guarded("look for kept tensors", tensors_left_in_model.watch)()
     atexit.register(trial.finish)  # the script may end before the trial has seen enough
     CLOCK.listeners.append(guarded("trial", trial.step))
+    if spec.trial.by_sample:
+        TRAITS.listeners.append(trial.noticed)
     trial_exit.end_with_children(trial.control)
 
 
@@ -101,6 +104,7 @@ class _Trial:
         """Reason why it has seen enough after a step (its number, its end), None if it has not."""
         self._as_it_is = not run.settings
         self._samples_in = control if spec.load_again else None
+        self._values_of = spec.stop.audit_steps if spec.by_sample else 1
         self._rule: StopRule = spec.stop
         self._ranks = StepAgreement(control, "stop")
         self._held = not spec.hold_at_first_step
@@ -121,7 +125,7 @@ class _Trial:
     def _begin(self, passed: int = 0) -> None:
         """Begin to count; the first `passed` steps are not audited."""
         self._passed = passed
-        self._audit = TrainingAudit(self._rule.audit_steps, self._samples_in)
+        self._audit = TrainingAudit(self._rule.audit_steps, self._samples_in, self._values_of)
         self._audit.begin()
         self._syncs = DeviceSyncLines(self._rule.audit_steps if self._as_it_is else 0)
         self._look_for_syncs = guarded("device syncs", self._syncs.after_step)
@@ -169,6 +173,13 @@ class _Trial:
             self.before_exit()
             trial_exit.end_at_once(lambda: self._write_exit(reason, count, end), self.control)
         self._last = now()
+
+    def noticed(self, trait: str) -> None:
+        """A script that is distributed by itself may wait for ranks for ever: nothing more is to be
+        seen of it."""
+        if trait in DISTRIBUTED_TRAITS:
+            count, end = self._count, now()
+            trial_exit.end_at_once(lambda: self._write_exit(trait, count, end), self.control)
 
     def _outputs_steps(self) -> int:
         """Further steps before the measured window, in which outputs are looked at."""
