@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from gpurun.knobs.api import LoaderCall
 from gpurun.knobs.loading.loader_fitness import on_cuda, why_no_workers
@@ -35,15 +35,9 @@ class Holding(torch.utils.data.Dataset):  # type: ignore[type-arg]
         return index
 
 
-class Stream(IterableDataset):  # type: ignore[type-arg]
-    def __iter__(self) -> Any:
-        return iter(range(8))
-
-
 def why(dataset: Any, no_guard: bool = False, **arguments: Any) -> str | None:
     arguments.setdefault("multiprocessing_context", "fork")
-    iterable = isinstance(dataset, IterableDataset)
-    call = LoaderCall("train.py:1#0", {"dataset": dataset, **arguments}, None, iterable)
+    call = LoaderCall("train.py:1#0", {"dataset": dataset, **arguments}, None, iterable=False)
     return why_no_workers(call, no_guard)
 
 
@@ -51,11 +45,6 @@ def test_plain_data_sets_may_have_them() -> None:
     assert why(TensorDataset(torch.zeros(4))) is None
     assert why([1, 2, 3]) is None
     assert why(TensorDataset(torch.zeros(4)), multiprocessing_context="spawn") is None
-
-
-def test_a_stream_may_not() -> None:
-    """Workers repeat it; if it shards itself, its samples come in another order."""
-    assert "in another order" in (why(Stream()) or "")
 
 
 class Slotted:

@@ -49,8 +49,6 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
     dataset = call.arguments.get("dataset")
     if call.subclass:
         return "a subclass of DataLoader, whose own rules are not known"
-    if call.iterable:
-        return "an iterable data set: workers would hand out its samples in another order"
     if on_cuda(dataset):
         return "the data set holds CUDA tensors"
     if call.arguments.get("batch_size", 1) is None and _keeps_arrays(dataset):
