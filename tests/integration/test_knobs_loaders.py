@@ -312,7 +312,7 @@ def test_unfit_loaders_stay_as_they_are_with_the_reason_in_the_record(run_knobs:
             "in their order",
             "subclass of DataLoader",
             "cannot be pickled",
-            "share the open answers",
+            "from the open answers",
         ),
         strict=True,
     ):

@@ -69,23 +69,23 @@ def test_a_connection_forbids_forked_workers_wherever_the_data_set_keeps_it(
         held: Any = Holding(kept=kept)
         dataset: Any
         for dataset in (held, Subset(held, [0]), ConcatDataset([held, held])):
-            assert "share the open" in (why(dataset) or ""), dataset
+            assert "from the open" in (why(dataset) or ""), dataset
     ends[0].close()
     assert why(held) is None
 
 
 def test_a_program_that_answers_through_pipes_forbids_them() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
-        assert "share the open" in (why(Holding(program=program)) or "")
+        assert "from the open" in (why(Holding(program=program)) or "")
         mine, its = multiprocessing.Pipe()
-        assert "share the open mine" in (why(Holding(mine=mine, its=its)) or "")
+        assert "from the open mine" in (why(Holding(mine=mine, its=its)) or "")
         assert program.stdin is not None
         assert why(Holding(log=program.stdin)) is None, "nobody reads from it"
 
 
 def test_a_data_base_forbids_them(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "a.db")
-    assert "share the open" in (why(Holding(connection=connection)) or "")
+    assert "from the open" in (why(Holding(connection=connection)) or "")
     connection.close()
 
 

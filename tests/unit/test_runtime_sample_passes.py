@@ -305,6 +305,19 @@ def test_samples_without_batches_are_loaded_one_at_a_time(tmp_path: Path) -> Non
     assert found == again(tmp_path, Plain(), 2, [3, 1, 2], batch_size=None)
 
 
+def test_a_tensor_that_is_filled_again_for_each_sample_is_seen(tmp_path: Path) -> None:
+    """A worker overwrites it while it is read."""
+
+    class FillsOneTensor(Plain):
+        kept = torch.zeros(1000)
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return self.kept.fill_(index)
+
+    alone = again(tmp_path, FillsOneTensor(), audited=[3, 1, 2], batch_size=None)
+    assert alone != again(tmp_path, FillsOneTensor(), 1, [3, 1, 2], batch_size=None)
+
+
 def test_a_data_set_that_ends_its_process_or_hangs_says_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from gpurun.knobs.loading.file_positions import own_positions
-from gpurun.knobs.loading.loader_fitness import shared_handle, start_method
+from gpurun.knobs.loading.loader_fitness import start_method, why_no_fork
 from gpurun.runtime.core.tensor_values import checksum, is_tensor, leaves, plain, tensors
 
 PASS_SAMPLES = 512
@@ -47,12 +47,12 @@ def load_again(twin: Any, audited: Sequence[Any], answer: Path) -> tuple[tuple[i
 
     As many passes as were over when the process ended, or hung. `twin`: a loader of its own.
     `audited`: the batches of indices that were audited, as the sampler handed them out. `answer`:
-    the file through which the process answers. Nothing of a data set that reads from a pipe, a
-    socket or a data base: the script would miss what the process has read.
+    the file through which the process answers. Nothing of a data set that no forked process can
+    read: the script would miss what that has read from its pipe, say.
     """
     context = {"multiprocessing_context": twin.multiprocessing_context}
     forked = start_method(context) == "fork"  # else each would run the script's imports again
-    if not forked or shared_handle(twin.dataset):
+    if not forked or why_no_fork(twin.dataset):
         return ()
     answer.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
