@@ -200,7 +200,7 @@ def _failure(launch: Launch) -> str | None:
     try:
         launched_audit(launch)
     except Exception as error:  # whatever a script left behind must not end the others
-        return str(error).strip().splitlines()[-1]
+        return f"{type(error).__name__}: {error}".strip().splitlines()[-1]
     (launch.folder / DONE).touch()
     return None
 
