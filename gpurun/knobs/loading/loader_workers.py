@@ -157,7 +157,7 @@ def numbers_for_turns(facts: Facts) -> tuple[int, ...] | Skip:
     if isinstance(wait, Skip):
         return wait
     if any(loader.iterable or loader.start_method == "spawn" for loader in loaders):
-        return Skip("iterable data have one worker at most, or workers start slowly (spawn)")
+        return Skip("iterable data have one worker at most, or a worker starts slowly (spawn)")
     if result.ranks > 1 or result.epoch_pace is not None:
         return Skip("it runs in several ranks, or its first epoch loads at another pace")
     present = workers_now(facts)
