@@ -1,12 +1,16 @@
 """Record launches of sound and falsifying changes, and fit the table of sameness to them.
 
-    python scripts/fit_sameness.py record FOLDER     launch all cases that FOLDER lacks
+    python scripts/fit_sameness.py record FOLDER     launch all cases that FOLDER lacks, again after
+        [--jobs N] [--only TEXT]                     an interruption; N launches at a time; only
+                                                     cases with TEXT in their name
     python scripts/fit_sameness.py fit FOLDER        judge them, print the range of each row
     python scripts/fit_sameness.py show FOLDER CASE  the table of distances of a case
 
 The cases are those of `guard_cases.py` and `guard_bar.py`. Each script is launched three times
 under one seed, under two other seeds, twice with nothing but rounding, and without dropout; each
 case once, and without dropout if it rounds.
+
+A launch that fails is named at the end, and the next `record` tries it again.
 
 Of each row `fit` prints the range in which its least value must lie: from the largest distance of a
 sound change that no floor explains, to the least one by which alone a falsifying change is caught.
@@ -21,6 +25,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +35,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.knobs.api import Effect
+from gpurun.measure.machine import available_cores
 from gpurun.measure.run_events import read_run
 from gpurun.same.launch_audit import LaunchAudit, audit_of
 from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind
@@ -37,6 +43,7 @@ from gpurun.same.sameness_table import EXACT, TABLE
 from gpurun.same.verdict import Sameness, judge
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DEVICE, SOUND, Case
+from scripts.guard_error_rates import STILL_STOP, Launch, launched_audit, start
 
 PLAIN = (0, 0, 0, 1, 2)
 """Seeds of the launches of a script as it is."""
@@ -130,9 +137,9 @@ def still_of(place: Path) -> Path:
     return place.with_name(f"{place.name}--still")
 
 
-def recorded(folder: Path, compiled: bool = True) -> list[Recorded]:
-    """By script."""
-    cases = all_cases(compiled)
+def recorded(folder: Path, compiled: bool = True, only: str = "") -> list[Recorded]:
+    """By script: the cases with `only` in their name."""
+    cases = [case for case in all_cases(compiled) if only in case.name]
     return [
         Recorded(folder, script, [c for c in cases if c.script == script])
         for script in sorted({c.script for c in cases})
@@ -142,54 +149,60 @@ def recorded(folder: Path, compiled: bool = True) -> list[Recorded]:
 # -- recording -------------------------------------------------------------------------------------
 
 
-def record(folder: Path, compiled: bool) -> None:
-    """Launch what is not recorded yet, as many at a time as there are cores."""
+def record(folder: Path, wanted: Sequence[Recorded], jobs: int) -> int:
+    """Launch what is not recorded yet, `jobs` at a time; 1 if launches failed."""
     import torch
     import torch._dynamo
 
-    from gpurun.measure.machine import available_cores
-    from scripts.guard_error_rates import STILL_STOP, Launch, start
-
     torch.set_num_threads(1)
     folder.mkdir(parents=True, exist_ok=True)
-    wanted: list[Launch] = []
-    for one in recorded(folder, compiled):
-        stem = f"{one.script}--"
-        wanted += [
-            Launch(one.script, (), seed, folder / f"{stem}plain-{n}")
-            for n, seed in enumerate(PLAIN)
-        ]
-        wanted += [
-            Launch(one.script, (), 0, folder / f"{stem}rounded-{d}", rounded=True, draw=d)
-            for d in ROUNDED
-        ]
-        wanted += [
-            Launch(one.script, (), 0, folder / f"{stem}{name}", still=True, stop=STILL_STOP, **how)
-            for name, how in (("still", {}), ("still-rounded", {"rounded": True}))
-        ]
-        for case in one.cases:
-            launch = Launch(one.script, case.settings, 0, folder / place_of(case))
-            wanted.append(launch)
-            if case.effect is Effect.NUMERICS:
-                place = still_of(launch.folder)
-                wanted.append(replace(launch, folder=place, still=True, stop=STILL_STOP))
-    running: dict[int, Path] = {}
-    for launch in wanted:
-        if (launch.folder / DONE).exists():
-            continue
-        shutil.rmtree(launch.folder, ignore_errors=True)
-        while len(running) >= available_cores():
-            _reap(running)
-        running[start(launch)] = launch.folder
-    while running:
-        _reap(running)
+    launches = {one.folder: one for script in wanted for one in _launches(folder, script)}
+    missing = [one for one in launches.values() if not (one.folder / DONE).exists()]
+    running: dict[int, Launch] = {}
+    failed: list[str] = []
+    try:
+        while missing or running:
+            while missing and len(running) < jobs:
+                launch = missing.pop(0)
+                shutil.rmtree(launch.folder, ignore_errors=True)
+                running[start(launch)] = launch
+            launch = running.pop(os.wait()[0])
+            why = _failure(launch)
+            failed += [] if why is None else [f"{launch.folder.name}: {why}"]
+            print(f"{launch.folder.name}: {why or DONE}", file=sys.stderr, flush=True)
+    finally:
+        for process in running:
+            os.kill(process, signal.SIGKILL)
+    for line in failed:
+        print(f"failed: {line}")
+    return 1 if failed else 0
 
 
-def _reap(running: dict[int, Path]) -> None:
-    process, status = os.wait()
-    folder = running.pop(process)
-    (folder / DONE).write_text(str(status))
-    print(f"{folder.name}: {status}", file=sys.stderr, flush=True)
+def _launches(folder: Path, of: Recorded) -> Iterator[Launch]:
+    plain = Launch(of.script, (), 0, folder / f"{of.script}--still", still=True, stop=STILL_STOP)
+    yield plain
+    yield replace(plain, folder=folder / f"{of.script}--still-rounded", rounded=True)
+    for number, seed in enumerate(PLAIN):
+        yield Launch(of.script, (), seed, folder / f"{of.script}--plain-{number}")
+    for draw in ROUNDED:
+        place = folder / f"{of.script}--rounded-{draw}"
+        yield Launch(of.script, (), 0, place, rounded=True, draw=draw)
+    for case in of.cases:
+        launch = Launch(of.script, case.settings, 0, folder / place_of(case))
+        yield launch
+        if case.effect is Effect.NUMERICS:
+            place = still_of(launch.folder)
+            yield replace(launch, folder=place, still=True, stop=STILL_STOP)
+
+
+def _failure(launch: Launch) -> str | None:
+    """Why an ended launch shows nothing; else it is marked as done."""
+    try:
+        launched_audit(launch)
+    except Exception as error:  # whatever a script left behind must not end the others
+        return f"{type(error).__name__}: {error}".strip().splitlines()[-1]
+    (launch.folder / DONE).touch()
+    return None
 
 
 # -- fitting ---------------------------------------------------------------------------------------
@@ -257,12 +270,14 @@ def main() -> int:
     parser.add_argument("what", choices=("record", "fit", "show"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("case", nargs="?", default="")
+    parser.add_argument("--jobs", type=int, default=available_cores(), help="launches at a time")
+    parser.add_argument("--only", default="", help="record cases with this text in their name")
     parser.add_argument("--compile", action="store_true", help="record compiled models too")
     options = parser.parse_args()
     if options.what == "record":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        record(options.folder, options.compile)
-        return 0
+        wanted = recorded(options.folder, options.compile, options.only)
+        return record(options.folder, wanted, options.jobs)
     return fit(options.folder) if options.what == "fit" else show(options.folder, options.case)
 
 

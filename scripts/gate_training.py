@@ -32,8 +32,8 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpurun.bench.compare.compare_training import compare_training
 from gpurun.records.bench.benchmark import LossCurve
+from gpurun.same.side_curves import compare_training
 from gpurun.stats.loss_curve_points import curve_of
 from scripts.planted_slowdown import git
 

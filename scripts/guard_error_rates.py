@@ -46,6 +46,7 @@ STILL_STOP = StopRule(min_steps=9, min_seconds=0, max_steps=9, warmup_steps=4, a
 SEEDS = (0, 1, 2)
 """Seed offsets of the baseline's trials; the first is launched twice."""
 CANDIDATE_SEEDS = (0, 1)
+HUNG_SECONDS = 900
 
 
 # -- launching -------------------------------------------------------------------------------------
@@ -90,7 +91,7 @@ def run_all(launches: Sequence[Launch]) -> list[LaunchAudit]:
     finally:
         for process in running:
             os.kill(process, signal.SIGKILL)
-    return [_shown(one) for one in launches]
+    return [launched_audit(one) for one in launches]
 
 
 def start(one: Launch) -> int:
@@ -118,23 +119,24 @@ def start(one: Launch) -> int:
     return process
 
 
-def _shown(one: Launch) -> LaunchAudit:
+def launched_audit(one: Launch) -> LaunchAudit:
     """What the trial showed; RuntimeError with its output if it or a knob of it failed."""
     logs = read_run(one.folder).processes
     output = (one.folder / "output.log").read_text()
-    shown = audit_of(logs[0], one.seed, one.rounded, one.still) if logs else None
-    if shown is None:
+    audit = audit_of(logs[0], one.seed, one.rounded, one.still) if logs else None
+    if audit is None:
         raise RuntimeError(f"{one} showed nothing:\n{output}")
     hooks = [h.error for log in logs for h in log.hooks]
     applied = {k.knob for log in logs for k in log.knobs if k.outcome == "applied"}
     if hooks or not applied >= {k for k, _ in one.settings}:
         raise RuntimeError(f"{one}: {hooks or [log.knobs for log in logs]}\n{output}")
-    return shown
+    return audit
 
 
 def _become(script: Path, folder: Path) -> None:
     """Turn this forked process into the script's, as python's start-up with our hook would."""
     code = 1
+    signal.alarm(HUNG_SECONDS)  # a launch that hangs must not stop the others
     try:
         log = os.open(folder / "output.log", os.O_WRONLY | os.O_CREAT)
         os.dup2(log, 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -94,9 +93,3 @@ def relative(apart: float, size: float) -> float:
     if not apart:
         return 0.0
     return apart / size if size else math.inf
-
-
-def root_mean(squares: Iterable[float]) -> float:
-    """The root of the mean of squares; 0 of none."""
-    listed = list(squares)
-    return math.sqrt(math.fsum(listed) / len(listed)) if listed else 0.0

@@ -13,15 +13,7 @@ from dataclasses import dataclass, field
 
 from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import (
-    Distance,
-    Distances,
-    Kind,
-    Name,
-    exact,
-    relative,
-    root_mean,
-)
+from gpurun.same.named_distance import Distance, Distances, Kind, Name, exact, relative
 from gpurun.same.sameness_table import TABLE, K
 from gpurun.stats.descriptive import mean, root_mean_square
 
@@ -211,7 +203,8 @@ def _apart(ours: TensorFigures, theirs: TensorFigures) -> float:
     if not same_form or not _floating(theirs.dtype):
         return math.inf
     pairs = _finite_pairs(ours, theirs)
-    return relative(root_mean((a - b) ** 2 for a, b in pairs), root_mean(b * b for _, b in pairs))
+    size = root_mean_square([b for _, b in pairs])
+    return relative(root_mean_square([a - b for a, b in pairs]), size)
 
 
 # -- numbers ---------------------------------------------------------------------------------------
@@ -246,7 +239,7 @@ class _Tensor:
             return
         shares = list(_shares(_finite_pairs(ours, theirs)))
         self.shares += shares
-        self.worst = max(self.worst, root_mean(x * x for x in shares))
+        self.worst = max(self.worst, root_mean_square(shares))
         turned = [a != b for a, b in zip(ours.largest, theirs.largest, strict=False)]
         self.decisions += len(turned)
         self.wrong += sum(turned)
@@ -281,8 +274,9 @@ def _shares(pairs: Sequence[tuple[float, float]]) -> Iterable[float]:
     """
     if not pairs:
         return
-    middle = mean([b for _, b in pairs])
-    usual = root_mean((b - middle) ** 2 for _, b in pairs) or root_mean(b * b for _, b in pairs)
+    values = [b for _, b in pairs]
+    middle = mean(values)
+    usual = root_mean_square([b - middle for b in values]) or root_mean_square(values)
     for a, b in pairs:
         yield relative(abs(a - b), max(abs(b - middle), usual))
 
@@ -300,7 +294,7 @@ def _numbers(
     numbers, decisions = kinds
     for place, seen in tensors.items():
         if seen.shares:
-            apart = root_mean(x * x for x in seen.shares)
+            apart = root_mean_square(seen.shares)
             said = f"{place} deviates by {apart:.2%}"
             found[Name(numbers, str(place))] = Distance(apart, said, resolution=place.resolution)
             once = f"{place} deviates by {seen.worst:.2%} in one call"

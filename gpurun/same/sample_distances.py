@@ -16,16 +16,9 @@ from itertools import pairwise
 from gpurun.formatting.number_text import count
 from gpurun.records.events import SamplesEvent
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import (
-    Distance,
-    Distances,
-    Kind,
-    Name,
-    exact,
-    relative,
-    root_mean,
-)
+from gpurun.same.named_distance import Distance, Distances, Kind, Name, exact, relative
 from gpurun.same.sameness_table import FEW
+from gpurun.stats.descriptive import root_mean_square
 
 
 def sample_distances(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
@@ -192,9 +185,9 @@ def _inputs(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     for mine, other in zip(ours.audits, theirs.audits, strict=False):
         if len(mine.input_values) != len(other.input_values) or not other.input_values:
             continue
-        size = root_mean(x * x for x in other.input_values)
         pairs = zip(mine.input_values, other.input_values, strict=True)
-        apart = relative(root_mean((a - b) ** 2 for a, b in pairs), size)
+        size = root_mean_square(other.input_values)
+        apart = relative(root_mean_square([a - b for a, b in pairs]), size)
         if apart > worst or math.isnan(apart):
             worst, step = (math.inf if math.isnan(apart) else apart), mine.step
     said = f"the model is fed other tensors in step {step} (off by {worst:.1%})"

@@ -105,22 +105,23 @@ def cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 def _gradients(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     """Every parameter gets its gradient, finite and of the usual size."""
-    faults: dict[str, str] = {}
+    lost: Distances = {}
     steps = []
     for mine, other in zip(ours.audits, theirs.audits, strict=False):
         told = _told(other.gradient_norms)
         for name in told:
+            norm = mine.gradient_norms.get(name)
             if name not in mine.gradient_norms:
-                faults.setdefault(name, f"parameter {name} is no longer optimized")
-                continue
-            norm = mine.gradient_norms[name] or 0.0
-            if not math.isfinite(norm):
-                said = f"the gradient of {name} is not finite in step {mine.step}"
-                faults.setdefault(name, said)
+                said = f"parameter {name} is no longer optimized"
             elif not norm:
-                faults.setdefault(name, f"parameter {name} gets no gradient in step {mine.step}")
+                said = f"parameter {name} gets no gradient in step {mine.step}"
+            elif math.isfinite(norm):
+                continue
+            else:
+                said = f"the gradient of {name} is not finite in step {mine.step}"
+            lost.setdefault(Name(Kind.GRADIENTS, name), Distance(math.inf, said))
         steps.append((mine.gradient_norms, told))
-    return {**_sizes(Kind.GRADIENTS, "gradients", steps), **_faults(Kind.GRADIENTS, faults)}
+    return _sizes(Kind.GRADIENTS, "gradients", steps) | lost
 
 
 def _updates(ours: LaunchAudit, theirs: LaunchAudit, rounds: bool) -> Distances:
@@ -132,19 +133,20 @@ def _updates(ours: LaunchAudit, theirs: LaunchAudit, rounds: bool) -> Distances:
     """
     silent = _silent(theirs)
     moving = {n for audit in ours.audits for n, d in audit.update_norms.items() if d}
-    faults: dict[str, str] = {}
+    lost: Distances = {}
     steps = []
     for mine, other in zip(ours.audits, theirs.audits, strict=False):
         told = {n: d for n, d in _told(other.update_norms).items() if n not in silent}
         still = [n for n in told if not mine.update_norms.get(n, told[n])]
+        swallowed = moving.intersection(other.updates_near_zero) if rounds else set()
+        missed = {n: f"left parameter {n} as it was" for n in still if n not in swallowed}
         if told and len(still) == len(told):
-            faults.setdefault("", f"step {mine.step} changed no parameter")
-        for name in still:
-            if not (rounds and name in other.updates_near_zero and name in moving):
-                said = f"step {mine.step} left parameter {name} as it was"
-                faults.setdefault(name, said)
+            missed = {"": "changed no parameter", **missed}
+        for name, said in missed.items():
+            why = Distance(math.inf, f"step {mine.step} {said}")
+            lost.setdefault(Name(Kind.UPDATES, name), why)
         steps.append((mine.update_norms, told))
-    return {**_sizes(Kind.UPDATES, "updates", steps), **_faults(Kind.UPDATES, faults)}
+    return _sizes(Kind.UPDATES, "updates", steps) | lost
 
 
 def _silent(launch: LaunchAudit) -> set[str]:
@@ -163,10 +165,6 @@ def negligible(norms: Norms) -> set[str]:
 def _told(norms: Norms) -> dict[str, float]:
     but = negligible(norms)
     return {n: x for n, x in norms.items() if x is not None and math.isfinite(x) and n not in but}
-
-
-def _faults(kind: Kind, faults: Mapping[str, str]) -> Distances:
-    return {Name(kind, name): Distance(math.inf, said) for name, said in faults.items()}
 
 
 def _sizes(kind: Kind, what: str, steps: Sequence[tuple[Norms, Mapping[str, float]]]) -> Distances:

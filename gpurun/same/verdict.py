@@ -90,7 +90,7 @@ def judge(
         reverse=True,
     )
     reasons = _worst_of_each_kind(m for m in table if m.fails)
-    unseen = _outputs_unseen(known, candidates)
+    unseen = random or _calls_unseen(known, candidates)
     if rounds:
         unsure = [] if unseen is None else [f"outputs not compared: {unseen}"]
         if any(b.never_finite for b in known.plain):
@@ -194,14 +194,9 @@ def _may_be_explained(measured: Measured) -> bool:
     return row != EXACT and (within or measured.name.kind in BY_PLACE)
 
 
-def _outputs_unseen(known: Baselines, candidates: Sequence[LaunchAudit]) -> str | None:
-    """Why no output of a script that only infers is compared; None if some are, or if it trains."""
-    if not candidates or not all(c.forward_only for c in candidates):
-        return None
-    unseen = incomparable(known.plain)
-    if unseen is not None:
-        return unseen
-    for candidate in candidates:
+def _calls_unseen(known: Baselines, candidates: Sequence[LaunchAudit]) -> str | None:
+    """Why too few outputs of a script that only infers are compared; None if enough are."""
+    for candidate in candidates if all(c.forward_only for c in candidates) else ():
         alike, of = max(compared_calls(candidate, p) for p in known.partners(candidate))
         if alike < LEAST_SHARE * of:
             return f"{alike} of {of} calls only could be compared"
@@ -216,12 +211,9 @@ def incomparable(launches: Sequence[LaunchAudit]) -> str | None:
     unseen = next((said for b in known.plain if (said := unreadable(b)) is not None), None)
     if unseen is not None:
         return unseen
-    repeats = [
-        measure(name, Distance(0.0, ""), floor)
-        for name, floor in floors(known, rounds=False, drawn=False, steps=0).items()
-    ]
-    random = [m for m in repeats if m.too_high and m.floor is not None]
-    if any(m.name.kind is Kind.INPUTS and m.name.place for m in random):
+    repeats = floors(known, rounds=False, drawn=False, steps=0)
+    random = {n: f.value for n, f in repeats.items() if f.value > TABLE[n.kind].ceiling}
+    if any(name.kind is Kind.INPUTS and name.place for name in random):
         return "repeats of the script give its model other inputs"
-    apart = [m.floor.value for m in random if m.name.kind is Kind.OUTPUTS and m.floor]
+    apart = [value for name, value in random.items() if name.kind is Kind.OUTPUTS]
     return f"they are random: repeats of the script differ by {min(apart):.1%}" if apart else None

@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from gpurun.knobs.api import Effect
+from gpurun.measure.run_events import read_run
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
 from gpurun.runtime.trial.bf16_rounding import _round_root
+from gpurun.same.launch_audit import LaunchAudit, audit_of
+from gpurun.same.named_distance import Kind
+from gpurun.same.verdict import judge
 from tests.forked import run_recorded
 from tests.run_events import events
 
@@ -259,6 +264,50 @@ def test_samples_of_audited_batches_are_loaded_again(tmp_path: Path) -> None:
     (first, _) = events(run, "samples")
     assert [len(one) - 1 for one in first["again"][:2]] == [64, 64]
     assert len(first["again"]) == 3
+
+
+STREAM = """
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+class Stream(IterableDataset):
+    def __init__(self):
+        self.own = torch.Generator().manual_seed(1)
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return (SAMPLE + number for number in range(first, 64, step))
+model = torch.nn.Linear(6, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+loader = DataLoader(Stream(), batch_size=4, num_workers=WORKERS)
+for _ in range(2):
+    for x in loader:
+        loss = model(x).square().mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("sample", "workers", "same"),
+    [
+        ("torch.randn(6)", 1, True),
+        ("torch.randn(6)", 2, False),
+        ("torch.randn(6, generator=self.own)", 1, False),
+    ],
+    ids=["one worker", "a part each", "own generator"],
+)
+def test_one_worker_keeps_a_stream_that_keeps_no_state(
+    tmp_path: Path, sample: str, workers: int, same: bool
+) -> None:
+    def launched(count: int) -> LaunchAudit:
+        script = STREAM.replace("SAMPLE", sample).replace("WORKERS", str(count))
+        found = audit_of(read_run(trial(tmp_path, script, audit_steps=8)[1]).processes[0], seed=0)
+        assert found is not None
+        return found
+
+    plain = launched(0)
+    found = judge([plain, plain], [launched(workers)], Effect.PIPELINE)
+    assert (Kind.SAMPLES not in found.failing) is same, found.reasons
+    assert len(plain.again[0]) == 3
 
 
 def test_a_trial_without_dropout_draws_nothing_in_its_model(tmp_path: Path) -> None:

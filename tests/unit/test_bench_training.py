@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.unfinished import Unfinished, worst_with_others
@@ -19,6 +18,7 @@ from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json, to_json
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown
+from gpurun.same.side_curves import compare_training
 from gpurun.stats.loss_curve_points import blocks, curve_of
 from tests.unit.bench_launches import BENCHMARK, launch
 from tests.unit.test_bench_document import document

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFetcher
 
 from gpurun.runtime.trial import sample_passes
 from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
 AUDITED = [[0, 1, 2, 3], [4, 5, 6, 7]]
+OF_STREAM = [[None] * 4] * 2
 
 
 class Plain(Dataset[torch.Tensor]):
@@ -157,8 +158,49 @@ class OneDescriptor(Plain):
 
 
 class Stream(IterableDataset[torch.Tensor]):
+    """Shuffled when it is opened; its samples are drawn."""
+
     def __iter__(self) -> Any:
-        return iter(torch.arange(2000))
+        return (torch.rand(2) + number for number in torch.randperm(2000))
+
+
+class ShardedStream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(torch.arange(first, 30, step))
+
+
+class StreamOfOwnGenerator(Stream):
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __iter__(self) -> Any:
+        return iter(torch.randperm(2000, generator=self.generator))
+
+
+class StreamReadOnce(Stream):
+    def __init__(self) -> None:
+        self.rest = (torch.tensor(number) for number in range(2000))
+
+    def __iter__(self) -> Any:
+        return self.rest
+
+
+class StreamOfAFile(Stream):
+    """Goes on where it stopped."""
+
+    def __init__(self) -> None:
+        self.file = os.fdopen(os.open(__file__, os.O_RDONLY))
+
+    def __iter__(self) -> Any:
+        return (torch.tensor(list(line.encode()[:1])) for line in self.file)
+
+
+class Piped(Plain):
+    def __init__(self) -> None:
+        self.answers, self.other = os.pipe()
+        self.file = os.fdopen(self.answers)
 
 
 class Ends(Plain):
@@ -234,9 +276,28 @@ def test_the_data_set_of_the_script_stays_as_it_was(tmp_path: Path) -> None:
     assert not cached.kept
 
 
-def test_a_stream_is_not_read_again(tmp_path: Path) -> None:
-    """It gets no workers."""
-    assert again(tmp_path, Stream(), audited=[[None] * 4]) == ()
+@pytest.mark.parametrize("make", [Stream, ShardedStream])
+def test_one_worker_hands_out_the_samples_of_a_stream(
+    tmp_path: Path, make: Callable[[], Any]
+) -> None:
+    alone = again(tmp_path, make(), audited=OF_STREAM)
+    assert [len(one) for one in alone[:2]] == [1 + 8, 1 + 8]
+    for lasting in (False, True):
+        assert alone == again(tmp_path, make(), 1, OF_STREAM, persistent_workers=lasting)
+    assert alone != again(tmp_path, make(), 2, OF_STREAM)
+
+
+@pytest.mark.parametrize("make", [StreamOfOwnGenerator, StreamReadOnce, StreamOfAFile])
+def test_a_stream_that_keeps_a_state_shows_itself_in_one_worker(
+    tmp_path: Path, make: Callable[[], Any]
+) -> None:
+    alone = again(tmp_path, make(), audited=OF_STREAM)
+    assert alone == again(tmp_path, make(), audited=OF_STREAM)
+    assert alone != again(tmp_path, make(), 1, OF_STREAM)
+
+
+def test_what_would_be_lost_to_the_script_is_not_read(tmp_path: Path) -> None:
+    assert again(tmp_path, Piped()) == ()
 
 
 def test_the_rate_of_a_pass_shows_what_a_data_set_has_kept(
@@ -269,6 +330,19 @@ def test_samples_without_batches_are_loaded_one_at_a_time(tmp_path: Path) -> Non
     found = again(tmp_path, Plain(), audited=[3, 1, 2], batch_size=None)
     assert [len(one) for one in found] == [1 + 3, 1 + 3, 1 + 1018]
     assert found == again(tmp_path, Plain(), 2, [3, 1, 2], batch_size=None)
+
+
+def test_a_tensor_that_is_filled_again_for_each_sample_is_seen(tmp_path: Path) -> None:
+    """A worker overwrites it while it is read."""
+
+    class FillsOneTensor(Plain):
+        kept = torch.zeros(1000)
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return self.kept.fill_(index)
+
+    alone = again(tmp_path, FillsOneTensor(), audited=[3, 1, 2], batch_size=None)
+    assert alone != again(tmp_path, FillsOneTensor(), 1, [3, 1, 2], batch_size=None)
 
 
 def test_a_data_set_that_ends_its_process_or_hangs_says_nothing(

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from gpurun.bench.benchmark_launcher import isolation
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_sides import CompareRequest, choose_baseline
-from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.history.branch_records import PURPOSES, Measured, branch_up_to, measured, pooled
@@ -46,6 +45,7 @@ from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, ut
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.rundir import new_run
+from gpurun.same.side_curves import compare_training
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 from gpurun.bench.benchmark_launcher import BenchEngine, Launch, Launcher, Tell, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.compare_training import Curves, compare_training, loses_its_loss
 from gpurun.bench.trees.module_origins import EditedFiles, check_origins
 from gpurun.bench.trees.prepared_sides import Sides
 from gpurun.bench.workload import check_workload, figure, without_effect
@@ -26,6 +25,7 @@ from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.same.sameness_table import FEW_SIDES
+from gpurun.same.side_curves import Curves, compare_training, loses_its_loss
 from gpurun.trials.stop_rules import later_rule
 
 BY_TURNS = (Metric.THROUGHPUT, Metric.STEP_TIME)

@@ -16,7 +16,7 @@ import pickle
 import stat
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -36,7 +36,6 @@ POOL_TYPES = {
     "multiprocessing": {"Pool", "ThreadPool"},
 }
 """Classes by top module whose threads and connections a forked worker does not have."""
-ARRAYS = ("Tensor", "ndarray", "memmap")
 LIBRARIES = {"PIL", "numpy", "torch", "torchaudio", "torchvision"}
 """Packages, beside python's own, whose classes have no attribute that a script changes."""
 
@@ -49,24 +48,10 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
     dataset = call.arguments.get("dataset")
     if call.subclass:
         return "a subclass of DataLoader, whose own rules are not known"
-    if call.iterable:
-        return "an iterable data set: workers would hand out its samples in another order"
     if on_cuda(dataset):
         return "the data set holds CUDA tensors"
-    if call.arguments.get("batch_size", 1) is None and _keeps_arrays(dataset):
-        return (
-            "without a batch size it may hand out a tensor that the data set keeps: a worker "
-            "would overwrite it while the script reads it"
-        )
     if start_method(call.arguments) == "fork":
-        pool = process_pool(dataset)
-        if pool is not None:
-            return f"a forked worker would wait for ever for the {pool}"
-        handle = shared_handle(dataset)
-        if handle is not None:
-            return f"forked workers would share the open {handle} and mix up its reads"
-        stuck = why_shared()
-        return stuck and f"forked workers would share the position of a file: {stuck}"
+        return why_no_fork(dataset)
     if no_guard:
         return "the script has no __main__ guard: each worker would run it again"
     return unpicklable(call.arguments)
@@ -85,34 +70,26 @@ def start_method(arguments: dict[str, Any]) -> str:
     return chosen or multiprocessing.get_all_start_methods()[0]
 
 
-def shared_handle(dataset: object) -> str | None:
-    """Name of a pipe, socket or data base that the data set uses, if there is one.
+def why_no_fork(dataset: object) -> str | None:
+    """Why forked processes cannot read a data set; None if they can.
 
-    Files are no matter: workers have positions of their own (see `file_positions`).
+    A pool's threads and connections are not there; reads of one pipe, socket or data base are mixed
+    up. Files are no matter: forked processes have positions of their own (see `file_positions`).
     """
     known = [(sys.modules.get(name), classes) for name, classes in DATA_BASES.items()]
     bases = tuple(getattr(x, name) for x, classes in known if x is not None for name in classes)
-    return _first(dataset, lambda value: isinstance(value, bases) or _is_stream(value))
-
-
-def process_pool(dataset: object) -> str | None:
-    """Name of a pool of processes or threads that the data set uses, if there is one."""
-    return _first(dataset, lambda value: _is_of(value, POOL_TYPES))
-
-
-def _first(dataset: object, fits: Callable[[Any], bool]) -> str | None:
-    held = attributes(dataset)
-    return next((f"{name} of the data set" for name, value in held if fits(value)), None)
+    for name, value in attributes(dataset):
+        if _is_of(value, POOL_TYPES):
+            return f"a forked worker would wait for ever for the {name} of the data set"
+        if isinstance(value, bases) or _is_stream(value):
+            return f"forked workers would mix up reads from the open {name} of the data set"
+    stuck = why_shared()
+    return stuck and f"forked workers would share the position of a file: {stuck}"
 
 
 def on_cuda(dataset: object) -> bool:
     """True if the data set holds tensors on a CUDA device."""
     return any(getattr(value, "is_cuda", False) is True for _, value in attributes(dataset))
-
-
-def _keeps_arrays(dataset: object) -> bool:
-    """True if the data set holds tensors or arrays: it may fill one again for each batch."""
-    return any(type(value).__name__ in ARRAYS for _, value in attributes(dataset))
 
 
 def unpicklable(arguments: dict[str, Any]) -> str | None:

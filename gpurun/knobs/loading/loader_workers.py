@@ -36,6 +36,7 @@ SHORT_EPOCH = 500
 LIKELY_ON_CPU = 0.25
 """Workers on the cores of a model seldom save more than they cost if the wait is a smaller part of
 the step, and would spoil a set of changes."""
+ONE_FOR_A_STREAM = "one worker hands out a stream's samples in their order, several do not"
 NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
 """Arguments that DataLoader refuses without workers."""
 
@@ -47,15 +48,16 @@ class LoaderWorkers(Knob):
     fewest within the noise of the best are taken: a loader that waits for storage profits beyond
     the number of cores, one that computes does not. Beside a GPU that happens once other changes
     have shortened the step, if it still waits: the first guess is all cores but two. Where turns
-    are not possible (iterable data, several ranks, a first epoch of another pace) the guess is the
-    number that hides the measured wait behind the rest of the step. Short epochs get
-    `loader_persistent` with it, for workers started anew would eat the gain.
+    are not possible (several ranks, a first epoch of another pace) the guess is the number that
+    hides the measured wait behind the rest of the step. Short epochs get `loader_persistent` with
+    it, for workers started anew would eat the gain. A stream (an iterable data set) gets one
+    worker, which hands out its samples in their order.
 
     Risks: workers draw the transforms' random numbers: other draws from the same distributions. A
     data set with a generator of its own gives each worker a copy: the guard sees other samples.
     Forked workers that read from one pipe, socket or data base mix up samples without an error.
-    Workers repeat an iterable data set, or hand out its samples in another order. Start methods
-    other than fork need a picklable data set and a `__main__` guard. All these are left alone.
+    Start methods other than fork need a picklable data set and a `__main__` guard. All these are
+    left alone.
     (Open files are no risk: each worker opens them again.) Workers do not see what the script
     changes in the data set during an epoch: that is noticed, and recorded.
     """
@@ -84,6 +86,8 @@ class LoaderWorkers(Knob):
             return wait
         present, measured = workers_now(facts), facts.worker_rates
         crowd = [] if wait.noticeable else [0]
+        if all(loader.iterable for loader in facts.loaders_of_training()):
+            return {0: [1], 1: crowd}.get(present) or Skip(ONE_FOR_A_STREAM)
         if measured:
             value = enough_workers(measured)
             values = [value, *crowd] if value != present else crowd
@@ -153,7 +157,7 @@ def numbers_for_turns(facts: Facts) -> tuple[int, ...] | Skip:
     if isinstance(wait, Skip):
         return wait
     if any(loader.iterable or loader.start_method == "spawn" for loader in loaders):
-        return Skip("each worker has a part of its own of iterable data, or starts slowly (spawn)")
+        return Skip("iterable data have one worker at most, or a worker starts slowly (spawn)")
     if result.ranks > 1 or result.epoch_pace is not None:
         return Skip("it runs in several ranks, or its first epoch loads at another pace")
     present = workers_now(facts)
@@ -191,6 +195,8 @@ def _first_guess(facts: Facts, wait: DataWait) -> int:
 
 
 def _unfit(call: LoaderCall, value: int, hooks: Hooks) -> str | None:
+    if call.iterable and max(value, call.arguments.get("num_workers", 0)) > 1:
+        return ONE_FOR_A_STREAM
     if value == 0:
         return "a subclass of DataLoader" if call.subclass else None
     if hands_out_on_gpu(call, hooks):

@@ -7,6 +7,7 @@ steps `sample_passes` loads the samples again.
 
 from __future__ import annotations
 
+import operator
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -109,10 +110,6 @@ def _of_stream(indices: object) -> bool:
 def _whole_numbers(indices: object) -> list[int]:
     several: Sequence[Any] = indices if isinstance(indices, (list, tuple)) else [indices]
     try:
-        return array("q", several).tolist()
-    except (TypeError, ValueError, OverflowError):
-        pass  # tensors of one element, or keys of another kind
-    try:
-        return [index.__index__() for index in several]
-    except (AttributeError, TypeError, RuntimeError):
+        return array("q", map(operator.index, several)).tolist()
+    except (TypeError, OverflowError, RuntimeError):  # keys of another kind
         return []

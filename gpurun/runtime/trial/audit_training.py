@@ -52,7 +52,7 @@ class TrainingAudit:
         self._process = os.getpid()
         self._samples_in = samples_in
         self._samples = SamplesAudit(steps)
-        self._hooks: list[Callable[[Optimizer], None]] = []
+        self._hook: Callable[[Optimizer], None] = guarded("audit of gradients", self._before_step)
         self._listener: Callable[[int], None] = guarded("audit of rates", self._rates_now)
         self._step = 1
         self._names: dict[int, str] = {}
@@ -77,8 +77,7 @@ class TrainingAudit:
         if self._active:
             ROOTS.on_inputs = guarded("audit of inputs", self._root_inputs)
             SAMPLE_SEEDS.begin()
-            self._hooks = [guarded("audit of gradients", self._before_step)]
-            CLOCK.before_step.extend(self._hooks)
+            CLOCK.before_step.append(self._hook)
         else:
             self._samples.looking = False
 
@@ -105,9 +104,8 @@ class TrainingAudit:
     def _stop_looking(self) -> None:
         self._active = False
         ROOTS.on_inputs = None
-        for hook in self._hooks:
-            CLOCK.before_step.remove(hook)
-        self._hooks, self._unoptimized = [], {}
+        CLOCK.before_step.remove(self._hook)
+        self._unoptimized = {}
         self._samples.looking = False
 
     def finish(self) -> None:

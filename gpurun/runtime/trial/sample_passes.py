@@ -25,9 +25,8 @@ from typing import Any
 import torch
 
 from gpurun.knobs.loading.file_positions import own_positions
-from gpurun.knobs.loading.loader_fitness import start_method
+from gpurun.knobs.loading.loader_fitness import start_method, why_no_fork
 from gpurun.runtime.core.tensor_values import checksum, is_tensor, leaves, plain, tensors
-from gpurun.runtime.observe.torch_loader_internals import STREAM
 
 PASS_SAMPLES = 512
 """Two passes of so many are a thousand samples. Where there are fewer, the third is the rest."""
@@ -52,11 +51,12 @@ def load_again(twin: Any, audited: Sequence[Any], answer: Path) -> tuple[Pass, .
 
     As many passes as were over when the process ended, or hung. `twin`: a loader of its own.
     `audited`: the batches of indices that were audited, as the sampler handed them out. `answer`:
-    the file through which the process answers. Streams get no other workers: nothing of them.
+    the file through which the process answers. Nothing of a data set that no forked process can
+    read: the script would miss what that has read from its pipe, say.
     """
     context = {"multiprocessing_context": twin.multiprocessing_context}
     forked = start_method(context) == "fork"  # else each would run the script's imports again
-    if not forked or twin._dataset_kind == STREAM:
+    if not forked or why_no_fork(twin.dataset):
         return ()
     answer.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
