@@ -45,8 +45,8 @@ def exported(report: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="gpurun-export-") as folder:
         if report.name.lower().endswith(".ncu-rep"):
             export = Path(folder) / f"{report.name}.csv"
-            options = ("--csv", "--page", "raw", "--print-units", "base")
-            done = _converted(report, ("ncu", "--import", str(report), *options), "Nsight Compute")
+            page = ("--csv", "--page", "raw", "--print-units", "base")
+            done = _converted(report, ("ncu", "--import", str(report), *page), "Nsight Compute")
             if done.returncode == 0:
                 export.write_text(done.stdout, encoding="utf-8")
         else:
