@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from gpurun.ddp.trained_steps import TrainedStep, TrainedSteps
-from gpurun.same.named_distance import root_mean
 from gpurun.same.sameness_table import (
     LEAST_NORM,
     LEAST_PART,
@@ -22,6 +21,7 @@ from gpurun.same.sameness_table import (
     SLOPE_OF_MEAN,
     SLOPE_OF_SUM,
 )
+from gpurun.stats.descriptive import root_mean_square
 
 
 class Kind(enum.Enum):
@@ -76,7 +76,7 @@ def judge(
     if not compared:
         said = "no gradient of both launches was seen at the same step"
         return RankVerdict(Kind.REFUSED, math.inf, said)
-    apart = root_mean(each.apart**2 for each in compared)
+    apart = root_mean_square([each.apart for each in compared])
     if one.samples and many.samples and one.samples != many.samples:
         return RankVerdict(Kind.REFUSED, apart, "the ranks read other samples than one process")
     bound = _bound([] if rounded is None else list(_compared(one, rounded)))
