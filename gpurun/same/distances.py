@@ -67,7 +67,7 @@ def compare(
     dropout. `steps`: compare only so many steps of the loss curve; None: all that both have.
     """
     steps_apart = step_distances(ours, theirs, rounds=rounds)
-    masks = ours.seed != theirs.seed or (rounds and model_drawn_apart(theirs, steps_apart))
+    masks = ours.seed != theirs.seed or (rounds and model_drawn_apart(ours, theirs, steps_apart))
     later = masks or drawn_later(ours, theirs)
     found = {
         **finite_distances(ours, theirs),

@@ -105,7 +105,7 @@ def _loaders(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
 def _draws(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
     """A model that draws random numbers must go on drawing them."""
     if theirs.draws and ours.audits:
-        yield "dropout", "on" if any(audit.draws for audit in ours.audits) else "off", "on"
+        yield "dropout", "on" if ours.draws else "off", "on"
 
 
 _PLACES = {

@@ -33,13 +33,15 @@ def step_distances(ours: LaunchAudit, theirs: LaunchAudit, *, rounds: bool) -> D
     }
 
 
-def model_drawn_apart(theirs: LaunchAudit, found: Distances) -> bool:
-    """True if the model draws random numbers (dropout) and a step is not the same as `found` says.
+def model_drawn_apart(ours: LaunchAudit, theirs: LaunchAudit, found: Distances) -> bool:
+    """True if other random numbers of the model (dropout) may be why `found` is not the same.
 
-    Other numbers may be the reason: only launches whose model draws none can tell.
+    Only launches whose model draws none can tell then. What draws in those all the same is seeded
+    alike, and is compared.
     """
-    apart = (d.size > TABLE[n.kind].least for n, d in found.items() if math.isfinite(d.value))
-    return any(audit.draws for audit in theirs.audits) and any(apart)
+    if ours.still or not theirs.draws:
+        return False
+    return any(d.size > TABLE[n.kind].least for n, d in found.items() if math.isfinite(d.value))
 
 
 def _first_loss(ours: AuditEvent, theirs: AuditEvent) -> Distances:

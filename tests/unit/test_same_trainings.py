@@ -273,10 +273,24 @@ def test_they_are_compared_in_launches_without_dropout() -> None:
     assert missing(known, [other, wrong], Effect.NUMERICS) == {ROUNDING}
 
 
-def test_a_model_that_draws_all_the_same_is_not_compared() -> None:
+def test_what_draws_all_the_same_is_compared() -> None:
+    """Other layers than dropout are seeded alike: their gradients are compared."""
     noisy_baselines = [dropping(), dropping(), replace(dropping(), still=True)]
     candidates = [replace(dropping(gradient_values=OTHERS), still=still) for still in (False, True)]
-    assert missing(noisy_baselines, candidates, Effect.NUMERICS) == {STILL}
+    assert not judged(noisy_baselines, candidates, Effect.NUMERICS).accepted
+    candidates[1] = replace(dropping(), still=True)
+    assert judged(noisy_baselines, candidates, Effect.NUMERICS).accepted
+    assert not missing(noisy_baselines, candidates, Effect.NUMERICS)
+
+
+def test_launches_without_dropout_are_asked_for_where_some_steps_draw() -> None:
+    """A penalty with random numbers in one step of many hides nothing of the others."""
+    rare = [replace(one, draws=number == 1) for number, one in enumerate(dropping().audits)]
+    baselines = [trial(audits=tuple(rare))] * 2
+    other = [
+        replace(one, update_norms={n: 2 * x for n, x in one.update_norms.items()}) for one in rare
+    ]
+    assert missing(baselines, [trial(audits=tuple(other))], Effect.NUMERICS) == {STILL}
 
 
 def test_a_larger_batch_may_train_otherwise_but_not_on_other_samples() -> None:
@@ -483,6 +497,8 @@ def test_masks_may_turn_all_of_a_gradient() -> None:
     """A head behind a dropout of 0.2 was turned by 65 degrees by other masks alone."""
     plain, other = weights(0, 0, DROPS), weights(65, 0, DROPS, other_masks=True)
     assert judged([plain, plain], [other], Effect.NUMERICS).accepted
+    known, wrong = (replace(weights(turned), still=True) for turned in (0, 65))
+    assert not judged([plain, plain, known], [other, wrong], Effect.NUMERICS).accepted
 
 
 def test_copies_of_the_model_are_told_apart_by_how_far_they_move() -> None:
