@@ -36,6 +36,7 @@ POOL_TYPES = {
     "multiprocessing": {"Pool", "ThreadPool"},
 }
 """Classes by top module whose threads and connections a forked worker does not have."""
+ARRAYS = ("Tensor", "ndarray", "memmap")
 LIBRARIES = {"PIL", "numpy", "torch", "torchaudio", "torchvision"}
 """Packages, beside python's own, whose classes have no attribute that a script changes."""
 
@@ -50,6 +51,11 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
         return "a subclass of DataLoader, whose own rules are not known"
     if on_cuda(dataset):
         return "the data set holds CUDA tensors"
+    if call.arguments.get("batch_size", 1) is None and _keeps_arrays(dataset):
+        return (
+            "without a batch size it may hand out a tensor that the data set keeps: a worker "
+            "would overwrite it while the script reads it"
+        )
     if start_method(call.arguments) == "fork":
         return why_no_fork(dataset)
     if no_guard:
@@ -90,6 +96,11 @@ def why_no_fork(dataset: object) -> str | None:
 def on_cuda(dataset: object) -> bool:
     """True if the data set holds tensors on a CUDA device."""
     return any(getattr(value, "is_cuda", False) is True for _, value in attributes(dataset))
+
+
+def _keeps_arrays(dataset: object) -> bool:
+    """True if the data set holds tensors or arrays: it may fill one again for each batch."""
+    return any(type(value).__name__ in ARRAYS for _, value in attributes(dataset))
 
 
 def unpicklable(arguments: dict[str, Any]) -> str | None:
