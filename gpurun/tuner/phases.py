@@ -30,7 +30,7 @@ class Phases:
     def __init__(self, deadline: float, budget: float | None = None) -> None:
         self.budget = budget or deadline - time.monotonic()
         self.usual = 0.0
-        """Seconds of a launch of the script as it is; 0 before the first."""
+        """Seconds of the shortest launch of the script as it is; 0 before the first."""
         self.longest = 0.0
         """Seconds of the slowest launch that was measured to its end; of the first one, which may
         have downloaded its data, only until the script as it is was launched again."""
@@ -72,9 +72,10 @@ class Phases:
         """Seconds for which a trial may be silent: a part of the budget, or four launches."""
         return max(min(MOST_PATIENCE, PATIENCE_SHARE * self.budget), 4 * self.longest)
 
-    def baseline(self, trial: Trial) -> None:
+    def baseline(self, *launches: Trial) -> None:
         """The script as it is was launched, for as long as later trials are."""
-        self.usual = self.longest = trial.record.seconds
+        self.usual = min(trial.record.seconds for trial in launches)
+        self.longest = launches[-1].record.seconds
 
     def search_begins(self) -> None:
         """From here on the end is that of the search."""

@@ -33,7 +33,8 @@ Launches = Sequence[LaunchAudit]
 class AuditLaunches:
     """The launches that a verdict may ask for. `launch` runs one, `note` hears why.
 
-    They show the script as it is, with the settings `base`; `rule`: the length of other trials.
+    They have the settings `base` of the script as it is, those of `still` perhaps a candidate's.
+    `rule`: the length of other trials.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class AuditLaunches:
     def reseeded(self) -> Launches:
         """Under other seeds, as many as tell what random draws alone do to the loss.
 
-        None where they would take too large a part of the budget that is left.
+        Empty where they would take too large a part of the budget left, or one shows nothing.
         """
         others = range(1, ENOUGH)
         if len(others) > SEEDS_SHARE * self._phases.launches_left():

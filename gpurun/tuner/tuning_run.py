@@ -235,8 +235,7 @@ class TuningRun:
         if told := plan.settle(trial.result):
             self._note(told)
         self._rule = plan.rule
-        shorter = min(trial, probe, key=lambda one: one.record.seconds)
-        self._time.baseline(trial if plan.longer else shorter)
+        self._time.baseline(*([] if plan.longer else [probe]), trial)
         shown = [t.evidence for t in (probe, trial) if t.evidence is not None]
         launches = AuditLaunches(self._launch, self._note, base, self._rule, self._time)
         return SearchState(

@@ -81,7 +81,7 @@ class TestLoaderWorkers:
         ("changes", "reason"),
         [
             ({"result": result(0.1, 40)}, "does not wait"),
-            (loader(iterable=True), "one worker at most"),
+            (loader(iterable=True), "an iterable data set"),
             (loader(start_method="spawn"), "starts slowly"),
             ({"result": result(ranks=2)}, "several ranks"),
             ({"result": result(epoch_pace=EpochPace(60.0, 1.0))}, "another pace"),
@@ -94,11 +94,11 @@ class TestLoaderWorkers:
         assert isinstance(refused, Skip)
         assert reason in refused.reason
 
-    def test_a_stream_is_offered_one_worker_which_keeps_its_order(self) -> None:
-        assert proposed("loader_workers", facts(**loader(iterable=True))) == [1]
-        for workers in (1, 4):
-            present = facts(**loader(iterable=True, workers=workers))
-            assert "in their order" in skipped("loader_workers", present)
+    @pytest.mark.parametrize("waits", [(), (0.1, 40)])
+    @pytest.mark.parametrize("workers", [0, 1, 8])
+    def test_a_stream_keeps_its_workers(self, workers: int, waits: tuple[float, ...]) -> None:
+        present = facts(result=result(*waits), **loader(iterable=True, workers=workers))
+        skipped("loader_workers", present)
 
     def test_no_wait_means_no_trial(self) -> None:
         assert "does not wait" in skipped("loader_workers", facts(result=result(0.1, 40)))

@@ -316,14 +316,21 @@ def test_the_rate_of_a_pass_shows_what_a_data_set_has_kept(
         def __getitem__(self, index: int) -> torch.Tensor:
             return self.known[index] if index in self.known else super().__getitem__(index)
 
+    def slow_checksum(value: object) -> int:
+        time.sleep(0.02)
+        return 0
+
     def rates(dataset: Plain) -> list[float]:
         twin = copy.copy(DataLoader(dataset, batch_size=4))
-        passes = sample_passes.load_again(twin, AUDITED, tmp_path / type(dataset).__name__)
+        answer = tmp_path / f"answer-{len(list(tmp_path.iterdir()))}"
+        passes = sample_passes.load_again(twin, AUDITED, answer)
         return [rate for _, rate in passes]
 
     slow, kept = rates(Slow()), rates(Kept())
     assert max(slow) <= 100.0
     assert min(kept) > max(slow)
+    monkeypatch.setattr(sample_passes, "checksum", slow_checksum)
+    assert min(rates(Kept())) > max(slow), "checksums are gpurun's own, and no loading"
 
 
 def test_samples_without_batches_are_loaded_one_at_a_time(tmp_path: Path) -> None:

@@ -104,6 +104,15 @@ def test_a_budget_too_small_is_quoted_as_the_user_gave_it_with_one_that_is_not()
     )
 
 
+def test_a_slow_second_launch_of_the_script_as_it_is_counts_for_patience() -> None:
+    """A slow first one does not: it may have downloaded its data."""
+    times = Phases(time.monotonic() + 60.0)
+    times.baseline(trial(100.0, seconds=10.0), trial(100.0, seconds=30.0))
+    assert (times.usual, times.longest, times.patience) == (10.0, 30.0, 120.0)
+    times.baseline(trial(100.0, seconds=300.0), trial(100.0, seconds=30.0))
+    assert (times.usual, times.longest, times.patience) == (30.0, 30.0, 120.0)
+
+
 def test_patience_follows_the_budget_and_what_launches_take() -> None:
     by_budget = [phases(seconds, usual=2.0).patience for seconds in (60.0, 120.0, 1200.0, 7200.0)]
     assert by_budget[0] < by_budget[1] < by_budget[2] == by_budget[3]

@@ -36,7 +36,7 @@ SHORT_EPOCH = 500
 LIKELY_ON_CPU = 0.25
 """Workers on the cores of a model seldom save more than they cost if the wait is a smaller part of
 the step, and would spoil a set of changes."""
-ONE_FOR_A_STREAM = "one worker hands out a stream's samples in their order, several do not"
+STREAM = "an iterable data set: workers would repeat it, or hand out its samples in another order"
 NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
 """Arguments that DataLoader refuses without workers."""
 
@@ -50,16 +50,15 @@ class LoaderWorkers(Knob):
     have shortened the step, if it still waits: the first guess is all cores but two. Where turns
     are not possible (several ranks, a first epoch of another pace) the guess is the number that
     hides the measured wait behind the rest of the step. Short epochs get `loader_persistent` with
-    it, for workers started anew would eat the gain. A stream (an iterable data set) gets one
-    worker, which hands out its samples in their order.
+    it, for workers started anew would eat the gain.
 
     Risks: workers draw the transforms' random numbers: other draws from the same distributions. A
     data set with a generator of its own gives each worker a copy: the guard sees other samples.
     Forked workers that read from one pipe, socket or data base mix up samples without an error.
-    Start methods other than fork need a picklable data set and a `__main__` guard. All these are
-    left alone.
-    (Open files are no risk: each worker opens them again.) Workers do not see what the script
-    changes in the data set during an epoch: that is noticed, and recorded.
+    Workers repeat an iterable data set, or hand out its samples in another order; even one misses
+    what such a set changes when a pass ends. Start methods other than fork need a picklable data
+    set and a `__main__` guard. All these are left alone. (Open files are no risk: each worker opens
+    them again.) What the script changes in the data set during an epoch is noticed, and recorded.
     """
 
     name: ClassVar[str] = "loader_workers"
@@ -86,8 +85,6 @@ class LoaderWorkers(Knob):
             return wait
         present, measured = workers_now(facts), facts.worker_rates
         crowd = [] if wait.noticeable else [0]
-        if all(loader.iterable for loader in facts.loaders_of_training()):
-            return {0: [1], 1: crowd}.get(present) or Skip(ONE_FOR_A_STREAM)
         if measured:
             value = enough_workers(measured)
             values = [value, *crowd] if value != present else crowd
@@ -157,7 +154,7 @@ def numbers_for_turns(facts: Facts) -> tuple[int, ...] | Skip:
     if isinstance(wait, Skip):
         return wait
     if any(loader.iterable or loader.start_method == "spawn" for loader in loaders):
-        return Skip("iterable data have one worker at most, or a worker starts slowly (spawn)")
+        return Skip("iterable data keep their workers, or a worker starts slowly (spawn)")
     if result.ranks > 1 or result.epoch_pace is not None:
         return Skip("it runs in several ranks, or its first epoch loads at another pace")
     present = workers_now(facts)
@@ -170,7 +167,10 @@ def numbers_for_turns(facts: Facts) -> tuple[int, ...] | Skip:
 
 
 def _refusal(facts: Facts) -> Skip | None:
-    for loader in facts.loaders_of_training():
+    loaders = facts.loaders_of_training()
+    if all(loader.iterable for loader in loaders):
+        return Skip(STREAM)
+    for loader in loaders:
         if loader.subclass:
             return Skip(f"{loader.class_name} is a subclass of DataLoader with rules of its own")
         if loader.start_method not in (None, "fork") and "no_guard" in facts.traits:
@@ -195,8 +195,8 @@ def _first_guess(facts: Facts, wait: DataWait) -> int:
 
 
 def _unfit(call: LoaderCall, value: int, hooks: Hooks) -> str | None:
-    if call.iterable and max(value, call.arguments.get("num_workers", 0)) > 1:
-        return ONE_FOR_A_STREAM
+    if call.iterable:
+        return STREAM
     if value == 0:
         return "a subclass of DataLoader" if call.subclass else None
     if hands_out_on_gpu(call, hooks):
