@@ -51,8 +51,8 @@ class Evidence:
     `reads`: lines that hand values of tensors to the host, `read_steps`: the steps in which they
     were looked for; None: nobody looked. `traits`: what the script does by itself, by name.
     `window`: the measured steps of the first rank; samples are of the time in which all ranks are
-    measured. `xids`: errors of the driver in the whole run. `switches`: environment variables that
-    slow it down. `threads`: torch's, inside operators.
+    measured. `xids`: errors of the driver in the whole run, each after its GPU. `switches`:
+    environment variables that slow it down. `threads`: torch's, inside operators.
     `source_lines`: texts of the lines that the host profile names, by file and line.
     `replay`: the rank's steps as a graph, None where its replay does not match the recording.
     `profiling_share`: of the profiled steps, what the profilers cost.
@@ -68,7 +68,7 @@ class Evidence:
     window: Window | None = None
     host_samples: tuple[HostSample, ...] = ()
     device_samples: tuple[DeviceSample, ...] = ()
-    xids: tuple[int, ...] = ()
+    xids: tuple[tuple[str, int], ...] = ()
     loaders: tuple[LoaderEvent, ...] = ()
     roots: tuple[RootEvent, ...] = ()
     reads: tuple[ValueRead, ...] | None = None

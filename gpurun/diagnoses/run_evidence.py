@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import linecache
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from gpurun.measure.run_events import decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
 from gpurun.measure.training_clock import training_loaders
 from gpurun.records.messages.turns import ORDERS
-from gpurun.records.result import RunResult
+from gpurun.records.result import DeviceUse, RunResult
+from gpurun.records.samples import DeviceSample
 from gpurun.rundir import read_json
 from gpurun.timeline.device_work import steady
 from gpurun.timeline.figures_of import figures_of
@@ -59,7 +60,7 @@ def evidence_of_run(
         window=windows[0] if windows else None,
         host_samples=tuple(s for s in records.samples.host if begin <= s.unix_time_ns <= end),
         device_samples=tuple(s for s in records.samples.device if begin <= s.unix_time_ns <= end),
-        xids=tuple(xid for s in records.samples.device for xid in s.xids or ()),
+        xids=xids_of(records.samples.device, result.devices),
         loaders=training_loaders(windows[0].log, windows[0].clock) if windows else (),
         roots=tuple(root for log in logs for root in log.roots),
         reads=None if waits is None else waits.reads,
@@ -98,6 +99,20 @@ def read_result(folder: Path, records: RunRecords | None = None) -> RunResult:
         return decode_lenient(RunResult, read_json(path))
     except (OSError, ValueError, AttributeError) as error:
         raise GpurunError(f"{path} cannot be read: {error}", "run the script again") from None
+
+
+def xids_of(
+    samples: Iterable[DeviceSample], used: Iterable[DeviceUse]
+) -> tuple[tuple[str, int], ...]:
+    """The driver's errors in the whole run, each after the GPU; of all GPUs that are visible where
+    the run ended before any use of one was measured."""
+    uuids = {device.uuid for device in used}
+    return tuple(
+        (s.uuid if s.cuda_index is None else f"GPU {s.cuda_index}", xid)
+        for s in samples
+        for xid in s.xids or ()
+        if not uuids or s.uuid in uuids
+    )
 
 
 def _source_lines(evidence: Evidence) -> dict[tuple[str, int], str]:

@@ -24,7 +24,7 @@ from gpurun.knobs.source_forms import (
     OptimizerArgument,
     SourceForm,
 )
-from gpurun.records.events import KnobEvent, SourceSiteEvent
+from gpurun.records.events import RUNTIME_ONLY, KnobEvent, SourceSiteEvent
 from gpurun.records.messages.source_sites import SiteKind
 
 NO_WORDS = "torch has no words for it: it works only under gpurun"
@@ -55,6 +55,10 @@ class Ejected:
         return " ".join([*variables, "python", shlex.join([script, *self.args])])
 
 
+UNWRITABLE = ("revoked", "failed", RUNTIME_ONLY)
+"""Outcomes of a knob that the patch leaves out, even where it was applied."""
+
+
 @dataclass
 class PatchWriter:
     """Writes settings, one after the other. `script`: the main file; `within`: the folder that a
@@ -73,7 +77,7 @@ class PatchWriter:
         """One setting, whole or not at all; `outcomes` of it in the launch under all settings."""
         seen = [event for event in outcomes if event.knob == knob.name]
         applied = [event.detail for event in seen if event.outcome == "applied"]
-        revoked = [event.detail for event in seen if event.outcome in ("revoked", "failed")]
+        revoked = [event.detail for event in seen if event.outcome in UNWRITABLE]
         if revoked or not applied:
             reason = (revoked or [event.detail for event in seen] or ["it had no effect"])[-1]
             self._left_out.append((knob.name, reason))

@@ -97,6 +97,9 @@ class Hooks(Protocol):
     def revoked(self, reason: str) -> None:
         """Record that the knob took effect and does no more, and why: it counts as skipped."""
 
+    def runtime_only(self, reason: str) -> None:
+        """Record that gpurun does more for the knob than its source forms say, and what."""
+
     def guarded(
         self, callback: Callable[..., Any], failed: Callable[[Exception], None] | None = None
     ) -> Callable[..., Any]:

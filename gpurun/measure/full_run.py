@@ -117,7 +117,7 @@ def _record(drift: PaceDrift) -> ThroughputDrift:
 
 
 def memory_notes(logs: Iterable[ProcessLog]) -> list[str]:
-    """Three lines about the last failed allocation; none if none failed."""
+    """Three lines about the failed allocation that ended a process; none if none did."""
     for log in (log for log in reversed([*logs]) if log.out_of_memory is not None):
         event, batches = log.out_of_memory, {loader.batch_size for loader in log.loaders}
         assert event is not None
@@ -137,11 +137,16 @@ def what_fits(event: OutOfMemoryEvent, batch_size: int | None) -> str:
     """The largest part of the batch that can have fitted: some of what it needs had yet to come."""
     held = sum(event.part_bytes.values())
     kept = sum(event.part_bytes.get(part, 0) for part in KEPT)
-    share = (event.free_bytes + event.reserved_bytes - kept) / (held - kept + event.asked_bytes)
+    room = min(event.free_bytes, event.total_bytes - event.reserved_bytes)
+    share = (room + event.reserved_bytes - kept) / (held - kept + event.asked_bytes)
+    if room >= event.asked_bytes:
+        limit = "torch.cuda.set_per_process_memory_fraction"
+        return f"torch refused it although the GPU has room: see whether the script calls {limit}"
     if share >= 1:
         pieces = byte_size(event.reserved_bytes - held)
-        cure = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True joins them"
-        return f"{pieces} are reserved in pieces that are too small for it: {cure}"
+        text = f"torch holds {pieces} in free pieces that are too small for this allocation"
+        cure = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True joins the pieces"
+        return text if event.expandable else f"{text}: {cure}"
     known = "" if batch_size is None else f" ({int(batch_size * share)} of {batch_size})"
     cure = "gpurun --optimize looks for changes that save memory and train the same"
     return f"at most {percent(share)} of this batch would have fitted{known}; {cure}"

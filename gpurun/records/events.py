@@ -263,11 +263,16 @@ class EpochEvent:
     """Those of `batches` that a backward pass followed before the loader's next batch."""
 
 
+RUNTIME_ONLY = "runtime_only"
+"""The outcome of a knob that is applied with help of gpurun which a patch does not hold."""
+
+
 @record
 class KnobEvent:
     """The outcome of a setting; `detail` gives the reason.
 
-    `outcome`: "applied", "skipped", "failed", or "revoked" (applied before, and no more).
+    `outcome`: "applied", "skipped", "failed", "revoked" (applied before, and no more), or
+    `RUNTIME_ONLY`, beside "applied".
     """
 
     kind: ClassVar[str] = "knob"

@@ -195,11 +195,11 @@ def _may_be_explained(measured: Measured) -> bool:
 
 
 def _calls_unseen(known: Baselines, candidates: Sequence[LaunchAudit]) -> str | None:
-    """Why too few outputs of a script that only infers are compared; None if enough are."""
+    """The reason why gpurun compared too few outputs of a script that only infers, or None."""
     for candidate in candidates if all(c.forward_only for c in candidates) else ():
         alike, of = max(compared_calls(candidate, p) for p in known.partners(candidate))
         if alike < LEAST_SHARE * of:
-            return f"{alike} of {of} calls only could be compared"
+            return f"gpurun could compare only {alike} of {of} calls"
     return None
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.diagnoses.run_evidence import evidence_of_timelines
+from gpurun.diagnoses.run_evidence import evidence_of_timelines, xids_of
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.records.finding import FindingType, Location
 from gpurun.records.messages.profile_events import COLLECTION
@@ -145,22 +145,34 @@ def test_errors_of_a_devices_memory_are_critical_where_they_are_new() -> None:
 
 def test_errors_of_the_driver_are_critical_where_no_script_can_cause_them() -> None:
     def told(*xids: int) -> tuple[str, str] | None:
-        finding = found(healthy_gpu(xids=xids), FindingType.DEVICE_ERRORS)
+        seen = tuple(("GPU 1", xid) for xid in xids)
+        finding = found(healthy_gpu(xids=seen), FindingType.DEVICE_ERRORS)
         return None if finding is None else (finding.level, finding.description)
 
     assert told() is None
+    assert told(45, 43, 45) is None, "a process ended"
     assert told(31, 45) == (
         "warning",
-        "the driver reported XID 31 in the run: a kernel used an address that is not its own",
+        "the driver reported XID 31 on GPU 1 in the run: a kernel used an address that is not its "
+        "own",
     )
     assert told(45, 79, 45) == (
         "critical",
-        "the driver reported XID 79 in the run: the GPU has fallen off the bus",
+        "the driver reported XID 79 on GPU 1 in the run: the GPU has fallen off the bus",
     )
     assert told(1234) == (
         "critical",
-        "the driver reported XID 1234 in the run: see NVIDIA's list of XID errors",
+        "the driver reported XID 1234 on GPU 1 in the run: see NVIDIA's list of XID errors",
     )
+
+
+def test_errors_of_a_gpu_that_the_run_did_not_use_are_not_its_own() -> None:
+    one, other = replace(sample(), xids=(31, 31)), replace(sample(), uuid="GPU-2", cuda_index=1)
+    other = replace(other, xids=(79,))
+    nameless = replace(one, cuda_index=None)
+    assert xids_of([one, other], [gpu()]) == (("GPU 0", 31), ("GPU 0", 31))
+    assert xids_of([nameless], [gpu()]) == (("GPU-1", 31), ("GPU-1", 31))
+    assert ("GPU 1", 79) in xids_of([one, other], []), "it ended before any use was measured"
 
 
 def test_a_governor_that_holds_the_cores_down_is_a_note() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +14,7 @@ import pytest
 from gpurun.eject.checked_patch import patched_folder
 from gpurun.eject.patch import Ejected, PatchWriter
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.loading.applied import lasting_workers
 from gpurun.knobs.loading.loader_persistent import LoaderPersistent
 from gpurun.knobs.source_forms import (
     AfterImport,
@@ -23,7 +25,7 @@ from gpurun.knobs.source_forms import (
     OptimizerArgument,
     SourceForm,
 )
-from gpurun.records.events import KnobEvent
+from gpurun.records.events import RUNTIME_ONLY, KnobEvent
 from gpurun.records.facts import Facts
 from gpurun.records.messages.source_sites import SiteKind, SourceSiteEvent
 
@@ -187,6 +189,29 @@ def test_persistent_workers_keep_the_draws_of_new_ones(tmp_path: Path) -> None:
     assert "batches = keep_draws(DataLoader(data, persistent_workers=True))" in patched(done)
     assert "checked = DataLoader(data)" in patched(done)
     assert patched(done).count("def keep_draws(loader):") == 1
+
+
+def test_persistent_workers_that_gpurun_had_to_renew_are_left_out(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SOURCE)
+    writer = PatchWriter(script, tmp_path, (), ())
+    knob = LoaderPersistent()
+    events = [KnobEvent(knob.name, "applied", "train.py:4#0: kept")]
+    events.append(KnobEvent(knob.name, RUNTIME_ONLY, "the data set changed"))
+    writer.write(knob, True, events)
+    done = writer.finish()
+    assert (done.left_out, done.files) == (((knob.name, "the data set changed"),), {})
+
+
+@pytest.mark.parametrize(("change", "leave"), [(0, False), (1, False), (0, True)])
+def test_new_workers_between_epochs_are_told(change: int, leave: bool) -> None:
+    data, working = Namespace(level=0), Namespace()
+    loader: Any = Namespace(dataset=data, collate_fn=None, _iterator=None)
+    assert not lasting_workers._renew_workers(loader), "the first epoch"
+    loader._iterator, data.level = working, change
+    lasting_workers._ended[working] = not leave
+    assert lasting_workers._renew_workers(loader) == bool(change or leave)
+    assert (loader._iterator is None) == bool(change or leave)
 
 
 def test_the_patched_folder_holds_the_change_and_links_to_the_rest(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from gpurun.measure.resource_use import Samples
 from gpurun.records.samples import DeviceSample
 from gpurun.report.page.bar_chart import Bar, bar_chart, stacked_bars
+from gpurun.report.page.gauges_section import gauges_section
 from gpurun.report.page.line_chart import Line, line_chart, tick_text, ticks
 from gpurun.report.page.recorded_series import gauges_of, series_of
 from gpurun.report.page.thinning import thinned
@@ -139,3 +142,17 @@ def test_few_gpus_have_a_line_each_and_one_has_lines_by_unit() -> None:
     assert names == ["GPU 0: H200", "GPU 1: H200"]
     one = gauges_of(Samples((), tuple(two[::2])))[0]
     assert [s.name for s in one.series] == ["SM activity"]
+
+
+def test_a_low_value_is_no_zero() -> None:
+    used = DeviceSample(
+        0, "GPU-1", "NVIDIA H200", 0, 0.05, 5 << 20, None, None, None, None, None, (), None,
+        None, None, None, None,
+    )  # fmt: skip
+    later = replace(used, unix_time_ns=1, utilization_percent=90.0, memory_used_bytes=64 << 30)
+    gauges = gauges_of(Samples((), (used, later)))
+    section = gauges_section([("", SimpleNamespace(gauges=gauges))])  # type: ignore[list-item]
+    assert section is not None
+    told = repr(section)
+    assert "from 5.00 MiB to 64.0 GiB" in told
+    assert "from 0.0500 % to 90.0 %" in told

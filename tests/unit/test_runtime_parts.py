@@ -13,8 +13,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 
 from gpurun.identity_map import IdentityMap
+from gpurun.records.events import COPIES_GRADIENTS as COPIES
 from gpurun.records.events import HookEvent, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.batch_size_source import batch_size_expression
@@ -42,20 +44,28 @@ def test_objects_are_known_by_identity_for_as_long_as_they_live() -> None:
     assert Unhashable() not in known
 
 
-@pytest.mark.parametrize(
-    ("options", "traits"), [({"view": True}, ["ddp"]), ({}, ["ddp", "copies"])]
-)
-def test_an_option_that_a_script_leaves_off_is_a_trait_of_its_own(
-    options: dict[str, bool], traits: list[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("view", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_wrapper_copies_gradients_if_its_option_is_off_once_it_is_built(
+    view: bool, inside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Wrapper:
-        def __init__(self, **options: bool) -> None: ...
+    class Wrapper(torch.nn.Module):
+        def __init__(self, gradient_as_bucket_view: bool = False) -> None:
+            super().__init__()
+            self.gradient_as_bucket_view = gradient_as_bucket_view
 
     seen = Traits()
     monkeypatch.setattr(seen, "_site", lambda frame: "train.py:30")
-    seen._watch_class(Wrapper, "ddp", (("view", "copies"),))
-    Wrapper(**options)
-    assert list(seen.seen) == traits
+    seen._watch_class(Wrapper, "ddp")
+    wrapper = Wrapper(view)  # by its place, as gpurun turns it on inside `__init__`, too
+    seen.look_at_wrapper(torch.nn.Sequential(wrapper) if inside else wrapper)
+    assert seen.seen == {"ddp": "train.py:30"} | ({} if view else {COPIES: "train.py:30"})
+
+
+def test_a_model_without_a_wrapper_copies_no_gradients() -> None:
+    seen = Traits()
+    seen.look_at_wrapper(torch.nn.Linear(1, 1))
+    assert seen.seen == {}
 
 
 def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:

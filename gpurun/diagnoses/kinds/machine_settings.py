@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,20 +63,20 @@ ADVICE_ERRORS = (
 XIDS = {
     13: "a kernel did what it may not, mostly an index out of bounds",
     31: "a kernel used an address that is not its own",
-    43: "the driver stopped a process after its error",
-    45: "work was removed as its process ended",
     48: "double-bit ECC error",
     63: "a row of the memory is to be remapped at the next reset",
     64: "a row of the memory could not be remapped",
     74: "an NVLink failed",
     79: "the GPU has fallen off the bus",
-    94: "an ECC error that one process alone has to pay for",
+    94: "an ECC error that ends only the process that used the memory",
     95: "an ECC error whose damage is not known",
     119: "the GPU's own processor (GSP) does not answer",
 }
 """From NVIDIA's list; others are told by their number."""
-OF_SCRIPTS = (13, 31, 43, 45)
+OF_SCRIPTS = (13, 31)
 """XIDs that a fault of the script can cause on a sound GPU."""
+OF_ENDS = (43, 45)
+"""XIDs that follow any abrupt end of a process: they name no cause."""
 ADVICE_XIDS = (
     "run once with CUDA_LAUNCH_BLOCKING=1, or compute-sanitizer, to find the kernel",
     "if it stays without a fault of the script, look at the GPU: gpurun doctor --gpu",
@@ -184,25 +185,27 @@ def device_errors(evidence: Evidence) -> Seen | None:
 
     Triggered by uncorrected ECC errors: a warning if there were some before, critical if they came
     in the measured steps; and by XID errors in the run: a warning if the script can be their cause
-    (13, 31, 43, 45), else critical.
+    (13, 31), else critical. 43 and 45 alone only tell that a process ended.
     """
     samples = evidence.of_each_device().values()
     seen = [[e for s in of if (e := s.uncorrected_ecc_errors) is not None] for of in samples]
     errors, new = sum(e[-1] for e in seen if e), sum(e[-1] - e[0] for e in seen if e)
     text = f"the GPU's memory has had {count(errors, 'uncorrected ECC error')}, {new} of them in "
     text += "the measured steps"
-    xids = sorted(set(evidence.xids), key=lambda xid: (xid in OF_SCRIPTS, xid))
+    xids = [each for each in evidence.xids if each[1] not in OF_ENDS]
     if xids and new <= 0:
-        meaning = XIDS.get(xids[0], "see NVIDIA's list of XID errors")
-        text = f"the driver reported XID {xids[0]} in the run: {meaning}"
-    wrong = new > 0 or any(xid not in OF_SCRIPTS for xid in xids)
+        gpu, xid = min(xids, key=lambda each: (each[1] in OF_SCRIPTS, each[1]))
+        meaning = XIDS.get(xid, "see NVIDIA's list of XID errors")
+        text = f"the driver reported XID {xid} on {gpu} in the run: {meaning}"
+    times = Counter(evidence.xids if xids else ())
+    wrong = new > 0 or any(xid not in OF_SCRIPTS for _, xid in xids)
     return Seen(
         text,
         measured(
             Source.DEVICE,
             uncorrected_ecc_errors=errors,
             new_errors=new,
-            xid=[f"{xid} ({count(evidence.xids.count(xid), 'time')})" for xid in xids],
+            xid=[f"{xid} ({gpu}, {count(n, 'time')})" for (gpu, xid), n in sorted(times.items())],
         ),
         ADVICE_ERRORS if wrong or not xids else ADVICE_XIDS,
         severity=CRITICAL_ERRORS if wrong else WARNING if errors or xids else 0.0,

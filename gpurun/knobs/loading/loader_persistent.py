@@ -14,9 +14,13 @@ from gpurun.records.finding import FindingType
 
 SHORT_EPOCH_MS = 60_000.0
 """Starting workers takes tenths of a second to seconds: nothing in an epoch longer than this."""
+RENEWED = "gpurun began new workers: an epoch was left early, or the data set changed between two"
 KEEP_DRAWS = """\
 def keep_draws(loader):
-    \"\"\"Draw a seed in each epoch, as torch does for new workers: it shuffles alike.\"\"\"
+    \"\"\"Draw a seed in each epoch, as torch does for new workers: it shuffles alike.
+
+    Workers keep the data set with which they began: nothing may change it between epochs.
+    \"\"\"
 
     class KeptDraws(type(loader)):
         def __iter__(self):
@@ -72,7 +76,7 @@ class LoaderPersistent(Knob):
         from gpurun.knobs.loading.applied.lasting_workers import keep_draws
         from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit
 
-        keep_draws()
+        keep_draws(lambda: hooks.runtime_only(RENEWED))
         end_workers_at_exit()
 
         def edit(call: LoaderCall) -> None:

@@ -81,9 +81,10 @@ class NonfiniteEvent:
 
 @record
 class OutOfMemoryEvent:
-    """A GPU had no room. `where`: the script's line. `free_bytes`: outside of torch's allocator,
-    which has `reserved_bytes`. `part_bytes`: what of these is in use, by part of the training.
-    `largest`: allocations in words, and their bytes."""
+    """A GPU had no room, and the process ended. `where`: the script's line. `total_bytes`: of the
+    device, or the part of it that torch may use. `free_bytes`: outside of torch's allocator, which
+    has `reserved_bytes`. `part_bytes`: the bytes of these in use, by part of the training.
+    `largest`: allocations in words, and their bytes. `expandable`: torch's segments grow."""
 
     kind: ClassVar[str] = "out_of_memory"
     where: str
@@ -93,3 +94,4 @@ class OutOfMemoryEvent:
     reserved_bytes: int
     part_bytes: dict[str, int]
     largest: tuple[tuple[str, int], ...]
+    expandable: bool = False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpurun.formatting.number_text import number
+from gpurun.formatting.number_text import byte_size, number
 from gpurun.report.page.line_chart import Line, line_chart
 from gpurun.report.page.page_blocks import Paragraph, Picture, Pictures, Section
-from gpurun.report.page.recorded_series import Gauge, Series
+from gpurun.report.page.recorded_series import GIB, Gauge, Series
 from gpurun.report.page.run_contents import Named
 
 
@@ -39,6 +39,9 @@ def _gauge_picture(launch: str, gauge: Gauge, highest: float) -> Picture:
 
 
 def _summary(series: Series, unit: str) -> str:
-    low = number(series.low if series.low > series.high / 1000 else 0)
-    high = number(series.high)
-    return f"{series.name}: mean {number(series.mean)} {unit}, from {low} to {high}"
+    mean, low, high = (_text(value, unit) for value in (series.mean, series.low, series.high))
+    return f"{series.name}: mean {mean}, from {low} to {high}"
+
+
+def _text(value: float, unit: str) -> str:
+    return byte_size(value * GIB) if unit == "GiB" else f"{number(value)} {unit}"

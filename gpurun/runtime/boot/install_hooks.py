@@ -54,6 +54,7 @@ def install(spec: RunSpec, changed_variables: tuple[str, ...]) -> None:
         ("optimizers", OPTIMIZERS.install),
         ("backward", BACKWARD.install),
         ("roots", ROOTS.install),
+        ("bucket views", lambda: ROOTS.on_root.append(guarded("views", TRAITS.look_at_wrapper))),
         ("saves", SAVES.install),
         ("new roots", lambda: OPTIMIZERS.noticed.append(guarded("root search", ROOTS.search))),
         ("source", lambda: _read_source(spec)),

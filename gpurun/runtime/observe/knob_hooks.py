@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall
-from gpurun.records.events import CompileEvent
+from gpurun.records.events import RUNTIME_ONLY, CompileEvent
 from gpurun.records.spec import Setting
 from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import guarded
@@ -77,6 +77,10 @@ class KnobHooks:
     def revoked(self, reason: str) -> None:
         """See `knobs.api.Hooks`."""
         OUTCOMES.revoked(self._knob, str(reason))
+
+    def runtime_only(self, reason: str) -> None:
+        """See `knobs.api.Hooks`."""
+        OUTCOMES.record(self._knob, RUNTIME_ONLY, str(reason))
 
     def guarded(
         self, callback: Callable[..., Any], failed: Callable[[Exception], None] | None = None

@@ -60,11 +60,7 @@ class Traits:
         self._watch(torch.nn.Module, "compile", "compile")
         self._watch_class(torch.amp.grad_scaler.GradScaler, "grad_scaler")
         self._watch_class(torch.nn.DataParallel, "data_parallel")
-        self._watch_class(
-            torch.nn.parallel.DistributedDataParallel,
-            "ddp",
-            (("gradient_as_bucket_view", COPIES_GRADIENTS),),
-        )
+        self._watch_class(torch.nn.parallel.DistributedDataParallel, "ddp")
         self._watch_class(torch.optim.lr_scheduler.OneCycleLR, "scheduler_total_steps")
         if torch.distributed.is_available():
             self._watch(torch.distributed, "init_process_group", "process_group")
@@ -87,6 +83,12 @@ class Traits:
                 if asks is not None:
                     line = source.count(b"\n", 0, asks.start()) + 1
                     self.note(DOUBLE_BACKWARD, f"{file.name}:{line}")
+
+    def look_at_wrapper(self, root: torch.nn.Module) -> None:
+        """Look whether a wrapper of the script's own copies gradients, with gpurun's options."""
+        views = (getattr(module, "gradient_as_bucket_view", True) for module in root.modules())
+        if "ddp" in self.seen and not all(views):
+            self.note(COPIES_GRADIENTS, self.seen["ddp"])
 
     def note_call(self, trait: str, caller: FrameType) -> None:
         """Record a trait, once, of which a call of the script tells."""
@@ -134,20 +136,15 @@ class Traits:
 
         replace(owner, name, watcher)
 
-    def _watch_class(self, cls: Any, trait: str, without: tuple[tuple[str, str], ...] = ()) -> None:
-        """Notice instances as they are made: no frame of ours is there when `__init__` warns.
-
-        `without`: options, each with the further trait of a script that leaves it off.
-        """
+    def _watch_class(self, cls: Any, trait: str) -> None:
+        """Notice instances as they are made: no frame of ours is there when `__init__` warns."""
         traits = self
         make = cls.__new__
 
         def __new__(kind: type, *args: object, **kwargs: object) -> Any:
             site = None if trait in traits.seen else traits._site(sys._getframe(1))
             if site is not None:
-                more = (other for option, other in without if not kwargs.get(option))
-                for name in (trait, *more):
-                    traits.note(name, site)
+                traits.note(trait, site)
             return make(kind) if make is object.__new__ else make(kind, *args, **kwargs)
 
         cls.__new__ = staticmethod(__new__)

@@ -5,12 +5,12 @@ torch calls the observer at the failed allocation, before the exception frees wh
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import sys
 import threading
-import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,27 +27,32 @@ from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
 
 LARGEST = 5
-MOST_TIMES = 3
-"""A script that looks for its batch size runs out of memory many times."""
 REST = "activations and the rest"
 Owners = Mapping[int, tuple[str, str]]
 """By the address of a storage: the part of the training that it is, and what it is in words."""
 
 
 def watch(run_dir: Path) -> None:
-    """Record failed allocations, once a root is on a GPU: earlier, that would start CUDA."""
-    times, watching = 0, False
+    """Record the failed allocation by which this process ends.
+
+    gpurun looks once a root is on a GPU: earlier, that would start CUDA.
+    """
+    last: tuple[OutOfMemoryEvent, Mapping[str, Any]] | None = None
+    watching = False
 
     def observe(device: int, asked: int, total: int, free: int) -> None:
-        nonlocal times
-        times += 1
-        if times <= MOST_TIMES:
-            snapshot, frames = torch.cuda.memory._snapshot(), _users_frames()
-            where = _line(frames[0]) if frames else ""
-            owners = {**_locals(frames), **_parts()}
-            RECORDER.event(out_of_memory(snapshot, owners, device, (asked, total, free), where))
+        nonlocal last
+        snapshot = torch.cuda.memory._snapshot()
+        main = threading.main_thread().ident or 0  # a backward pass has no lines of its own
+        where = _users_line(sys._getframe()) or _users_line(sys._current_frames().get(main))
+        last = out_of_memory(snapshot, _owners(), device, (asked, total, free), where), snapshot
+
+    def write() -> None:
+        error = getattr(sys, "last_value", None)
+        if last is not None and isinstance(error, torch.cuda.OutOfMemoryError):
+            RECORDER.event(last[0])
             with (run_dir / f"{os.getpid()}-{MEMORY_SNAPSHOT}").open("wb") as file:
-                pickle.dump(snapshot, file)
+                pickle.dump(last[1], file)
 
     def root(module: nn.Module) -> None:
         nonlocal watching
@@ -55,6 +60,7 @@ def watch(run_dir: Path) -> None:
             watching = True
             core: Any = torch._C
             core._cuda_attach_out_of_memory_observer(guarded("out of memory", observe))
+            atexit.register(guarded("out of memory", write))
 
     ROOTS.on_root.append(guarded("out of memory", root))
 
@@ -66,7 +72,7 @@ def out_of_memory(
     sizes: tuple[int, int, int],
     where: str,
 ) -> OutOfMemoryEvent:
-    """The event of torch's snapshot. `sizes`: asked for, of the device, and free, in bytes."""
+    """The event of torch's snapshot. `sizes`: those that the event begins with."""
     segments = [each for each in snapshot["segments"] if each["device"] == device]
     parts: dict[str, int] = {}
     held = []
@@ -77,7 +83,8 @@ def out_of_memory(
             held.append((words, block["size"]))
     held.sort(key=lambda each: -each[1])
     reserved = sum(each["total_size"] for each in segments)
-    return OutOfMemoryEvent(where, *sizes, reserved, parts, tuple(held[:LARGEST]))
+    expandable = any(each.get("is_expandable") for each in segments)
+    return OutOfMemoryEvent(where, *sizes, reserved, parts, tuple(held[:LARGEST]), expandable)
 
 
 def _recorded_line(block: Mapping[str, Any]) -> str:
@@ -86,26 +93,17 @@ def _recorded_line(block: Mapping[str, Any]) -> str:
     return next((f"{os.path.basename(f['filename'])}:{f['line']}" for f in own), "not named")
 
 
-def _users_frames() -> Sequence[FrameType]:
-    """Of the thread that allocates, the innermost first; a backward pass has none of its own."""
-    main = sys._current_frames().get(threading.main_thread().ident or 0)
-    both = ([f for f, _ in traceback.walk_stack(start)] for start in (sys._getframe(), main))
-    own = ([frame for frame in frames if is_users(frame)] for frames in both)
-    return next(filter(None, own), [])
+def _users_line(frame: FrameType | None) -> str:
+    """The innermost line of the user's, "" without one.
+
+    gpurun keeps no frame, and does not read `f_locals`: both keep the tensors of a function alive.
+    """
+    while frame is not None and not is_users(frame):
+        frame = frame.f_back
+    return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def _line(frame: FrameType) -> str:
-    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-
-
-def _locals(frames: Sequence[FrameType]) -> Owners:
-    named = [(_line(f), *item) for f in reversed(frames) for item in dict(f.f_locals).items()]
-    return {
-        _address(x): (REST, f"{name} ({line})") for line, name, x in named if isinstance(x, Tensor)
-    }
-
-
-def _parts() -> Owners:
+def _owners() -> Owners:
     """Parameters and gradients of the roots, state of the optimizers."""
     owners = {}
     for name, parameter in (x for module in ROOTS.modules() for x in module.named_parameters()):
@@ -119,7 +117,7 @@ def _parts() -> Owners:
 
 
 def _address(tensor: Tensor) -> int:
-    """Of its storage; 0 if it has none of its own, as a sparse one."""
+    """The address of a tensor's storage; 0 for a tensor without one, such as a sparse tensor."""
     try:
         return tensor.untyped_storage().data_ptr()
     except (NotImplementedError, RuntimeError):

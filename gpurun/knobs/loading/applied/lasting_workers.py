@@ -13,6 +13,7 @@ script may still read it.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -32,9 +33,9 @@ _ended: IdentityMap[bool] = IdentityMap()
 
 
 @functools.cache
-def keep_draws() -> None:
+def keep_draws(renewed: Callable[[], None]) -> None:
     """Draw the seed at each opening of loaders whose `persistent_workers` is a `MarkedTrue`, and
-    give those whose data set has changed new workers."""
+    give those whose data set has changed new workers; then `renewed` is called."""
     iterator: Any = torch_loaders._MultiProcessingDataLoaderIter
     original = iterator._reset
     opened = DataLoader.__iter__
@@ -42,8 +43,8 @@ def keep_draws() -> None:
     @functools.wraps(opened)
     @transparent
     def __iter__(loader: Loader) -> Any:
-        if isinstance(loader.persistent_workers, MarkedTrue):
-            _renew_workers(loader)
+        if isinstance(loader.persistent_workers, MarkedTrue) and _renew_workers(loader):
+            renewed()
         return opened(loader)
 
     @functools.wraps(original)
@@ -66,11 +67,13 @@ def _read(iterator: Any, error: BaseException | None) -> None:
         _ended[iterator] = isinstance(error, StopIteration)
 
 
-def _renew_workers(loader: Loader) -> None:
+def _renew_workers(loader: Loader) -> bool:
     """Part a loader from the workers that it had, if they must not go on with its next epoch."""
     state = dataset_state(loader.dataset, loader.collate_fn)
     before = _states.get(loader)
     _states[loader] = state
     working: Any = loader._iterator
-    if working is not None and (not _ended.get(working) or state is None or before != state):
-        loader._iterator = None  # its workers end once nobody reads it any more
+    if working is None or (_ended.get(working) and state is not None and before == state):
+        return False
+    loader._iterator = None  # its workers end once nobody reads it any more
+    return True
