@@ -141,7 +141,7 @@ class _SettingForms:
         elif isinstance(form, AroundCalls):
             self._around_calls(form)
         elif isinstance(form, AroundLoaders):
-            for site, call in self._taken(SiteKind.LOADER, "builds the loader"):
+            for site, call in self._taken(SiteKind.LOADER, "builds the loader", form.outcome):
                 self._open(Path(site.file)).wrap_value(call, form.function)
                 self._define(site.file, form)
         elif isinstance(form, NoSynchronisation):
@@ -157,9 +157,12 @@ class _SettingForms:
         for site, call in self._taken(kind, what):
             self._open(Path(site.file)).set_keywords(call, {form.name: form.value})
 
-    def _taken(self, kind: SiteKind, what: str) -> Iterable[tuple[SourceSiteEvent, ast.Call]]:
+    def _taken(
+        self, kind: SiteKind, what: str, outcome: str = ""
+    ) -> Iterable[tuple[SourceSiteEvent, ast.Call]]:
         """The calls that build all on which the knob took effect, each once."""
-        names = {_uncounted(detail.partition(": ")[0]) for detail in self.applied}
+        applied = [detail for detail in self.applied if detail.endswith(outcome)]
+        names = {_uncounted(detail.partition(": ")[0]) for detail in applied}
         sites = [site for site in self._sites(kind) if _uncounted(site.name) in names]
         for name in sorted(names - {_uncounted(site.name) for site in sites}):
             raise ValueError(f"gpurun found no call in your own source that {what}: {name}")

@@ -49,11 +49,15 @@ class AroundCalls:
 
 @dataclass(frozen=True)
 class AroundLoaders:
-    """`function(loader)` in place of a loader on which the knob applied; else as `AroundCalls`."""
+    """`function(loader)` in place of a loader on which the knob applied; else as `AroundCalls`.
+
+    `outcome`: how the knob's words about such a loader end.
+    """
 
     function: str
     source: str
     imports: tuple[str, ...]
+    outcome: str = ""
 
 
 @dataclass(frozen=True)

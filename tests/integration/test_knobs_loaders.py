@@ -71,6 +71,46 @@ def test_workers_load_the_same_samples_in_the_same_order(run_knobs: RunKnobs) ->
     assert tuned["next_draw"] == bare["next_draw"]
 
 
+TOGETHER = """
+from itertools import cycle
+
+def order(seen, batches):
+    for both in batches:
+        pairs = both if isinstance(both, tuple) else [both]
+        seen += [x[:, 0].int().tolist() for x, _ in pairs]
+        seen.append(torch.rand(1).item())
+
+torch.manual_seed(0)
+loader, second, checks = (
+    DataLoader(Squares(), batch_size=8, shuffle=True, num_workers=WORKERS) for _ in range(3)
+)
+seen = []
+endless = cycle(second)
+for epoch in range(3):
+    order(seen, loader)
+    seen.append(torch.rand(1).item())
+    order(seen, zip(loader, second))
+    opened = iter(loader)
+    seen.append(torch.rand(1).item())
+    order(seen, checks)
+    order(seen, opened)
+    order(seen, zip(loader, endless))
+print(json.dumps([seen, torch.rand(1).item(), loader.num_workers]))
+"""
+
+
+@pytest.mark.parametrize(("before", "lasting"), [(0, False), (0, True), (1, True)])
+def test_loaders_that_are_read_together_shuffle_as_without_added_workers(
+    run_knobs: RunKnobs, before: int, lasting: bool
+) -> None:
+    """They draw from one generator, as does the script between epochs and while one is open."""
+    script = TOGETHER.replace("WORKERS", str(before))
+    seen, next_draw, _ = run_knobs(script, {}).printed
+    settings = {"loader_workers": 2, "loader_prefetch": 4}
+    settings |= {"loader_persistent": True} if lasting else {}
+    assert run_knobs(script, settings).printed == [seen, next_draw, 2]
+
+
 CHANGING = """
 OFFSET = 0
 class Growing(Dataset):

@@ -16,6 +16,7 @@ from gpurun.eject.patch import Ejected, PatchWriter
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.loading.applied import lasting_workers
 from gpurun.knobs.loading.loader_persistent import LoaderPersistent
+from gpurun.knobs.loading.loader_workers import LoaderWorkers
 from gpurun.knobs.source_forms import (
     AfterImport,
     AfterOptimizer,
@@ -181,6 +182,17 @@ def test_a_statement_about_the_model_is_written_for_all_models_or_none(
     else:
         ends = "[make(net)]\nnet.compile()\noptimizers += [make(other)]\nother.compile()\n"
         assert patched(done).endswith(ends)
+
+
+@pytest.mark.parametrize(("outcome", "late"), [("workers 2, none before", 1), ("workers 2", 0)])
+def test_added_workers_shuffle_when_a_loader_without_them_does(
+    tmp_path: Path, outcome: str, late: int
+) -> None:
+    forms = LoaderWorkers().source_forms(2)
+    done = ejected(tmp_path, tuple(forms), applied=f"train.py:4#0: {outcome}")
+    assert "DataLoader(data, num_workers=2)" in patched(done)
+    assert patched(done).count("batches = sample_late(DataLoader(") == late
+    assert patched(done).count("def sample_late(loader):") == late
 
 
 def test_persistent_workers_keep_the_draws_of_new_ones(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from gpurun.knobs.loading.loader_need import (
     takes_cores_of_the_model,
     workers_now,
 )
-from gpurun.knobs.loading.marked_arguments import MarkedInt
+from gpurun.knobs.loading.marked_arguments import AddedWorkers, MarkedInt
 from gpurun.knobs.loading.worker_rates import enough_workers
-from gpurun.knobs.source_forms import LoaderArgument, SourceForm
+from gpurun.knobs.source_forms import AroundLoaders, LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -39,6 +39,30 @@ the step, and would spoil a set of changes."""
 STREAM = "an iterable data set: workers would repeat it, or hand out its samples in another order"
 NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
 """Arguments that DataLoader refuses without workers."""
+ADDED = ", none before"
+"""How the outcome ends for a loader that has no workers in the script."""
+SAMPLE_LATE = """\
+def sample_late(loader):
+    \"\"\"Ask the sampler at the first batch, as without workers: it shuffles alike.\"\"\"
+
+    class LateIterator(torch.utils.data.dataloader._MultiProcessingDataLoaderIter):
+        def _reset(self, loader, first_iter=False):
+            self._try_put_index = lambda: None
+            super()._reset(loader, first_iter)
+
+        def _next_data(self):
+            if vars(self).pop("_try_put_index", None):
+                for _ in range(self._prefetch_factor * self._num_workers):
+                    self._try_put_index()
+            return super()._next_data()
+
+    class SampledLate(type(loader)):
+        def _get_iterator(self):
+            return LateIterator(self)
+
+    loader.__class__ = SampledLate
+    return loader
+"""
 
 
 class LoaderWorkers(Knob):
@@ -111,17 +135,23 @@ class LoaderWorkers(Knob):
         return {"cpu_threads": fewer, **lasting} if fewer < threads else lasting
 
     def source_forms(self, value: int) -> Sequence[SourceForm]:
-        """The number."""
-        return [LoaderArgument("num_workers", str(value))]
+        """The number, and the order of draws that a loader has without workers."""
+        around = AroundLoaders("sample_late", SAMPLE_LATE, ("import torch",), ADDED)
+        return [LoaderArgument("num_workers", str(value)), *([around] if value else [])]
 
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `num_workers` of the loaders that can have them."""
         from gpurun.knobs.loading.applied.changed_datasets import watch_datasets
-        from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit, on_opening
-        from gpurun.knobs.loading.applied.worker_starts import start_apart
+        from gpurun.knobs.loading.applied.loader_iterators import (
+            end_workers_at_exit,
+            on_opening,
+            on_reading,
+        )
+        from gpurun.knobs.loading.applied.worker_starts import sample_late, start_apart
 
         end_workers_at_exit()
         on_opening(start_apart)
+        on_reading(sample_late)
 
         def edit(call: LoaderCall) -> None:
             if call.training is False:
@@ -129,7 +159,8 @@ class LoaderWorkers(Knob):
             reason = _unfit(call, value, hooks)
             if reason is None:
                 _set_workers(call, value)
-                hooks.applied(f"{call.key}: workers {value}")
+                added = ADDED if isinstance(call.arguments["num_workers"], AddedWorkers) else ""
+                hooks.applied(f"{call.key}: workers {value}{added}")
             else:
                 hooks.skipped(f"{call.key}: {reason}")
 
@@ -209,7 +240,7 @@ def _set_workers(call: LoaderCall, value: int) -> None:
     if value > len(os.sched_getaffinity(0)):
         # more workers than cores were measured to be better; torch's advice is about less
         warnings.filterwarnings("ignore", message="This DataLoader will create")
-    arguments["num_workers"] = MarkedInt(value)
+    arguments["num_workers"] = (MarkedInt if arguments.get("num_workers") else AddedWorkers)(value)
     if value == 0:
         for name in NEEDS_WORKERS:
             arguments.pop(name, None)

@@ -18,3 +18,7 @@ class MarkedInt(int):
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         return int, (int(self),)
+
+
+class AddedWorkers(MarkedInt):
+    """The workers of a loader that has none in the script."""

@@ -76,9 +76,9 @@ def _wrap() -> None:
 
     @functools.wraps(next_data)
     def _next_data(iterator: Any) -> Any:
-        for listener in _reading:
-            listener(iterator, None)
         try:
+            for listener in _reading:
+                listener(iterator, None)
             return next_data(iterator)
         except BaseException as error:
             for listener in _reading:

@@ -1,5 +1,9 @@
 """Starts and ends the loader workers that gpurun adds.
 
+Without workers, torch asks the sampler when the first batch is read; with workers, when the loader
+is opened. A shuffle draws its seed then. If the script opens another loader in between (`zip`,
+`cycle`), or draws, all would get other numbers. So workers of ours wait for the first batch, too.
+
 They take no notice of SIGTERM, by which torch and multiprocessing end workers that do not end by
 themselves. So here they are killed instead, at once.
 """
@@ -19,7 +23,7 @@ from torch.utils.data._utils import signal_handling
 
 from gpurun.knobs.loading.added_workers import MARK, SENT_TO_ALL, settings_of_children
 from gpurun.knobs.loading.loader_fitness import start_method
-from gpurun.knobs.loading.marked_arguments import MarkedInt
+from gpurun.knobs.loading.marked_arguments import AddedWorkers, MarkedInt
 from gpurun.records.frames import transparent
 
 END_SECONDS = 0.1
@@ -32,8 +36,24 @@ def start_apart(iterator: Any, loader: Any, afterwards: ExitStack) -> None:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _waiting(loader))
         afterwards.callback(signal.pthread_sigmask, signal.SIG_SETMASK, mask)
         afterwards.callback(_Ends, iterator)
+        if isinstance(loader.num_workers, AddedWorkers):
+            iterator._try_put_index = _not_yet
         settings_of_children()[MARK] = True
         afterwards.callback(settings_of_children().pop, MARK, None)
+
+
+@transparent
+def sample_late(iterator: Any, error: BaseException | None) -> None:
+    """Send out an epoch's first indices when its first batch is read, not before."""
+    if isinstance(error, StopIteration) and isinstance(iterator._num_workers, AddedWorkers):
+        iterator._try_put_index = _not_yet  # the workers may live on
+    elif error is None and vars(iterator).pop("_try_put_index", None) is not None:
+        for _ in range(iterator._prefetch_factor * iterator._num_workers):
+            iterator._try_put_index()
+
+
+def _not_yet() -> None:
+    """In place of `_try_put_index` while torch opens a loader."""
 
 
 def _waiting(loader: Any) -> frozenset[signal.Signals]:
