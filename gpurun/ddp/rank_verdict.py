@@ -13,6 +13,7 @@ from statistics import fmean
 
 from gpurun.ddp.trained_steps import TrainedStep, TrainedSteps
 from gpurun.same.sameness_table import (
+    LAST_STEPS,
     LEAST_NORM,
     LEAST_PART,
     LEAST_UPDATE,
@@ -38,14 +39,15 @@ class RankVerdict:
     """`apart`: by what part of it the gradient of ranks differs from that of one process, as a root
     mean square over the steps.
 
-    `said`: the distance that differs first, and the step; "" where nothing does. `later`: the first
-    gradients do not differ, so it may be rounding of which later steps have made more.
+    `said`: the distance that differs first, and the step; "" where nothing does. `later`: it is
+    only later steps that differ, and it may be rounding. `most`: the largest distance of a step.
     """
 
     kind: Kind
     apart: float
     said: str = ""
     later: bool = False
+    most: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -79,35 +81,55 @@ def judge(
     apart = root_mean_square([each.apart for each in compared])
     if one.samples and many.samples and one.samples != many.samples:
         return RankVerdict(Kind.REFUSED, apart, "the ranks read other samples than one process")
-    bound = _bound([] if rounded is None else list(_compared(one, rounded)))
-    said = next((text for each in compared if (text := _difference(each, bound))), "")
+    floor = _floor([] if rounded is None else list(_compared(one, rounded)))
+    said = _first_difference(compared, _bound(floor))
     if not said:
-        return RankVerdict(Kind.EQUAL, apart)
+        # beside a floor above the ceiling later steps are not compared
+        untold = _first_difference(compared, RANKS.least) if floor > RANKS.ceiling else ""
+        return RankVerdict(Kind.EQUAL, apart, untold, later=bool(untold))
     first = compared[0].slopes
     if first and all(abs(ranks * slope - 1) <= SLOPE_OF_SUM for slope in first.values()):
         return RankVerdict(Kind.SUM, apart, said)
-    # a share that has more of something than another weighs too much in one step, too little later
+    # a share that has more of something than another weighs too much in one step, too little
+    # later; a fault that begins late stays to the last step
+    near = _near_as_ddp(compared) and _near_as_ddp(compared[-LAST_STEPS:])
+    later = not floor and not _difference(compared[0], RANKS.least)
+    most = max(max(each.worst, each.update) for each in compared)
+    return RankVerdict(Kind.AS_DDP if near else Kind.REFUSED, apart, said, later, most)
+
+
+def _near_as_ddp(compared: Sequence[Compared]) -> bool:
+    """Do these steps, on average, train as those of hand-written DDP may?"""
+    apart = root_mean_square([each.apart for each in compared])
     updates = fmean(each.update for each in compared)
     parts = {part for each in compared for part in each.slopes}
     slopes = [fmean(c.slopes[part] for c in compared if part in c.slopes) for part in parts]
     near = all(abs(slope - 1) <= SLOPE_OF_MEAN for slope in slopes)
-    kind = Kind.AS_DDP if near and max(apart, updates) <= MOST_APART else Kind.REFUSED
-    return RankVerdict(kind, apart, said, later=compared[0].worst <= RANKS.least)
+    return near and max(apart, updates) <= MOST_APART
 
 
-def _bound(rounded: Sequence[Compared]) -> float:
-    """How far later gradients of the same training may be apart. Where the first gradients of the
-    launch that rounds differ by more than rounding, it tells nothing."""
-    if not rounded or rounded[0].worst > RANKS.least:
-        return RANKS.least
-    floor = max(each.worst for each in rounded)
-    return max(RANKS.least, RANKS.k * floor if floor <= RANKS.ceiling else 0.0)
+def _floor(rounded: Sequence[Compared]) -> float:
+    """How far rounding alone moves later gradients. 0 if the launch that rounds tells nothing: it
+    rounded nothing, or its first gradients differ by more than rounding."""
+    usable = bool(rounded) and rounded[0].worst <= RANKS.least
+    return max(each.worst for each in rounded) if usable else 0.0
+
+
+def _bound(floor: float) -> float:
+    """How far later gradients of the same training may be apart."""
+    noise = RANKS.k * floor
+    return max(RANKS.least, noise if floor > RANKS.ceiling else min(noise, RANKS.ceiling))
+
+
+def _first_difference(compared: Sequence[Compared], bound: float) -> str:
+    return next((text for each in compared if (text := _difference(each, bound))), "")
 
 
 def _difference(compared: Compared, bound: float) -> str:
-    """What differs in a step, in words; "" if nothing does."""
+    """What differs in a step, in words; "" if nothing does. The bound is of later steps."""
     step = compared.step
-    if compared.worst > (RANKS.least if step == 1 else bound):
+    bound = RANKS.least if step == 1 else bound
+    if compared.worst > bound:
         slopes = compared.slopes.values()
         shown = " to ".join(f"{slope:.3g}" for slope in sorted({min(slopes), max(slopes)}))
         return (

@@ -20,8 +20,14 @@ from gpurun.errors import GpurunError, Refused, ScriptFailed, say
 from gpurun.isolation.available_modes import require
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.measure.run_events import ProcessLog
-from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED, STARTS_PROCESSES
+from gpurun.records.events import (
+    DISTRIBUTED_TRAITS,
+    PARALLEL_REFUSED,
+    STARTS_PROCESSES,
+    STARTS_PROGRAMS,
+)
 from gpurun.records.spec import LossReduction
+from gpurun.same.sameness_table import RANKS
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.trial_launcher import TrialLauncher
 
@@ -38,6 +44,7 @@ SIZES = (
     "x.size(0); or run it without --ddp"
 )
 LAST_CHARACTERS = 20_000
+MOST_LINES = 3
 
 
 def verified_reduction(
@@ -86,7 +93,13 @@ def _begin(place: Path) -> tuple[Path, int]:
 
 
 def _tell(options: Options, reduction: LossReduction, found: RankVerdict, seconds: float) -> None:
-    if found.kind is Kind.AS_DDP:
+    if found.later:
+        say(
+            "the first gradients of ranks are those of one process; later steps were not "
+            f"comparable, for rounding may part them: {found.said}; all gradients are "
+            f"{found.apart:.2%} apart"
+        )
+    elif found.kind is Kind.AS_DDP:
         say(
             f"ranks train as hand-written DistributedDataParallel does, not as one process: "
             f"{found.said}; all gradients are {found.apart:.2%} apart"
@@ -111,17 +124,21 @@ class _Verification:
         one = self._one(outcome)
         found = self._judged(one, LossReduction.MEAN)
         if found.kind is not Kind.SUM:
-            if found.kind is Kind.REFUSED:
-                raise Refused(f"ranks would train otherwise than one process: {found.said}", TODO)
-            return LossReduction.MEAN, found
+            if found.kind is not Kind.REFUSED:
+                return LossReduction.MEAN, found
+            if found.later:
+                raise _not_comparable(found, LossReduction.MEAN)
+            raise Refused(f"ranks would train otherwise than one process: {found.said}", TODO)
         again = self._judged(one, LossReduction.SUM)
-        if again.kind is not Kind.EQUAL:
-            raise Refused(
-                "the loss is a sum over samples, and a part of it is none: a penalty or a mean "
-                f"beside it would count once for each rank ({again.said})",
-                TODO,
-            )
-        return LossReduction.SUM, RankVerdict(Kind.SUM, again.apart)
+        if again.kind is Kind.EQUAL or (again.later and again.most <= RANKS.ceiling):
+            return LossReduction.SUM, again
+        if again.later:
+            raise _not_comparable(again, LossReduction.SUM)
+        raise Refused(
+            "the loss is a sum over samples, and a part of it is none: a penalty or a mean "
+            f"beside it would count once for each rank ({again.said})",
+            TODO,
+        )
 
     def _judged(self, one: TrainedSteps, reduction: LossReduction) -> RankVerdict:
         """If only later steps differ, a further launch shows what rounding makes of them."""
@@ -135,8 +152,10 @@ class _Verification:
     def _one(self, outcome: Outcome) -> TrainedSteps:
         trained = [log for log in outcome.logs if any(map(len, log.steps.values()))]
         if len(trained) > 1 or _distributed(outcome.logs):
-            lines = [x.detail for x in outcome.logs[0].traits if x.trait == STARTS_PROCESSES]
-            where = f" ({lines[-1]})" if lines else ""
+            traits = outcome.logs[0].traits
+            lines = [x.detail for x in traits if x.trait == STARTS_PROCESSES]
+            lines = lines or [x.detail for x in traits if x.trait == STARTS_PROGRAMS]
+            where = f" ({', '.join(lines[-MOST_LINES:])})" if lines else ""
             raise Refused(
                 f"the script starts training processes of its own{where}: each would join the "
                 "ranks of --ddp",
@@ -173,6 +192,16 @@ class _Verification:
             text = f"exit code {outcome.exit_code}" if failure is None else failure.text
             raise Refused(f"a share of a batch cannot be computed: {text}", SIZES)
         return found
+
+
+def _not_comparable(found: RankVerdict, reduction: LossReduction) -> Refused:
+    """Later steps differ too much, and no launch tells how much of it is rounding."""
+    return Refused(
+        "the first gradients of ranks are those of one process; later steps were not comparable, "
+        f"for rounding may part them: {found.said}",
+        f"if the loss is a {reduction.value} over samples, set --loss-reduction "
+        f"{reduction.value}; or run it without --ddp",
+    )
 
 
 def _distributed(logs: Sequence[ProcessLog]) -> bool:

@@ -6,13 +6,20 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from gpurun.ddp import verified_reduction
+from gpurun.ddp.rank_trials import RankTrials
 from gpurun.ddp.rank_verdict import Kind, judge
 from gpurun.ddp.trained_steps import TrainedStep, TrainedSteps
+from gpurun.errors import Refused
+from gpurun.records.events import STARTS_PROCESSES, STARTS_PROGRAMS, TraitEvent
+from gpurun.records.spec import LossReduction
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.nn.Module], torch.Tensor]
 
@@ -256,6 +263,106 @@ def test_first_gradients_may_not_and_a_launch_that_does_more_than_round_tells_no
     found = judge(one, turned(one, 0, 1e-3), 2, turned(one, 1, 0.1))
     assert (found.kind, found.later) == (Kind.AS_DDP, False)
     assert judge(one, turned(one, 2, 1e-3), 2, turned(one, 0, 0.1)).kind is Kind.AS_DDP
+
+
+def test_a_higher_floor_never_refuses_what_a_lower_one_lets_pass() -> None:
+    one = trained(MEANS["cross entropy"], 32, 1)
+    near, far = turned(one, 3, 9e-3), turned(one, 3, 2e-2)
+    found = [judge(one, near, 2, turned(one, 1, floor)) for floor in (5e-3, 0.99e-2, 1.01e-2, 0.1)]
+    assert [each.kind for each in found] == [Kind.EQUAL] * 4
+    assert [each.later for each in found] == [False, False, True, True]
+    assert found[3].said.startswith("in step 4 ")
+    assert judge(one, far, 2, turned(one, 1, 0.99e-2)).kind is Kind.AS_DDP
+    assert judge(one, far, 2, turned(one, 1, 1.01e-2)).kind is Kind.EQUAL
+    assert judge(one, turned(one, 3, 0.1), 2, turned(one, 1, 1.01e-2)).later is False
+
+
+def test_a_high_floor_says_nothing_of_the_first_step() -> None:
+    one = trained(MEANS["cross entropy"], 32, 1)
+    first = replace(one.steps[0], updates={n: 1.2 * x for n, x in one.steps[0].updates.items()})
+    found = judge(one, replace(one, steps=(first, *one.steps[1:])), 2, turned(one, 1, 0.3))
+    assert (found.kind is Kind.EQUAL, found.later) == (False, False)
+
+
+def test_a_launch_that_rounds_nothing_leaves_later_steps_untold() -> None:
+    one = trained(MEANS["cross entropy"], 32, 1)
+    found = judge(one, turned(one, 2, 1e-3), 2, one)
+    assert (found.later, found.most) == (True, pytest.approx(1e-3, rel=0.1))
+    rounds = judge(one, turned(one, 2, 1e-3), 2, turned(one, 1, 1e-6))
+    assert (rounds.kind, rounds.later) == (Kind.AS_DDP, False)
+
+
+def test_a_fault_that_begins_late_and_stays_is_refused() -> None:
+    """Averaged over all steps, its slope is 0.92."""
+    one = trained(MEANS["cross entropy"], 32, 1)
+    assert judge(one, scaled(one, [1, 1, 1, 1, 0.75, 0.75]), 2).kind is Kind.REFUSED
+    assert judge(one, scaled(one, [1, 1, 1, 1.2, 0.85, 1.15]), 2).kind is Kind.AS_DDP
+
+
+def verified(
+    monkeypatch: pytest.MonkeyPatch, one: TrainedSteps, **launches: TrainedSteps
+) -> tuple[LossReduction, Any] | None:
+    """What is made of launches: `mean` and `sum` of ranks, `rounded` of one process."""
+    monkeypatch.setattr(verified_reduction, "trained_steps", lambda logs, ranks: logs[0].found)
+
+    def outcome(found: TrainedSteps) -> SimpleNamespace:
+        log = SimpleNamespace(steps={0: [1]}, traits=[], found=found)
+        return SimpleNamespace(logs=[log], exit_code=0, failure=None)
+
+    trials = SimpleNamespace(
+        one=lambda shares=0: outcome(launches["rounded"] if shares else one),
+        many=lambda reduction: outcome(launches[reduction.value]),
+    )
+    return verified_reduction._Verification(cast("RankTrials", trials), 2).run()
+
+
+def test_a_sum_trains_where_later_steps_hardly_differ_and_no_floor_explains_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = trained(SUMS["cross entropy"], 32, 1)
+    half = scaled(one, [0.5] * 6)
+    near, far = turned(one, 3, 5e-3), turned(one, 3, 3e-2)
+    found = verified(monkeypatch, one, mean=half, sum=near, rounded=one)
+    assert found is not None
+    assert found[0] is LossReduction.SUM
+    verified_reduction._tell(cast("Any", SimpleNamespace(quiet=False)), *found, 1.0)
+    said = capsys.readouterr().err
+    assert "later steps were not comparable" in said
+    assert "in step 4 the gradient of " in said
+    assert "not as one process" not in said
+    with pytest.raises(Refused, match="later steps were not comparable") as caught:
+        verified(monkeypatch, one, mean=half, sum=far, rounded=one)
+    assert "--loss-reduction sum" in caught.value.todo
+    with pytest.raises(Refused, match="a penalty or a mean"):
+        verified(monkeypatch, one, mean=half, sum=near, rounded=turned(one, 1, 1e-6))
+
+
+def test_a_mean_whose_later_steps_have_no_floor_is_refused_as_not_comparable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = trained(MEANS["cross entropy"], 32, 1)
+    with pytest.raises(Refused, match="later steps were not comparable") as caught:
+        verified(monkeypatch, one, mean=turned(one, 3, 0.9), rounded=one)
+    assert "--loss-reduction mean" in caught.value.todo
+
+
+@pytest.mark.parametrize(
+    ("started", "named"),
+    [
+        ([(STARTS_PROCESSES, "a:1"), (STARTS_PROGRAMS, "b:9")], " (a:1):"),
+        ([(STARTS_PROGRAMS, "b:9")], " (b:9):"),
+        ([(STARTS_PROCESSES, f"a:{n}") for n in range(1, 6)], " (a:3, a:4, a:5):"),
+    ],
+)
+def test_a_refusal_names_the_lines_that_start_processes(
+    started: list[tuple[str, str]], named: str
+) -> None:
+    traits = [TraitEvent(trait=trait, detail=line) for trait, line in started]
+    log = SimpleNamespace(steps={0: [1]}, traits=traits)
+    outcome = cast("Any", SimpleNamespace(logs=[log, log]))
+    with pytest.raises(Refused) as caught:
+        verified_reduction._Verification(cast("RankTrials", None), 2)._one(outcome)
+    assert f"processes of its own{named}" in caught.value.what
 
 
 def test_a_learning_rate_that_follows_the_share_is_told() -> None:

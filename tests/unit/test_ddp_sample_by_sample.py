@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing import Process
+from subprocess import Popen
 
+import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
+from gpurun.records.events import STARTS_PROCESSES, STARTS_PROGRAMS, TraitEvent
 from gpurun.runtime.ddp import sample_by_sample
 from gpurun.runtime.ddp.sample_by_sample import SampleBySample
 
@@ -37,12 +41,45 @@ def test_each_row_gets_the_same_numbers_whatever_part_of_a_batch_is_there() -> N
         assert torch.equal(of_all, of_all[:1].expand_as(of_all))
 
 
-def test_one_process_takes_a_batch_share_by_share() -> None:
-    """As the ranks take it; a single sample stays as it is."""
-    stand_ins = SampleBySample(shares=2)
-    batches: list[object] = [[5, 6, 7, 8, 9], 3]
-    taken = stand_ins._share_by_share(lambda iterator: batches.pop(0))
-    assert [taken(None), taken(None)] == [[5, 7, 9, 6, 8], 3]
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5, 10))
+
+
+@pytest.mark.parametrize(
+    ("loader", "batch"),
+    [
+        (lambda: DataLoader(range(5, 10), 5), [5, 7, 9, 6, 8]),  # type: ignore[arg-type]
+        (lambda: DataLoader(range(5, 10), batch_sampler=[(4, 3, 2)]), [9, 7, 8]),  # type: ignore
+        (lambda: DataLoader(Stream(), 5), [5, 7, 9, 6, 8]),
+        (lambda: DataLoader(Stream(), 5, num_workers=1), [5, 7, 9, 6, 8]),
+        (lambda: DataLoader([[1, 2, 3]], batch_size=None), [1, 2, 3]),  # type: ignore
+    ],
+    ids=["list", "tuple", "stream", "stream in a worker", "made by the data set"],
+)
+def test_one_process_takes_a_batch_share_by_share(
+    monkeypatch: pytest.MonkeyPatch, loader: Callable[[], DataLoader[int]], batch: list[int]
+) -> None:
+    """As the ranks take it."""
+    fetcher = torch.utils.data._utils.fetch._BaseDatasetFetcher
+    in_order = SampleBySample(shares=2)._share_by_share(fetcher.__init__)
+    monkeypatch.setattr(fetcher, "__init__", in_order)
+    assert torch.as_tensor(next(iter(loader()))).tolist() == batch
+
+
+@pytest.mark.parametrize(
+    ("starter", "trait"), [(Process, STARTS_PROCESSES), (Popen, STARTS_PROGRAMS)]
+)
+def test_python_processes_are_told_from_other_programs(
+    monkeypatch: pytest.MonkeyPatch, starter: type, trait: str
+) -> None:
+    told: list[TraitEvent] = []
+    monkeypatch.setattr(sample_by_sample.RECORDER, "event", told.append)
+    monkeypatch.setattr(sample_by_sample, "line_of", lambda frame: "train.py:3")
+    start = SampleBySample()._watch_start(lambda process: None)
+    for _ in range(2):
+        start(object.__new__(starter))
+    assert [(x.trait, x.detail) for x in told] == [(trait, "train.py:3")]
 
 
 def test_a_permutation_leaves_all_in_place_and_other_draws_differ_from_each_other() -> None:

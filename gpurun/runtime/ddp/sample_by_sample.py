@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gpurun.records.events import STARTS_PROCESSES, TraitEvent
+from gpurun.records.events import STARTS_PROCESSES, STARTS_PROGRAMS, TraitEvent
 from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
@@ -65,7 +65,8 @@ class SampleBySample:
         iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
         replace(iterator, "__next__", self._watch_next)
         if self._shares:
-            replace(iterator, "_next_index", self._share_by_share)
+            fetcher: Any = torch.utils.data._utils.fetch._BaseDatasetFetcher
+            replace(fetcher, "__init__", self._share_by_share)
         for name in DRAWS:
             replace(torch, name, self._watch_draw)
         for name in DRAWS_IN_PLACE:
@@ -82,7 +83,9 @@ class SampleBySample:
             line = "" if getattr(process, "daemon", False) else line_of(sys._getframe(1))
             if line and line not in self._starts:
                 self._starts.add(line)
-                RECORDER.event(TraitEvent(trait=STARTS_PROCESSES, detail=line))
+                python = isinstance(process, BaseProcess)
+                trait = STARTS_PROCESSES if python else STARTS_PROGRAMS
+                RECORDER.event(TraitEvent(trait=trait, detail=line))
             original(process, *args, **kwargs)
 
         return start
@@ -98,15 +101,22 @@ class SampleBySample:
 
         return __next__
 
-    def _share_by_share(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @transparent
-        def _next_index(iterator: Any) -> Any:
-            batch, size = original(iterator), self._shares
-            if not isinstance(batch, list):
-                return batch
-            return [index for rank in range(size) for index in batch[rank::size]]
+    def _share_by_share(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Samples are put in order once they are read, so that streams are, too."""
 
-        return _next_index
+        @transparent
+        def __init__(
+            fetcher: Any, dataset: Any, collates: bool, collate: Callable[..., Any], *args: Any
+        ) -> None:
+            def by_share(batch: Any) -> Any:
+                if collates and isinstance(batch, list):
+                    size = self._shares
+                    batch = [sample for rank in range(size) for sample in batch[rank::size]]
+                return collate(batch)
+
+            original(fetcher, dataset, collates, by_share, *args)
+
+        return __init__
 
     def _watch_draw(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @transparent
