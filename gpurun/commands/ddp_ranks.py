@@ -14,7 +14,7 @@ from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.errors import GpurunError
 from gpurun.launch.hidden_ranks import hidden_flags, rank_environment
 from gpurun.launch.rank_resources import check_devices, shared_gpus
-from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
+from gpurun.records.messages.traits import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
 from gpurun.records.spec import Parallel, Share
 
 REDUCED = "loss_reduction"

@@ -20,7 +20,7 @@ from gpurun.errors import GpurunError, Refused, ScriptFailed, say
 from gpurun.isolation.available_modes import require
 from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
 from gpurun.measure.run_events import ProcessLog
-from gpurun.records.events import (
+from gpurun.records.messages.traits import (
     DISTRIBUTED_TRAITS,
     PARALLEL_REFUSED,
     STARTS_PROCESSES,

@@ -26,7 +26,8 @@ from gpurun.measure.memory_growth import growth_note, memory_growth
 from gpurun.measure.optional_figures import known, mean, shared
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.run_events import ProcessLog, RunLog, read_attempts, read_run
-from gpurun.records.events import CLOCKS, PARALLEL_REFUSED, KnobEvent, StepRow
+from gpurun.records.events import CLOCKS, KnobEvent, StepRow
+from gpurun.records.messages.traits import PARALLEL_REFUSED
 from gpurun.records.parse_json import open_regular
 from gpurun.records.ranks import Attempt
 from gpurun.records.result import (

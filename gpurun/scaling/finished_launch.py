@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.measure.run_events import ProcessLog
-from gpurun.records.events import DISTRIBUTED_TRAITS
 from gpurun.records.failure import FailureKind
+from gpurun.records.messages.traits import DISTRIBUTED_TRAITS
 from gpurun.records.result import RunResult
 from gpurun.scaling.launch_figures import NOT_AT_ONCE, LaunchFigures, figures, work_together
 from gpurun.scaling.scaling_requests import PlannedLaunch

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from gpurun.measure.measured_window import Window, measured_window
 from gpurun.measure.optional_figures import known
 from gpurun.measure.run_events import ProcessLog
-from gpurun.records.events import CLOCKS, DISTRIBUTED_TRAITS, StepRow
+from gpurun.records.events import CLOCKS, StepRow
+from gpurun.records.messages.traits import DISTRIBUTED_TRAITS
 from gpurun.records.result import StepSplit
 from gpurun.stats.descriptive import mean
 

@@ -18,8 +18,8 @@ from gpurun.launch.error_in_output import (
 from gpurun.measure.measured_window import measured_span
 from gpurun.measure.oom_kills import killed_for_memory
 from gpurun.measure.run_events import ProcessLog
-from gpurun.records.events import PARALLEL_REFUSED
 from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.messages.traits import PARALLEL_REFUSED
 from gpurun.records.result import RunResult, status_of
 
 ENDED_BADLY = ("failed", "killed", "crashed")

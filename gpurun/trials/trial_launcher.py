@@ -38,8 +38,8 @@ from gpurun.launch.spec_file import write_spec
 from gpurun.measure.run_events import read_run
 from gpurun.measure.sampler import Sampler
 from gpurun.records.codec import to_json
-from gpurun.records.events import CONNECTED
 from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.messages.traits import CONNECTED
 from gpurun.records.spec import RUN_SPEC, RunSpec
 from gpurun.rundir import other_runs, write_json
 from gpurun.trials.launch_request import ALL_LAUNCHES, LaunchRequest

@@ -18,7 +18,8 @@ from gpurun.ddp.rank_trials import RankTrials
 from gpurun.ddp.rank_verdict import Kind, judge
 from gpurun.ddp.trained_steps import TrainedStep, TrainedSteps
 from gpurun.errors import Refused
-from gpurun.records.events import STARTS_PROCESSES, STARTS_PROGRAMS, TraitEvent
+from gpurun.records.events import TraitEvent
+from gpurun.records.messages.traits import STARTS_PROCESSES, STARTS_PROGRAMS
 from gpurun.records.spec import LossReduction
 
 Loss = Callable[[torch.Tensor, torch.Tensor, torch.nn.Module], torch.Tensor]

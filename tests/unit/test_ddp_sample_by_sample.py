@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from gpurun.records.events import STARTS_PROCESSES, STARTS_PROGRAMS, TraitEvent
+from gpurun.records.events import TraitEvent
+from gpurun.records.messages.traits import STARTS_PROCESSES, STARTS_PROGRAMS
 from gpurun.runtime.ddp import sample_by_sample
 from gpurun.runtime.ddp.sample_by_sample import SampleBySample
 

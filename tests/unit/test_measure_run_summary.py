@@ -14,7 +14,6 @@ from gpurun.measure.compute_use import peak_flops_per_second
 from gpurun.measure.machine import available_memory
 from gpurun.records.codec import to_json
 from gpurun.records.events import (
-    PARALLEL_REFUSED,
     FlopsEvent,
     HookEvent,
     KnobEvent,
@@ -23,6 +22,7 @@ from gpurun.records.events import (
     TraitEvent,
     TurnEvent,
 )
+from gpurun.records.messages.traits import PARALLEL_REFUSED
 from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample, HostSample
 from tests.unit.recorded_runs import (

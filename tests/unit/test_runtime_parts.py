@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from gpurun.identity_map import IdentityMap
-from gpurun.records.events import COPIES_GRADIENTS as COPIES
 from gpurun.records.events import HookEvent, TraitEvent
 from gpurun.records.frames import drop_frame
+from gpurun.records.messages.traits import COPIES_GRADIENTS as COPIES
 from gpurun.runtime.core.batch_size_source import batch_size_expression
 from gpurun.runtime.core.knob_outcomes import KnobOutcomes
 from gpurun.runtime.core.patching import build_edited, guarded, replace

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpurun.measure.run_events import ProcessLog
-from gpurun.records.events import OUT_OF_MEMORY, ProcessEvent, TraitEvent
+from gpurun.records.events import ProcessEvent, TraitEvent
+from gpurun.records.messages.traits import OUT_OF_MEMORY
 from gpurun.records.result import KnobOutcome, StepTime
 from gpurun.tuner.search.search_trials import not_applied, repaid_too_late, trained_with_less
 from gpurun.tuner.tuning_trial import Trial

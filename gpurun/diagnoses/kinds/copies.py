@@ -8,8 +8,8 @@ from typing import Any
 
 from gpurun.diagnoses.api import Seen, diagnosis, gain_without, location_of, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.records.events import COPIES_GRADIENTS
 from gpurun.records.finding import FindingType
+from gpurun.records.messages.traits import COPIES_GRADIENTS
 from gpurun.records.profile_figures import CopyShare
 from gpurun.replay.what_ifs import Change
 from gpurun.timeline.model import CopyKind

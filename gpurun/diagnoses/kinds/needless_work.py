@@ -8,9 +8,10 @@ from gpurun.diagnoses.api import NOTICEABLE, Seen, diagnosis, gain_without, meas
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.kinds.whole_run import beyond_usual, working_ns
 from gpurun.diagnoses.thresholds import gain_severity
-from gpurun.records.events import CHANGING_SHAPES, PADDING, RECOMPUTES, LoaderEvent
+from gpurun.records.events import LoaderEvent
 from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import COLLECTION
+from gpurun.records.messages.traits import CHANGING_SHAPES, PADDING, RECOMPUTES
 from gpurun.replay.what_ifs import Change
 from gpurun.timeline.time_intervals import intervals
 

@@ -9,9 +9,9 @@ from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, REGIONAL, missing_tool
 from gpurun.knobs.skip_reasons import COPIES_STAY_PLAIN, NO_DOUBLE_BACKWARD, SCRIPT_COMPILES
 from gpurun.knobs.source_forms import AfterOptimizer, SourceForm
-from gpurun.records.events import CHANGING_SHAPES, DOUBLE_BACKWARD, KEEPS_TENSORS
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
+from gpurun.records.messages.traits import CHANGING_SHAPES, DOUBLE_BACKWARD, KEEPS_TENSORS
 
 MODES = (REGIONAL, "default", *GRAPH_MODES)
 ON_A_GPU = ("reduce-overhead", "default", "max-autotune")

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.memory.memory_need import memory_is_scarce
-from gpurun.records.events import RECOMPUTES
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
+from gpurun.records.messages.traits import RECOMPUTES
 
 HOST_ROOM = 0.25
 """On the CPU the script may take this part of the memory at most, for activations come on top."""

@@ -19,8 +19,9 @@ from torch import Tensor, distributed, nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
-from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
+from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frames, transparent
+from gpurun.records.messages.traits import DISTRIBUTED_TRAITS
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER, error_text

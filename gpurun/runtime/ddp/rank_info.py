@@ -13,7 +13,8 @@ from typing import Any, NoReturn
 
 from gpurun.errors import ExitCode, say
 from gpurun.knobs.callers import caller_past, is_users
-from gpurun.records.events import PARALLEL_REFUSED, TraitEvent
+from gpurun.records.events import TraitEvent
+from gpurun.records.messages.traits import PARALLEL_REFUSED
 from gpurun.runtime.core.recorder import RECORDER
 
 AFTER_YOU_SECONDS = 1.0

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gpurun.records.events import STARTS_PROCESSES, STARTS_PROGRAMS, TraitEvent
+from gpurun.records.events import TraitEvent
 from gpurun.records.frames import transparent
+from gpurun.records.messages.traits import STARTS_PROCESSES, STARTS_PROGRAMS
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.ddp.rank_info import line_of

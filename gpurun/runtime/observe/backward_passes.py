@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from gpurun.records.events import DOUBLE_BACKWARD
 from gpurun.records.frames import drop_frame
+from gpurun.records.messages.traits import DOUBLE_BACKWARD
 from gpurun.runtime.core.patching import guarded, replace, switched_off
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK

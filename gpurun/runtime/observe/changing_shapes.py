@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gpurun.records.events import CHANGING_SHAPES
+from gpurun.records.messages.traits import CHANGING_SHAPES
 from gpurun.runtime.observe.root_inputs import first_tensor
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS

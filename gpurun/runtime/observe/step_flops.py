@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.utils import checkpoint, flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpurun.records.events import RECOMPUTES, FlopsEvent
+from gpurun.records.events import FlopsEvent
 from gpurun.records.frames import drop_frame
+from gpurun.records.messages.traits import RECOMPUTES
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.backward_passes import BACKWARD

@@ -11,7 +11,7 @@ import torch
 from torch.nn import Module
 
 from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
-from gpurun.records.events import KEEPS_TENSORS
+from gpurun.records.messages.traits import KEEPS_TENSORS
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gpurun.records.events import PADDING
+from gpurun.records.messages.traits import PADDING
 from gpurun.runtime.observe.root_inputs import DEPTH, first_tensor, tensors_of
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from gpurun.records.events import CONNECTED, TraitEvent
+from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
+from gpurun.records.messages.traits import CONNECTED
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER

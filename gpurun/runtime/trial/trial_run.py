@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from gpurun.records.events import DISTRIBUTED_TRAITS, StopEvent
+from gpurun.records.events import StopEvent
+from gpurun.records.messages.traits import DISTRIBUTED_TRAITS
 from gpurun.records.spec import FIRST_STEP, GO, OUTPUT_CALLS, RunSpec, StopRule, TrialSpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER

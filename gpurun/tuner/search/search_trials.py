@@ -10,8 +10,8 @@ from gpurun.formatting.number_text import count, duration
 from gpurun.knobs.api import Effect, Knob
 from gpurun.knobs.stages import COMPILE, stage_of
 from gpurun.pairs.gain import LEAST_GAIN
-from gpurun.records.events import OUT_OF_MEMORY
 from gpurun.records.facts import Facts
+from gpurun.records.messages.traits import OUT_OF_MEMORY
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import GuardVerdict, Rejection, TrialPurpose
 from gpurun.trials import knob_calls

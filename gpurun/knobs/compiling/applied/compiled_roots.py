@@ -24,8 +24,8 @@ from gpurun.knobs.compiling.applied.plain_calls import or_plain, seen_by_dynamo,
 from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks, repeated_blocks
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, REGIONAL, missing_on
 from gpurun.knobs.skip_reasons import COPIES_STAY_PLAIN, NO_DOUBLE_BACKWARD, SCRIPT_COMPILES
-from gpurun.records.events import DOUBLE_BACKWARD
 from gpurun.records.frames import drop_frame
+from gpurun.records.messages.traits import DOUBLE_BACKWARD
 
 MOST_SHAPES = 10
 """A graph is recorded for each combination of input shapes: more than training, evaluation, and the

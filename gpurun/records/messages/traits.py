@@ -1,0 +1,28 @@
+"""The traits that `TraitEvent` tells of a script: what a trial or a run has seen it do."""
+
+from __future__ import annotations
+
+DISTRIBUTED_TRAITS = ("ddp", "process_group")
+"""Traits of a script that is distributed by itself."""
+COPIES_GRADIENTS = "copies_gradients"
+"""The trait of a script whose DDP copies each gradient into its bucket and back."""
+STARTS_PROCESSES = "starts_processes"
+"""The trait of a script that starts processes of Python in a trial of ranks, with the line."""
+STARTS_PROGRAMS = "starts_programs"
+"""The trait of a script that starts other programs in a trial of ranks, with the line."""
+PARALLEL_REFUSED = "parallel_refused"
+"""The trait of a rank that gave up: what, and in a second line what to do."""
+DOUBLE_BACKWARD = "double_backward"
+"""The trait of a script that differentiates gradients, or whose source does."""
+RECOMPUTES = "recomputes"
+"""The trait of a script that computes forward passes again (`torch.utils.checkpoint`)."""
+KEEPS_TENSORS = "keeps_tensors"
+"""The trait of a model whose forward pass leaves tensors in it, by the name of one."""
+CHANGING_SHAPES = "changing_shapes"
+"""The trait of a model whose inputs had many shapes in few calls."""
+PADDING = "padding"
+"""The trait of a model of tokens: the share of the first batch that is padding, and its size."""
+OUT_OF_MEMORY = "out_of_memory"
+"""The trait of a script whose model ran out of memory. It may catch that and train with less."""
+CONNECTED = "connected"
+"""The trait of a trial that connected to another machine, once for each connection."""
