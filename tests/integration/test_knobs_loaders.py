@@ -408,7 +408,7 @@ print(json.dumps({"first": first, "second": train(loader, epochs=1)["seen"]}))
 """
     run = run_knobs(script, {"loader_workers": 1, "loader_persistent": True})
     assert (set(run.printed["first"]), set(run.printed["second"])) == ({0}, {1})
-    assert run.outcomes("loader_persistent") == ["applied"]
+    assert run.outcomes("loader_persistent") == ["applied", "runtime_only"]
 
 
 def test_pinning_without_a_gpu_is_skipped_without_a_word_of_torch(run_knobs: RunKnobs) -> None:
