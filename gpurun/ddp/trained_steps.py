@@ -51,6 +51,8 @@ def trained_steps(logs: Sequence[ProcessLog], ranks: int) -> TrainedSteps | None
 
 
 def _samples(log: ProcessLog) -> set[int]:
+    """The indices of training samples; a stream's have none."""
     clock = step_clock(log)
     training = set() if clock is None else set(clock.training_loaders)
+    training -= {loader.loader for loader in log.loaders if loader.iterable}
     return {index for pass_ in log.samples if pass_.loader in training for index in pass_.order}

@@ -45,6 +45,7 @@ SIZES = (
 )
 LAST_CHARACTERS = 20_000
 MOST_LINES = 3
+"""So many lines a refusal names at most."""
 
 
 def verified_reduction(

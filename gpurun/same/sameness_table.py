@@ -116,8 +116,8 @@ LEAST_UPDATE = 1e-2
 gradient that is zero but for rounding (a bias of keys in attention)."""
 SLOPE_OF_MEAN, SLOPE_OF_SUM = 0.1, 0.05
 """The largest distance of a mean's slopes from 1, and of a sum's from 1/N, as a part of it. The
-first is the specification's 0.9 to 1.1, for token means and class weights; the second is half of
-it. Both are set, not fitted."""
+first is the specification's 0.9 to 1.1, for token means, class weights and contrastive losses; the
+second is half of it. Both are set, not fitted."""
 MOST_APART = 0.2
 """Ranks whose gradients are further apart from those of one process are not trained. The
 specification's 20 %, set with 0.9 to 1.1, not fitted."""
@@ -125,8 +125,8 @@ LAST_STEPS = 2
 """A fault that begins late stays to the last step; shares that have more of something alternate, so
 one step is too few. Set for a sum that begins with the fifth of six steps."""
 LEAST_NORM = 1e-2
-"""A gradient with less of the norm of all may be rounding: it is compared with this share. Set for
-the bias of keys in attention, whose gradient is zero but for rounding."""
+"""A gradient with less of the norm of all may be rounding (a bias of keys in attention): it is
+compared with this share. Set, not fitted."""
 LEAST_PART = 1e-3
 """The slope of a part of the model with less of the norm of all gradients says nothing. Set, not
 fitted."""

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gpurun.records.events import TraitEvent
 from gpurun.records.messages.traits import STARTS_PROCESSES, STARTS_PROGRAMS
+from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.ddp import sample_by_sample
 from gpurun.runtime.ddp.sample_by_sample import SampleBySample
 
@@ -75,7 +76,7 @@ def test_python_processes_are_told_from_other_programs(
     monkeypatch: pytest.MonkeyPatch, starter: type, trait: str
 ) -> None:
     told: list[TraitEvent] = []
-    monkeypatch.setattr(sample_by_sample.RECORDER, "event", told.append)
+    monkeypatch.setattr(RECORDER, "event", told.append)
     monkeypatch.setattr(sample_by_sample, "line_of", lambda frame: "train.py:3")
     start = SampleBySample()._watch_start(lambda process: None)
     for _ in range(2):
