@@ -72,8 +72,8 @@ if kind == "mixed":
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 
 loader = DataLoader(data, batch_size=None if kind == "singly" else 16, shuffle=True)
-if kind == "small stream":
-    loader = DataLoader(Stream(), batch_size=1)
+if kind.endswith("stream"):
+    loader = DataLoader(Stream(), batch_size=1 if kind == "small stream" else 16)
 held_out = DataLoader(data, batch_size=16, shuffle=True)
 seen = 0
 for epoch in range(2):
@@ -439,6 +439,14 @@ def test_a_loss_that_cannot_be_put_together_is_told_with_its_figure(
     done = odd(gpurun, tmp_path, "root")
     assert done.returncode == 0, done.stderr.decode()
     assert done.stderr.decode().count("the gradient of halves of a batch is within") == 1
+
+
+@pytest.mark.slow  # quick twin: unit/test_ddp_sample_by_sample.py
+def test_a_stream_is_shared_among_ranks(tmp_path: Path, gpurun: Gpurun) -> None:
+    """Its samples have no indices that trials could compare."""
+    done = odd(gpurun, tmp_path, "stream")
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"the loss is a mean over samples" in done.stderr
 
 
 def test_ranks_need_a_number_where_there_is_no_gpu(tmp_path: Path, gpurun: Gpurun) -> None:
