@@ -16,12 +16,12 @@ from gpurun.same.sameness_table import (
     LAST_STEPS,
     LEAST_NORM,
     LEAST_PART,
-    LEAST_UPDATE,
     MOST_APART,
     RANKS,
     SLOPE_OF_MEAN,
     SLOPE_OF_SUM,
 )
+from gpurun.same.step_distances import by_child
 from gpurun.stats.descriptive import root_mean_square
 
 
@@ -136,7 +136,7 @@ def _difference(compared: Compared, bound: float) -> str:
             f"in step {step} the gradient of {compared.name} differs by {compared.worst:.2%} "
             f"({shown} of that of one process)"
         )
-    if compared.update > max(LEAST_UPDATE, bound):
+    if compared.update > max(RANKS.ceiling, bound):
         return f"in step {step} the size of an update differs by {compared.update:.2%}"
     return ""
 
@@ -191,11 +191,8 @@ def _fit(name: str, one: TrainedStep, many: TrainedStep) -> tuple[float, float]:
 def _by_part(
     slopes: Mapping[str, float], norms: Mapping[str, float], total: float
 ) -> Iterator[tuple[str, float]]:
-    """The slope of each child of the model, by the first two names of its parameters."""
-    parts: dict[str, list[str]] = {}
-    for name in slopes:
-        parts.setdefault(".".join(name.split(".")[:2]), []).append(name)
-    for part, names in parts.items():
+    """The slope of each child of the model."""
+    for part, names in by_child(slopes).items():
         square = math.fsum(norms[n] ** 2 for n in names)
         if math.sqrt(square) > LEAST_PART * total:
             yield part, math.fsum(slopes[n] * norms[n] ** 2 for n in names) / square

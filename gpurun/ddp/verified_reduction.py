@@ -43,6 +43,10 @@ SIZES = (
     "where the script uses its batch size, take the number of samples from the batch, as in "
     "x.size(0); or run it without --ddp"
 )
+NOT_COMPARABLE = (
+    "the first gradients of ranks are those of one process; later steps were not comparable, for "
+    "rounding may part them"
+)
 LAST_CHARACTERS = 20_000
 MOST_LINES = 3
 """So many lines a refusal names at most."""
@@ -95,11 +99,7 @@ def _begin(place: Path) -> tuple[Path, int]:
 
 def _tell(options: Options, reduction: LossReduction, found: RankVerdict, seconds: float) -> None:
     if found.later:
-        say(
-            "the first gradients of ranks are those of one process; later steps were not "
-            f"comparable, for rounding may part them: {found.said}; all gradients are "
-            f"{found.apart:.2%} apart"
-        )
+        say(f"{NOT_COMPARABLE}: {found.said}; all gradients are {found.apart:.2%} apart")
     elif found.kind is Kind.AS_DDP:
         say(
             f"ranks train as hand-written DistributedDataParallel does, not as one process: "
@@ -198,8 +198,7 @@ class _Verification:
 def _not_comparable(found: RankVerdict, reduction: LossReduction) -> Refused:
     """Later steps differ too much, and no launch tells how much of it is rounding."""
     return Refused(
-        "the first gradients of ranks are those of one process; later steps were not comparable, "
-        f"for rounding may part them: {found.said}",
+        f"{NOT_COMPARABLE}: {found.said}",
         f"if the loss is a {reduction.value} over samples, set --loss-reduction "
         f"{reduction.value}; or run it without --ddp",
     )

@@ -37,6 +37,12 @@ def caller_past(frame: FrameType | None, passed: Callable[[FrameType], bool]) ->
     return frame
 
 
+def users_line(frame: FrameType | None) -> str:
+    """The innermost line of the user's own code that runs in a frame; "" for none."""
+    found = caller_past(frame, lambda f: not is_users(f) or f.f_code.co_filename.startswith("<"))
+    return f"{os.path.basename(found.f_code.co_filename)}:{found.f_lineno}" if found else ""
+
+
 def is_users_file(file: str) -> bool:
     """True of a file that neither python nor a package brought; it may still be one of ours."""
     return not (_is_installed(file) or file.startswith((STANDARD, "<frozen")))

@@ -110,10 +110,9 @@ RANKS = Row(5e-5, 1e-2, k=3.0)
 """Gradients of ranks beside those of one process (`--ddp`), relative. First gradients have no
 floor: small networks, convolutions and transformers differ by 1e-7 to 2e-6. Of later steps the
 floor is a launch that only rounds; eight steps of AdamW at a rate of 0.01 made 3e-4 of it. The
-ceiling is set, not fitted: a sum whose later steps have no floor trains up to 1 % apart."""
-LEAST_UPDATE = 1e-2
-"""Sizes of updates of ranks, relative: the ceiling of `RANKS`. Adam makes steps of any size of a
-gradient that is zero but for rounding (a bias of keys in attention)."""
+ceiling is set, not fitted: a sum whose later steps have no floor trains up to 1 % apart, and sizes
+of updates may always differ so much. Adam makes steps of any size of a gradient that is zero but
+for rounding (a bias of keys in attention)."""
 SLOPE_OF_MEAN, SLOPE_OF_SUM = 0.1, 0.05
 """The largest distance of a mean's slopes from 1, and of a sum's from 1/N, as a part of it. The
 first is the specification's 0.9 to 1.1, for token means, class weights and contrastive losses; the

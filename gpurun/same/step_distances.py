@@ -8,7 +8,7 @@ a place of its own, and for directions each child of the model (its first names)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from gpurun.records.events import BUFFERS, AuditEvent
@@ -61,16 +61,23 @@ def _directions(ours: AuditEvent, theirs: AuditEvent) -> Distances:
     found = _direction("", ours.gradient_values, theirs.gradient_values)
     mine, other = gradients_by_name(ours), gradients_by_name(theirs)
     told = other.keys() - negligible(theirs.gradient_norms)
-    children: dict[str, list[str]] = {}
-    for name in sorted(mine.keys() & told):
-        children.setdefault(".".join(name.split(".")[:2]), []).append(name)
+    both = sorted(mine.keys() & told)
+    for name in both:
         if len(other[name]) >= FEW_VALUES:
             found |= _direction(name, mine[name], other[name])
-    for child, names in children.items():
+    for child, names in by_child(both).items():
         ours_there, theirs_there = ([x for n in names for x in side[n]] for side in (mine, other))
         if len(names) > 1 and len(theirs_there) >= FEW:
             found |= _direction(child, ours_there, theirs_there)
     return found
+
+
+def by_child(names: Iterable[str]) -> dict[str, list[str]]:
+    """Names of parameters by the child of the model that has them: their first two names."""
+    children: dict[str, list[str]] = {}
+    for name in names:
+        children.setdefault(".".join(name.split(".")[:2]), []).append(name)
+    return children
 
 
 def _direction(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Distances:

@@ -77,7 +77,7 @@ def test_python_processes_are_told_from_other_programs(
 ) -> None:
     told: list[TraitEvent] = []
     monkeypatch.setattr(RECORDER, "event", told.append)
-    monkeypatch.setattr(sample_by_sample, "line_of", lambda frame: "train.py:3")
+    monkeypatch.setattr(sample_by_sample, "users_line", lambda frame: "train.py:3")
     start = SampleBySample()._watch_start(lambda process: None)
     for _ in range(2):
         start(object.__new__(starter))
@@ -93,28 +93,23 @@ def test_a_permutation_leaves_all_in_place_and_other_draws_differ_from_each_othe
     assert not torch.equal(first, second)
 
 
-def test_what_is_drawn_outside_of_a_step_goes_on_as_if_nothing_had_been_drawn_inside() -> None:
+@pytest.mark.parametrize(
+    ("function", "watch"),
+    [(torch.randn, "_watch_draw"), (torch.randperm, "_watch_permutation")],
+)
+def test_what_is_drawn_outside_of_a_step_goes_on_as_if_nothing_had_been_drawn_inside(
+    function: Callable[..., torch.Tensor], watch: str
+) -> None:
+    """Shuffles of the next epoch, too."""
     stand_ins = SampleBySample()
-    randn = stand_ins._watch_draw(torch.randn)
+    watched = getattr(stand_ins, watch)(function)
     torch.manual_seed(3)
-    expected = torch.randn(4)
+    expected = function(9)
     torch.manual_seed(3)
     stand_ins.handed = True
-    randn(8, 4)
+    watched(8)
     stand_ins.handed = False
-    assert torch.equal(randn(4), expected)
-
-
-def test_a_permutation_inside_of_a_step_leaves_the_order_of_the_next_epoch() -> None:
-    stand_ins = SampleBySample()
-    randperm = stand_ins._watch_permutation(torch.randperm)
-    torch.manual_seed(3)
-    expected = torch.randperm(9)
-    torch.manual_seed(3)
-    stand_ins.handed = True
-    randperm(8)
-    stand_ins.handed = False
-    assert torch.equal(randperm(9), expected)
+    assert torch.equal(watched(9), expected)
 
 
 def test_a_batch_is_handed_out_until_the_next_one_is_asked_for() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpurun.knobs.callers import users_line
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.spec import LossReduction
@@ -23,7 +24,7 @@ from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.ddp.divergence_check import DivergenceCheck
 from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
 from gpurun.runtime.ddp.loader_sharding import LoaderSharding
-from gpurun.runtime.ddp.rank_info import RankInfo, line_of, stop_rank
+from gpurun.runtime.ddp.rank_info import RankInfo, stop_rank
 from gpurun.runtime.observe.backward_passes import Tensors
 
 
@@ -81,7 +82,7 @@ class LossScaling:
             )
         shard = self.sharding.shard
         if shard is None:
-            line = line_of(sys._getframe(1))
+            line = users_line(sys._getframe(1))
             stop_rank(
                 f"no DataLoader feeds the training{f' ({line})' if line else ''}: the script makes "
                 "its batches itself, and no share of them can be given to each rank",

@@ -8,11 +8,9 @@ import sys
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, NoReturn
 
 from gpurun.errors import ExitCode, say
-from gpurun.knobs.callers import caller_past, is_users
 from gpurun.records.events import TraitEvent
 from gpurun.records.messages.traits import PARALLEL_REFUSED
 from gpurun.runtime.core.recorder import RECORDER
@@ -67,12 +65,6 @@ def or_stop_rank(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             stop_rank(f"the {name} failed: {text}", "without --ddp the script runs on one device")
 
     return call
-
-
-def line_of(frame: FrameType | None) -> str:
-    """The innermost line of the user's own code that runs in a frame; "" for none."""
-    found = caller_past(frame, lambda f: not is_users(f) or f.f_code.co_filename.startswith("<"))
-    return f"{os.path.basename(found.f_code.co_filename)}:{found.f_lineno}" if found else ""
 
 
 def warn(what: str) -> None:

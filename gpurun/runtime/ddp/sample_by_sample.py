@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from gpurun.knobs.callers import users_line
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import transparent
 from gpurun.records.messages.traits import STARTS_PROCESSES, STARTS_PROGRAMS
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.ddp.rank_info import line_of
 
 DROPOUTS = (
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
@@ -81,7 +81,7 @@ class SampleBySample:
 
         @transparent
         def start(process: Any, *args: Any, **kwargs: Any) -> None:
-            line = "" if getattr(process, "daemon", False) else line_of(sys._getframe(1))
+            line = "" if getattr(process, "daemon", False) else users_line(sys._getframe(1))
             if line and line not in self._starts:
                 self._starts.add(line)
                 python = isinstance(process, BaseProcess)

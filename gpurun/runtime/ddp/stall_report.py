@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpurun.runtime.ddp.rank_info import RankInfo, line_of, warn
+from gpurun.knobs.callers import users_line
+from gpurun.runtime.ddp.rank_info import RankInfo, warn
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -85,4 +86,4 @@ def _line() -> str:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame is None:
         return "an unknown line"
-    return line_of(frame) or f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return users_line(frame) or f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

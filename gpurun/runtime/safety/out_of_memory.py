@@ -1,6 +1,7 @@
 """What held a GPU's memory when it ran out: a snapshot, and the largest allocations by name.
 
 torch calls the observer at the failed allocation, before the exception frees what its frames hold.
+gpurun keeps no frame, and does not read `f_locals`: both keep the tensors of a function alive.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gpurun.knobs.callers import is_users, is_users_file
+from gpurun.knobs.callers import is_users_file, users_line
 from gpurun.records.events import OutOfMemoryEvent
 from gpurun.records.spec import MEMORY_SNAPSHOT
 from gpurun.runtime.core.patching import guarded
@@ -44,7 +44,7 @@ def watch(run_dir: Path) -> None:
         nonlocal last
         snapshot = torch.cuda.memory._snapshot()
         main = threading.main_thread().ident or 0  # a backward pass has no lines of its own
-        where = _users_line(sys._getframe()) or _users_line(sys._current_frames().get(main))
+        where = users_line(sys._getframe()) or users_line(sys._current_frames().get(main))
         last = out_of_memory(snapshot, _owners(), device, (asked, total, free), where), snapshot
 
     def write() -> None:
@@ -91,16 +91,6 @@ def _recorded_line(block: Mapping[str, Any]) -> str:
     """The user's line that allocated a block, where torch's history was on."""
     own = (f for f in block.get("frames", ()) if is_users_file(f["filename"]))
     return next((f"{os.path.basename(f['filename'])}:{f['line']}" for f in own), "not named")
-
-
-def _users_line(frame: FrameType | None) -> str:
-    """The innermost line of the user's, "" without one.
-
-    gpurun keeps no frame, and does not read `f_locals`: both keep the tensors of a function alive.
-    """
-    while frame is not None and not is_users(frame):
-        frame = frame.f_back
-    return "" if frame is None else f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _owners() -> Owners:
