@@ -1,23 +1,22 @@
-"""When the knob `fused_loss` computes a loss, when it stands aside, and what it says."""
+"""When the knob `fused_loss` hands out uncast logits, when it stands aside, and what it says."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpurun.knobs.compiling.applied.compilations import Compilations
 from gpurun.knobs.loss.applied import fused_cross_entropy
+from gpurun.knobs.loss.applied.uncast import half_of
 
 REAL = torch.randn(8, 4, generator=torch.manual_seed(0))
 TARGETS = torch.arange(8) % 4
-APPLIED = ("applied", "compiled cross entropy")
-PLAIN = F.cross_entropy
+APPLIED = ("applied", "cross entropy of bfloat16 logits")
 
 
 class Told:
@@ -37,30 +36,15 @@ class Told:
         return trait if trait in self.traits else None
 
 
-class Compiler:
-    """Nothing is compiled here: what the loss is said to compile to, and the sizes it was given."""
-
-    def __init__(self) -> None:
-        self.made: Callable[..., Tensor] | None = None
-        self.sizes: list[int] = []
-
-    def compile(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        def call(logits: Tensor, *others: Any) -> Tensor:
-            self.sizes.append(len(logits))
-            return (self.made or function)(logits, *others)
-
-        return call
-
-
 @pytest.fixture
-def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    found = Compiler()
-    monkeypatch.setattr(torch, "compile", found.compile)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Any]]:
+    """Nothing is compiled here: what the loss and its gradient are said to compile to."""
+    made: dict[str, Callable[..., Any]] = {}
+    monkeypatch.setattr(torch, "compile", lambda f: made.get(f.__name__, f))
     monkeypatch.setattr(Compilations, "install", lambda self: None)
     monkeypatch.setattr(Compilations, "run_alone", lambda self, function, *args: function(*args))
     monkeypatch.setattr(fused_cross_entropy, "LEAST_ELEMENTS", 16)
-    monkeypatch.setattr(fused_cross_entropy, "ROWS", 3)
-    return found
+    return made
 
 
 @pytest.fixture
@@ -69,67 +53,43 @@ def told() -> Told:
 
 
 @pytest.fixture
-def losses(told: Told, compiler: Compiler) -> Iterator[Any]:
+def losses(told: Told, compiled: object) -> Any:
     found: Any = fused_cross_entropy.FusedCrossEntropy(told)  # type: ignore[arg-type]
-    found.install()
-    yield found
-    F.cross_entropy = PLAIN
+    return found
 
 
-def logits(rows: int = 8) -> Tensor:
-    return REAL[:rows].clone().requires_grad_()
+def half(**changes: Any) -> torch.Tensor:
+    return REAL.bfloat16().requires_grad_(changes.get("requires_grad", True))
 
 
-@pytest.mark.usefixtures("losses")
-def test_the_loss_of_large_logits_is_compiled_after_a_proof(told: Told, compiler: Compiler) -> None:
-    for _ in range(2):
-        given, right = logits(), logits()
-        loss = torch.nn.CrossEntropyLoss()(given.view(2, 4, 4).transpose(1, 2), TARGETS.view(2, 4))
-        loss.backward()
-        PLAIN(right, TARGETS).backward()
-        assert loss.item() == pytest.approx(PLAIN(right, TARGETS).item())
-        torch.testing.assert_close(given.grad, right.grad)
-    assert told.words == [APPLIED]
-    assert compiler.sizes == [2, 2, 2], "the proof, and both losses"
+def test_the_loss_of_what_is_handed_out_is_computed_of_the_half(losses: Any, told: Told) -> None:
+    given = half()
+    logits = losses.make(given)
+    loss = F.cross_entropy(logits, TARGETS)
+    loss.backward()
+    assert half_of(logits) is not None
+    assert loss.item() == pytest.approx(F.cross_entropy(given.float(), TARGETS).item())
+    assert type(given.grad) is torch.Tensor
+    assert set(told.words) == {APPLIED}
 
 
-@pytest.mark.usefixtures("losses")
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("smoothing", [0.0, 0.2])
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("ignored", [-100, 1])
-def test_loss_and_gradient_are_torchs(
-    told: Told, weighted: bool, smoothing: float, reduction: str, ignored: int
-) -> None:
-    named: dict[str, Any] = {
-        "weight": torch.tensor([0.5, 1.0, 2.0, 0.1]) if weighted else None,
-        "ignore_index": ignored,
-        "reduction": reduction,
-        "label_smoothing": smoothing,
-    }
-    given, right = logits(), logits()
-    losses = F.cross_entropy(given, TARGETS, **named), PLAIN(right, TARGETS, **named)
-    torch.testing.assert_close(*losses)
-    for loss in losses:
-        loss.backward(torch.rand(loss.shape, generator=torch.manual_seed(1)))
-    torch.testing.assert_close(given.grad, right.grad)
-    assert told.words == [APPLIED]
-
-
-@pytest.mark.usefixtures("losses")
-def test_only_plain_training_on_large_logits_is_compiled(told: Told, compiler: Compiler) -> None:
-    F.cross_entropy(logits(3), TARGETS[:3])
-    F.cross_entropy(REAL, TARGETS)
-    F.cross_entropy(logits().double(), TARGETS)
+def test_only_large_outputs_of_training_are_handed_out(losses: Any) -> None:
+    assert losses.fits(half())
+    assert not losses.fits(half()[:2])
+    assert not losses.fits(half().view(-1))
+    assert not losses.fits(half(requires_grad=False))
     with torch.no_grad():
-        F.cross_entropy(logits(), TARGETS)
+        assert not losses.fits(half())
     with FlopCounterMode(display=False):
-        F.cross_entropy(logits(), TARGETS)
-    torch.func.grad(lambda x: F.cross_entropy(x, TARGETS))(REAL)
-    assert (told.words, compiler.sizes) == ([], [])
+        assert not losses.fits(half())
+
+    def seen(x: torch.Tensor) -> torch.Tensor:
+        assert not losses.fits(x.bfloat16())
+        return x.sum()
+
+    torch.func.grad(seen)(REAL)
 
 
-@pytest.mark.usefixtures("losses")
 @pytest.mark.parametrize(
     ("named", "weight"),
     [
@@ -140,117 +100,152 @@ def test_only_plain_training_on_large_logits_is_compiled(told: Told, compiler: C
 )
 @pytest.mark.filterwarnings("ignore:size_average")
 def test_calls_that_are_not_understood_are_torchs(
-    told: Told, named: dict[str, Any], weight: Any
+    losses: Any, told: Told, named: dict[str, Any], weight: Any
 ) -> None:
-    F.cross_entropy(logits(), TARGETS, weight, **named).backward()
+    F.cross_entropy(losses.make(half()), TARGETS, weight, **named).backward()
     assert told.words == []
 
 
-@pytest.mark.usefixtures("losses")
-def test_where_no_target_counts_the_loss_is_what_torch_says() -> None:
-    given = logits()
-    loss = F.cross_entropy(given, torch.full((8,), -100))
+@pytest.mark.parametrize("shape", [(6, 5), (3, 5, 2)])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("ignored", [-100, 1])
+def test_loss_and_gradient_are_torchs(
+    shape: tuple[int, ...], weighted: bool, smoothing: float, reduction: str, ignored: int
+) -> None:
+    """Of real numbers here: what is rounded to half precision is only the numbers' own type."""
+    torch.manual_seed(0)
+    logits = torch.randn(shape, dtype=torch.float64)
+    logits[0, 3] = -torch.inf if not smoothing else 0.0
+    target = torch.randint(0, 3, (shape[0], *shape[2:]))
+    target[1] = 1
+    weight = torch.rand(5) if weighted else None
+    options = (weight, ignored, reduction, smoothing)
+
+    def by_torch(logits: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(
+            logits.float(),
+            target,
+            weight,
+            ignore_index=ignored,
+            reduction=reduction,
+            label_smoothing=smoothing,
+        )
+
+    right, gradient_of = torch.func.vjp(by_torch, logits)
+    slope = torch.rand_like(right)
+    value, scale = fused_cross_entropy.half_cross_entropy(logits, target, *options)
+    torch.testing.assert_close(value, right, equal_nan=True)
+    for extra in (0, 3) if len(shape) == 2 else (0,):
+        gradient = fused_cross_entropy.half_cross_entropy_gradient(
+            logits, scale, slope, target, *options, extra
+        )
+        torch.testing.assert_close(
+            gradient[:, :5], gradient_of(slope)[0], atol=1e-6, rtol=1e-5, equal_nan=True
+        )
+        assert gradient.shape[1] == 5 + extra
+        assert not gradient[:, 5:].any()
+
+
+def test_where_no_target_counts_the_loss_is_what_torch_says(losses: Any) -> None:
+    given = half()
+    loss = F.cross_entropy(losses.make(given), torch.full((8,), -100))
     assert loss.isnan()
     loss.backward()
     assert given.grad is not None
     assert not given.grad.any()
 
 
-@pytest.mark.usefixtures("losses")
 @pytest.mark.parametrize(
     "target",
     [torch.full((8, 4), 0.25), TARGETS.to(torch.uint8), TARGETS[:1].expand(8)[None].T],
 )
-def test_targets_other_than_classes_are_torchs(told: Told, target: Any) -> None:
+def test_targets_other_than_classes_are_torchs(losses: Any, told: Told, target: Any) -> None:
+    logits = losses.make(half())
     try:
-        right = PLAIN(REAL, target)
+        right = F.cross_entropy(REAL.bfloat16().float(), target)
     except (RuntimeError, ValueError) as error:
         with pytest.raises(type(error)):
-            F.cross_entropy(logits(), target)
+            F.cross_entropy(logits, target)
     else:
-        assert F.cross_entropy(logits(), target).item() == pytest.approx(right.item())
+        assert F.cross_entropy(logits, target).item() == pytest.approx(right.item())
     assert told.words == []
 
 
-@pytest.mark.parametrize("wrong", ["loss", "gradient"])
+@pytest.mark.parametrize("name", ["half_cross_entropy", "half_cross_entropy_gradient"])
 def test_a_compiler_that_is_wrong_is_found_out(
-    losses: Any, told: Told, compiler: Compiler, wrong: str
+    losses: Any, told: Told, compiled: dict[str, Any], name: str
 ) -> None:
-    def made(given: Tensor, *others: Any) -> Tensor:
-        right = fused_cross_entropy.loss_of_logits(given, *others)
-        return right * 1.1 if wrong == "loss" else right + 0.1 * (right - right.detach())
-
-    compiler.made = made
-    given, right = logits(), logits()
-    F.cross_entropy(given, TARGETS).backward()
+    right = getattr(fused_cross_entropy, name)
+    wrong = {
+        "half_cross_entropy": lambda *args: (right(*args)[0] * 1.1, right(*args)[1]),
+        "half_cross_entropy_gradient": lambda *args: right(*args) * 1.1,
+    }
+    compiled[name] = wrong[name]
+    given = half()
+    F.cross_entropy(losses.make(given), TARGETS).backward()
     ((outcome, reason),) = told.words
     assert (outcome, "differ from what torch computes" in reason) == ("revoked", True)
-    PLAIN(right, TARGETS).backward()
-    assert torch.equal(given.grad, right.grad)  # type: ignore[arg-type]
+    (gradient,) = torch.autograd.grad(F.cross_entropy(given.float(), TARGETS), given)
+    assert torch.equal(given.grad, gradient)
+    assert not losses.fits(given)
 
 
-@pytest.mark.usefixtures("losses")
-def test_a_compiler_that_fails_leaves_the_loss_to_torch(told: Told, compiler: Compiler) -> None:
-    def fails(*args: Any) -> Tensor:
-        raise RuntimeError("no kernel")
+def test_a_gradient_that_fails_later_is_computed_by_torch(
+    losses: Any, told: Told, compiled: dict[str, Any]
+) -> None:
+    right, fails = fused_cross_entropy.half_cross_entropy_gradient, False
 
-    compiler.made = fails
-    assert F.cross_entropy(logits(), TARGETS).item() == PLAIN(REAL, TARGETS).item()
-    assert told.words == [("revoked", "it could not be computed: RuntimeError: no kernel")]
+    def gradient(*args: Any) -> Any:
+        if fails:
+            raise RuntimeError("no kernel")
+        return right(*args)
+
+    compiled["half_cross_entropy_gradient"] = gradient
+    first, second = half(), half()
+    F.cross_entropy(losses.make(first), TARGETS).backward()
+    loss = F.cross_entropy(losses.make(second), TARGETS)
+    fails = True
+    loss.backward()
+    assert torch.equal(first.grad, second.grad)
+    assert told.words[-1] == ("revoked", "it could not be computed: RuntimeError: no kernel")
 
 
-@pytest.mark.usefixtures("losses")
-def test_an_error_of_the_script_is_torchs_and_shows_no_line_of_ours() -> None:
-    with pytest.raises(ValueError, match="batch_size") as raised:
-        F.cross_entropy(logits(), TARGETS[:3])
-    files = [entry.path for entry in raised.traceback]
-    assert not any("fused_cross_entropy" in str(file) for file in files)
+def test_an_error_of_the_script_is_torchs_to_raise(losses: Any) -> None:
+    with pytest.raises(ValueError, match="batch_size"):
+        F.cross_entropy(losses.make(half()), TARGETS[:3])
 
 
 @pytest.mark.parametrize(
-    ("rows", "reason"),
+    ("output", "reason"),
     [
-        (3, "the model's output is small"),
-        (0, "the script takes no cross entropy of the model's output"),
+        (None, "the model returns nothing in half precision"),
+        (half()[:2], "the model's output is small"),
+        (half(), "the script takes no cross entropy of the model's output"),
     ],
 )
 def test_where_there_is_no_loss_for_it_it_stands_aside(
-    losses: Any, told: Told, rows: int, reason: str
+    losses: Any, told: Told, output: torch.Tensor | None, reason: str
 ) -> None:
     for step in (1, 2, 3, 4):
-        if rows:
-            F.cross_entropy(logits(rows), TARGETS[:rows]).backward()
+        if output is not None and losses.fits(output):
+            losses.make(output).sum().backward()
         losses.step_done(step)
         assert (told.words == []) == (step < fused_cross_entropy.PATIENCE)
     assert told.words == [("revoked", reason)]
 
 
-@pytest.mark.usefixtures("losses")
-def test_a_second_pass_and_one_that_is_differentiated_are_torchs(compiler: Compiler) -> None:
-    found = []
-    for loss_of in (F.cross_entropy, PLAIN):
-        given = logits()
-        loss = loss_of(given, TARGETS)
-        (slope,) = torch.autograd.grad(loss, given, create_graph=True)
-        loss.backward(retain_graph=True)
-        loss.backward(retain_graph=True)
-        slope.pow(2).sum().backward()
-        found.append(given.grad)
-    torch.testing.assert_close(*found)
-    assert compiler.sizes == [3, 8], "the proof and the loss"
-
-
-def test_a_second_pass_through_a_freed_graph_fails_as_it_should(losses: Any, told: Told) -> None:
-    loss = F.cross_entropy(logits(), TARGETS)
-    loss.backward()
-    with pytest.raises(RuntimeError, match="second time"):
-        loss.backward()
-    assert told.words == [APPLIED]
-
-
-def test_a_script_that_compiles_is_left_alone(losses: Any, told: Told, compiler: Compiler) -> None:
+def test_a_script_that_compiles_is_left_alone(losses: Any, told: Told) -> None:
     told.traits.add("compile")
     losses.root_found(torch.nn.Linear(2, 2))
     assert told.words == [("revoked", "the script compiles by itself")]
-    F.cross_entropy(logits(), TARGETS)
-    assert compiler.sizes == []
+    assert not losses.fits(half())
+
+
+def test_models_get_plain_tensors_once_something_was_handed_out(losses: Any) -> None:
+    given = ((REAL,), {})
+    assert losses.inputs(given) is given
+    logits = losses.make(half())
+    (plain,), _ = losses.inputs(((logits,), {}))
+    assert type(plain) is torch.Tensor

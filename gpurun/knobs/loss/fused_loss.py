@@ -1,8 +1,9 @@
-"""Compute the cross entropy of large logits in compiled kernels."""
+"""Compute the loss of half-precision outputs in fused kernels, without a float32 copy of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
@@ -13,16 +14,20 @@ from gpurun.records.finding import FindingType
 
 
 class FusedLoss(Knob):
-    """Compiled kernels for `cross_entropy` where it takes large logits.
+    """One compiled kernel for cast, log-softmax and loss where `cross_entropy` takes large logits.
 
-    Beside `autocast`. Log-softmax and loss are one pass over the logits, and their backward is
-    another. Helps where vocabularies are large: eager, the loss and its backward move about twice
-    as much, and keep another copy of the logits.
+    Beside `autocast`. The model's output is not cast to float32 at once, but when the script first
+    reads its numbers. `torch.nn.functional.cross_entropy` still computes in float32, without
+    writing float32 logits or their gradient to memory. Helps where vocabularies are large: eager
+    cast, loss and backward move some ten times what it does. Where the model is compiled as well,
+    and ends in a linear layer, that computes rows of whole cache lines.
 
-    Risks: other rounding in the loss, whose `grad_fn` has another name. Compiling takes seconds at
-    the first step. It leaves alone a loss inside a compiled model, scripts that compile or
-    differentiate twice, checkpoints around the loss, targets that are probabilities, and other
-    losses.
+    Risks: other rounding in the loss. `type(logits)` is a subclass of Tensor, each `grad_fn` has
+    another name, and gradients of logits are rounded to half precision before a script sees them.
+    Extension modules that take the address of logits past torch raise. Compiling takes seconds at
+    the first step. It leaves alone a loss inside the model's forward, scripts that compile,
+    checkpoints around the loss, targets that are probabilities, and other losses. These get the
+    logits cast as before.
     """
 
     name: ClassVar[str] = "fused_loss"
@@ -34,19 +39,24 @@ class FusedLoss(Knob):
     likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
-        """On top of autocast; how large the logits are is seen when it runs."""
+        """On top of autocast; how large the outputs are is seen when it runs."""
         if facts.script_compiles():
             return Skip(SCRIPT_COMPILES)
         if "autocast" not in facts.current:
-            return Skip("autocast is off")
+            return Skip("it saves autocast's cast, and autocast is off")
         missing = missing_tool(facts.device, facts.machine.compute_capability)
         return ["cross_entropy"] if missing is None else Skip(missing)
 
     def apply(self, value: str, hooks: Hooks) -> None:
-        """Stand in for the loss."""
+        """Stand by for what roots return in half precision."""
+        from gpurun.knobs.applied.root_outputs import STAND_INS
+        from gpurun.knobs.compiling.applied.graph_rewrites import REWRITES
         from gpurun.knobs.loss.applied.fused_cross_entropy import FusedCrossEntropy
+        from gpurun.knobs.loss.applied.padded_logits import padding
 
         losses = FusedCrossEntropy(hooks)
-        losses.install()
+        STAND_INS.append(losses)
+        REWRITES.append(padding(losses.pads))
         hooks.on_root(losses.root_found)
         hooks.on_step(losses.step_done)
+        hooks.around_root_call(nullcontext, inputs=losses.inputs)

@@ -33,7 +33,7 @@ class Autocast(Knob):
     whose tensor cores know no bfloat16: the loss is scaled while `backward` runs (`loss_scale`).
 
     Risks: eight bits of mantissa, so the loss guard has to agree. Casting large logits back to
-    float32 costs memory. A launch-bound model gets slower. Scripts
+    float32 costs memory, unless `fused_loss` spares it. A launch-bound model gets slower. Scripts
     that autocast, scale their gradients or hold half-precision parameters are left alone, as are
     processors that emulate it. In float16 large activations overflow. Such a step is skipped,
     though not by the learning rate's schedule, and each step waits for this check. Code that reads

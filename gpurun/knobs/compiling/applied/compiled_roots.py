@@ -23,6 +23,7 @@ from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
 from gpurun.knobs.compiling.applied.plain_calls import or_plain, seen_by_dynamo, trains_as_written
 from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks, repeated_blocks
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, REGIONAL, missing_on
+from gpurun.knobs.loss.applied.padded_logits import copy_of
 from gpurun.knobs.skip_reasons import COPIES_STAY_PLAIN, NO_DOUBLE_BACKWARD, SCRIPT_COMPILES
 from gpurun.records.frames import drop_frame
 from gpurun.records.messages.traits import DOUBLE_BACKWARD
@@ -197,7 +198,7 @@ def _twice(hooks: Hooks) -> str | None:
 
 def _clone(tensor: Tensor) -> Tensor:
     kept = not tensor.is_cuda or any(copies(tensor) for copies in COPIED_LATER)
-    return tensor if kept else tensor.clone()
+    return tensor if kept else copy_of(tensor)
 
 
 def compile_blocks(

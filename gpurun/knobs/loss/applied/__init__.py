@@ -1,1 +1,1 @@
-"""The compiled loss, in the user's process."""
+"""Half-precision logits and their loss, in the user's process."""

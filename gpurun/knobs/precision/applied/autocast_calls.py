@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.root_contexts import RootContext
+from gpurun.knobs.applied.root_outputs import stand_in_for
 from gpurun.knobs.applied.tensor_trees import map_tensors
 from gpurun.knobs.precision import half_precision
 from gpurun.knobs.skip_reasons import EMULATED_BFLOAT16, HALF_PARAMETERS, OWN_PRECISION
@@ -67,10 +68,13 @@ class AutocastCalls(RootContext):
 
     def copies(self, tensor: Tensor) -> bool:
         """True if `output` will cast this tensor of a root's output."""
-        return self.inner is not None and self._is_half(tensor)
+        return self.inner is not None and self._is_half(tensor) and stand_in_for(tensor) is None
 
     def _to_float32(self, tensor: Tensor) -> Tensor:
-        return tensor.float() if self._is_half(tensor) else tensor
+        if not self._is_half(tensor):
+            return tensor
+        stand_in = stand_in_for(tensor)
+        return tensor.float() if stand_in is None else stand_in.make(tensor)
 
     def _is_half(self, tensor: Tensor) -> bool:
         return tensor.dtype is self._dtype
