@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import itertools
 import logging
 import multiprocessing
 import socket
@@ -21,7 +23,7 @@ import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from gpurun.knobs.api import LoaderCall
-from gpurun.knobs.loading.loader_fitness import on_cuda, why_no_workers
+from gpurun.knobs.loading.loader_fitness import holds_written_file, on_cuda, why_no_workers
 
 
 class Holding(torch.utils.data.Dataset):  # type: ignore[type-arg]
@@ -108,6 +110,24 @@ def test_buffers_loggers_and_files_do_not(tmp_path: Path) -> None:
     logger.addHandler(logging.StreamHandler(sys.stderr))
     with open(tmp_path / "log", "w+") as log:
         assert why(Holding(buffer=io.BytesIO(b""), logger=logger, log=log)) is None
+
+
+def test_what_is_read_in_turn_forbids_them(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("1,2\n3,4\n")
+    with open(tmp_path / "rows.csv") as file:
+        for held in (csv.reader(file), (x for x in "ab"), itertools.cycle([1, 2]), iter([1])):
+            for dataset in (Holding(rows=held), Subset(Holding(kept=[held]), [0])):
+                assert "from where it stands now" in (why(dataset) or ""), held
+        assert why(Holding(file=file)) is None, "each worker has a position of its own"
+        assert why(Holding(rows=[1, 2], names=range(3), map={"a": 1})) is None
+
+
+def test_a_file_that_is_written_too_forbids_lasting_workers_alone(tmp_path: Path) -> None:
+    with open(tmp_path / "bank", "w+b") as bank, open(tmp_path / "bank", "rb") as file:
+        assert why(Holding(bank=bank)) is None
+        assert holds_written_file(Subset(Holding(kept=[bank]), [0]))
+        assert not holds_written_file(Holding(file=file, memory=io.BytesIO(b"")))
+    assert not holds_written_file(Holding(bank=bank)), "closed"
 
 
 def test_spawned_workers_need_a_guard_and_a_data_set_that_pickles() -> None:

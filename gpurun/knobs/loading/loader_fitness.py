@@ -9,6 +9,7 @@ from __future__ import annotations
 import copyreg
 import fcntl
 import functools
+import io
 import logging
 import multiprocessing
 import os
@@ -56,6 +57,9 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
             "without a batch size it may hand out a tensor that the data set keeps: a worker "
             "would overwrite it while the script reads it"
         )
+    for name, value in attributes(dataset):
+        if isinstance(value, Iterator) and not hasattr(type(value), "seek"):
+            return f"each worker would read the {name} of the data set from where it stands now"
     if start_method(call.arguments) == "fork":
         return why_no_fork(dataset)
     if no_guard:
@@ -91,6 +95,13 @@ def why_no_fork(dataset: object) -> str | None:
             return f"forked workers would mix up reads from the open {name} of the data set"
     stuck = why_shared()
     return stuck and f"forked workers would share the position of a file: {stuck}"
+
+
+def holds_written_file(dataset: object) -> bool:
+    """True if the data set holds an open file for reading and writing: a script that writes to it
+    between epochs would not reach what a worker has read ahead."""
+    files = (value for _, value in attributes(dataset) if isinstance(value, io.IOBase))
+    return any(not x.closed and x.readable() and x.writable() and not _in_memory(x) for x in files)
 
 
 def on_cuda(dataset: object) -> bool:
@@ -149,6 +160,13 @@ def _children(name: str, value: object) -> list[tuple[str, Any]]:
     slots: list[str] = copyreg._slotnames(type(value)) if is_users(type(value)) else []  # type: ignore[attr-defined]
     held = [(slot, getattr(value, slot)) for slot in slots if hasattr(value, slot)]
     return [*getattr(value, "__dict__", {}).items(), *held]
+
+
+def _in_memory(file: io.IOBase) -> bool:
+    try:
+        return file.fileno() < 0
+    except OSError:
+        return True
 
 
 def _is_stream(value: object) -> bool:

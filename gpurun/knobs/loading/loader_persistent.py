@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
+from gpurun.knobs.loading.loader_fitness import holds_written_file
 from gpurun.knobs.loading.loader_need import workers_now
 from gpurun.knobs.loading.marked_arguments import MarkedTrue
 from gpurun.knobs.source_forms import AroundLoaders, LoaderArgument, SourceForm
@@ -97,4 +98,6 @@ def _unfit(call: LoaderCall) -> str | None:
         return "a subclass of DataLoader"
     if not call.arguments.get("num_workers"):
         return "no workers"
+    if holds_written_file(call.arguments.get("dataset")):
+        return "the data set holds a file that is open for writing too"
     return None
