@@ -294,5 +294,5 @@ def suspicion_sentence(result: RunResult) -> str | None:
         return None
     return (
         f"the script failed while {', '.join(applied)} applied: --without {applied[0]} tries it "
-        "without, gpurun blame finds the setting that is to blame"
+        "without, gpurun blame tells whether a setting is to blame"
     )
