@@ -16,6 +16,7 @@ _EXCHANGES = (
     "msccl",  # RCCL's mscclKernel_, and MSCCL++
     "nvshmem",  # nvshmemi_, nvshmemx_
     "rocshmem",
+    r"\w+_on_stream_kernel",  # NVSHMEM's own: barrier_, rdxn_float_sum_, broadcast32_, alltoall_
     "deep_ep::",  # DeepEP, csrc/kernels: intranode, internode and internode_ll (IBGDA)
     "k?userbuffers_",  # Transformer Engine and TensorRT-LLM, userbuffers.cu
     "c10d::(symmetric_memory|nvshmem_extension)::",  # torch, CUDASymmetricMemory.cu: barriers

@@ -103,6 +103,8 @@ EXCHANGES = (
     "mscclKernel_Sum_float_LL(ncclDevComm*)",
     "void mscclpp::allreduceKernel<float>(float*)",
     "nvshmemi_barrier_all_kernel",
+    "void barrier_on_stream_kernel_threadgroup<(threadgroup_t)2>(int)",  # NVSHMEM
+    "rdxn_float_sum_on_stream_kernel(float*, float const*, unsigned long)",
     "void deep_ep::intranode::dispatch<8, 768>(int4*)",
     "void vllm::cross_device_reduce_2stage<__half, 8>(vllm::RankData*)",
     "void (anonymous namespace)::one_shot_all_reduce_kernel<c10::BFloat16, 16, 8>(c10::BFloat16**)",
