@@ -268,10 +268,11 @@ def test_a_host_profile_names_the_line_in_the_data_set() -> None:
 
 
 def test_workers_are_no_cure_for_a_slow_sampler() -> None:
-    sampler = "/lib/torch/utils/data/sampler.py"
+    loader = "/lib/torch/utils/data/dataloader.py"
+    asks = "_BaseDataLoaderIter._next_index"
     functions = [
         function("Weighted.__iter__", 0.6, 0.7, Phase.DATA, line=19),
-        function("BatchSampler.__iter__", 0.0, 0.7, Phase.DATA, users_own=False, file=sampler),
+        function(asks, 0.0, 0.7, Phase.DATA, users_own=False, file=loader),
         function("Data.__getitem__", 0.2, 0.2, Phase.DATA, line=8),
     ]
     finding = first(cpu_bound_data(1.0, 0, functions))
@@ -279,7 +280,7 @@ def test_workers_are_no_cure_for_a_slow_sampler() -> None:
     assert {e.name: e.value for e in finding.evidence}["cause"] == "sampler"
     assert finding.knob is None
     functions[0] = function("Weighted.__iter__", 0.1, 0.1, Phase.DATA, line=19)
-    functions[1] = function("next", 0.0, 0.1, Phase.DATA, users_own=False, file=sampler)
+    functions[1] = function(asks, 0.0, 0.1, Phase.DATA, users_own=False, file=loader)
     assert first(cpu_bound_data(1.0, 0, functions)).knob == "loader_workers"
 
 

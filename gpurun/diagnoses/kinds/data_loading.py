@@ -26,8 +26,8 @@ MOST = 0.6
 """A function that holds this part of a time is the place to look at."""
 ALIKE = 1.1
 """Times that differ by no more than this factor are the same."""
-SAMPLER_FILE = "torch/utils/data/sampler.py"
-"""torch's own samplers call those of the user."""
+SAMPLING = "torch/utils/data/dataloader.py", "_next_index"
+"""File and name of the function in which a loader asks its sampler, torch's own or the user's."""
 WAITING = (
     "sleep", "read", "recv", "open", "poll", "select", "acquire", "wait", "readinto", "get",
     "readline", "seek", "stat", "connect", "fsync",
@@ -140,7 +140,7 @@ def _cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
     """
     functions = _in_loader(evidence)
     seconds = sum(f.self_seconds for f in functions)
-    sampling = [f.total_seconds for f in functions if f.file.endswith(SAMPLER_FILE)]
+    sampling = [f.total_seconds for f in functions if _samples(f)]
     if max(sampling, default=0.0) > MOST * seconds:
         return Cause.SAMPLER  # it runs in the main process, whatever the workers
     workers, ranks = evidence.workers, evidence.ranks
@@ -158,6 +158,11 @@ def _cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
     if low is None or low < COMPUTES * at_once:
         return Cause.CORES if low is not None and workers and full else undecided
     return Cause.WORKERS if workers and not full else Cause.COMPUTING
+
+
+def _samples(function: FunctionSamples) -> bool:
+    file, name = SAMPLING
+    return function.file.endswith(file) and bare_name(function) == name
 
 
 def _in_loader(evidence: Evidence) -> list[FunctionSamples]:
