@@ -128,7 +128,9 @@ class SampleBySample:
             self._drawn += 1
             kwargs.pop("generator", None)
             with torch.random.fork_rng():
-                torch.manual_seed(self._drawn)
+                # `torch.manual_seed` is the script's: ranks would leave their step
+                for generator in (torch.default_generator, *torch.cuda.default_generators):
+                    generator.manual_seed(self._drawn)
                 drawn = original(*args, **kwargs)
             return _rows_alike(drawn)
 
