@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpurun.arguments.options import Options
-from gpurun.ddp.rank_trials import RankTrials
+from gpurun.ddp.rank_trials import OF_RANKS, RankTrials
 from gpurun.ddp.rank_verdict import Kind, RankVerdict, judge
 from gpurun.ddp.trained_steps import TrainedSteps, trained_steps
 from gpurun.errors import GpurunError, Refused, ScriptFailed, say
@@ -33,6 +33,7 @@ from gpurun.trials.trial_launcher import TrialLauncher
 
 FOLDER_NAME = re.compile(r"\d+-\d+")
 """Name of a verification's folder: the process that verifies, and when it began."""
+VARIABLE = re.compile(rf"\b({'|'.join(OF_RANKS)})\b")
 SAY_REDUCTION = "set it with --loss-reduction mean or sum; gpurun then does not verify it"
 TODO = (
     "divide sums by the number of samples at hand, as x.size(0), so that the loss is a mean; or "
@@ -120,7 +121,7 @@ class _Verification:
 
     def run(self) -> tuple[LossReduction, RankVerdict] | None:
         outcome = self.trials.one()
-        if _distributed(outcome.logs[:1]):
+        if _distributed(outcome.logs[:1]) or (outcome.exit_code and _asks_for_ranks(outcome)):
             return None
         one = self._one(outcome)
         found = self._judged(one, LossReduction.MEAN)
@@ -214,10 +215,20 @@ def _refusal(logs: Sequence[ProcessLog]) -> str | None:
     return next(told, None)
 
 
-def _fail(outcome: Outcome) -> NoReturn:
-    """The script fails by itself, and shows its own error."""
+def _asks_for_ranks(outcome: Outcome) -> bool:
+    """It fails where it reads a variable of torchrun: only a distributed script needs those."""
+    return bool(VARIABLE.search(_printed(outcome).rpartition("Traceback (")[2]))
+
+
+def _printed(outcome: Outcome) -> str:
     with suppress(OSError):
         text = (outcome.run_dir / "output.log").read_text(errors="replace")
-        sys.stderr.write(text.replace("\r\n", "\n")[-LAST_CHARACTERS:])
+        return text.replace("\r\n", "\n")[-LAST_CHARACTERS:]
+    return ""
+
+
+def _fail(outcome: Outcome) -> NoReturn:
+    """The script fails by itself, and shows its own error."""
+    sys.stderr.write(_printed(outcome))
     what = "the script failed on one device, before any rank began"
     raise ScriptFailed(what, outcome.exit_code or 1)
