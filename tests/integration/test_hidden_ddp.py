@@ -466,7 +466,7 @@ def test_ranks_end_where_what_keeps_them_alike_fails(tmp_path: Path, gpurun: Gpu
     """They would train alone, each its own model."""
     (tmp_path / "odd.py").write_text(
         "import torch\n"
-        "from gpurun.runtime.ddp.unwrapped_parameters import UnwrappedParameters\n"
+        "from gpurun.runtime.ddp.exchanged_by_hand import UnwrappedParameters\n"
         "def collect(*_): raise KeyError('torch changed')\n"
         "UnwrappedParameters.collect = collect\n" + ODD
     )

@@ -93,8 +93,7 @@ class TestDraws:
 
     def drawn(self, rank: int) -> dict[str, float]:
         rng = RankRNG(rank)
-        rng._seed_torch, rng._seed_random = torch.manual_seed, random.seed
-        rng._seed_numpy = lambda seed: None
+        rng._seeds.update(torch=torch.manual_seed, random=random.seed, numpy=lambda seed: None)
         torch.manual_seed(1)
         random.seed(1)
         found = {"before": float(torch.rand(()))}
