@@ -1,15 +1,22 @@
-"""The trials by which `--ddp` is verified: one process, and the ranks. All are seeded alike."""
+"""The trials by which `--ddp` is verified: one process, and the ranks. All are seeded alike.
+
+What they show of their first steps, of all ranks together, is compared by `rank_verdict`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.arguments.options import Options
+from gpurun.ddp.rank_verdict import TrainedStep, TrainedSteps
 from gpurun.launch.hidden_ranks import rank_environment
+from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock, training_loaders
 from gpurun.records.spec import SEED, LossReduction, Parallel, Share, StopRule, TrialSpec
+from gpurun.same.launch_audit import audit_of
+from gpurun.same.step_distances import gradients_by_name
 from gpurun.trials.launch_request import LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.trial_launcher import TrialLauncher
@@ -88,3 +95,31 @@ class RankTrials:
 
     def _folder(self, name: str) -> Path:
         return self.launcher.folder / name.replace(", ", "-").replace(" ", "-")
+
+
+def trained_steps(logs: Sequence[ProcessLog], ranks: int) -> TrainedSteps | None:
+    """The steps that all ranks show; None if one shows none. Without ranks: of the one process.
+
+    After the exchange all ranks have the same gradients and updates: those of rank 0 are taken.
+    """
+    trained = [log for log in logs if log.audits]
+    if ranks > 1:
+        by_rank = {log.process.rank: log for log in trained}
+        trained = [by_rank[rank] for rank in range(ranks) if rank in by_rank]
+    launches = [audit for log in trained[:ranks] if (audit := audit_of(log, SEED)) is not None]
+    if len(launches) < ranks:
+        return None
+    steps = tuple(
+        TrainedStep(gradients_by_name(first), first.gradient_norms, first.update_norms)
+        for first, *_ in zip(*(launch.audits for launch in launches), strict=False)
+    )
+    samples = frozenset(index for log in trained[:ranks] for index in _samples(log))
+    return TrainedSteps(steps, samples)
+
+
+def _samples(log: ProcessLog) -> set[int]:
+    """The indices of training samples; a stream's have none."""
+    clock = step_clock(log)
+    training = set() if clock is None else set(clock.training_loaders)
+    training -= {loader.loader for loader in log.loaders if loader.iterable}
+    return {index for pass_ in log.samples if pass_.loader in training for index in pass_.order}

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from gpurun.ddp.trained_steps import TrainedStep, TrainedSteps
 from gpurun.same.sameness_table import (
     LAST_STEPS,
     LEAST_NORM,
@@ -23,6 +22,24 @@ from gpurun.same.sameness_table import (
 )
 from gpurun.same.step_distances import by_child
 from gpurun.stats.descriptive import root_mean_square
+
+
+@dataclass(frozen=True)
+class TrainedStep:
+    """One step. `gradients`: some numbers of each parameter's gradient. `norms` and `updates` are
+    of all numbers."""
+
+    gradients: Mapping[str, tuple[float, ...]]
+    norms: Mapping[str, float | None]
+    updates: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TrainedSteps:
+    """The audited steps of one launch, and the data-set indices that its ranks read for them."""
+
+    steps: tuple[TrainedStep, ...]
+    samples: frozenset[int]
 
 
 class Kind(enum.Enum):

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
 
 from gpurun.arguments.options import Options
-from gpurun.ddp.rank_trials import RankTrials
-from gpurun.ddp.rank_verdict import Kind, RankVerdict, judge
-from gpurun.ddp.trained_steps import TrainedSteps, trained_steps
+from gpurun.ddp.rank_trials import OF_RANKS, RankTrials, trained_steps
+from gpurun.ddp.rank_verdict import Kind, RankVerdict, TrainedSteps, judge
 from gpurun.errors import GpurunError, Refused, ScriptFailed, say
 from gpurun.isolation.available_modes import require
-from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
+from gpurun.isolation.folder_removal import scratch_folder
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.messages.traits import (
     DISTRIBUTED_TRAITS,
@@ -31,8 +28,9 @@ from gpurun.same.sameness_table import RANKS
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.trial_launcher import TrialLauncher
 
-FOLDER_NAME = re.compile(r"\d+-\d+")
-"""Name of a verification's folder: the process that verifies, and when it began."""
+FOLDERS = "trials-"
+"""The names of verifications' folders begin with it."""
+VARIABLE = re.compile(rf"\b({'|'.join(OF_RANKS)})\b")
 SAY_REDUCTION = "set it with --loss-reduction mean or sum; gpurun then does not verify it"
 TODO = (
     "divide sums by the number of samples at hand, as x.size(0), so that the loss is a mean; or "
@@ -68,33 +66,19 @@ def verified_reduction(
     except GpurunError as error:
         raise Refused(f"ranks cannot be verified: {error.what}", SAY_REDUCTION) from None
     began = time.monotonic()
-    folder, held = _begin(home / "verified")
-    try:
-        launcher = TrialLauncher(folder, mode, tell=lambda _: None)
+    place = home / "verified"
+    place.mkdir(parents=True, exist_ok=True)
+    with (
+        scratch_folder(place, FOLDERS) as folder,
+        closing(TrialLauncher(folder, mode, tell=lambda _: None)) as launcher,
+    ):
         trials = RankTrials(options, environment, launcher, ranks, shared)
-        try:
-            found = _Verification(trials, ranks).run()
-        finally:
-            launcher.close()
-    finally:
-        discard(folder)
-        os.close(held)
+        found = _Verification(trials, ranks).run()
     if found is None:
         return None
     reduction, verdict = found
     _tell(options, reduction, verdict, time.monotonic() - began)
     return reduction
-
-
-def _begin(place: Path) -> tuple[Path, int]:
-    """A new folder; those of killed verifications go, while nobody else verifies."""
-    place.mkdir(parents=True, exist_ok=True)
-    discard_abandoned(place, (p for p in place.iterdir() if FOLDER_NAME.fullmatch(p.name)))
-    held = hold(place)
-    folder = place / f"{os.getpid()}-{time.monotonic_ns()}"
-    folder.mkdir()
-    mark(folder)
-    return folder, held
 
 
 def _tell(options: Options, reduction: LossReduction, found: RankVerdict, seconds: float) -> None:
@@ -120,7 +104,7 @@ class _Verification:
 
     def run(self) -> tuple[LossReduction, RankVerdict] | None:
         outcome = self.trials.one()
-        if _distributed(outcome.logs[:1]):
+        if _distributed(outcome.logs[:1]) or (outcome.exit_code and _asks_for_ranks(outcome)):
             return None
         one = self._one(outcome)
         found = self._judged(one, LossReduction.MEAN)
@@ -163,7 +147,9 @@ class _Verification:
                 "run it without --ddp; if it is written for torchrun: gpurun --nproc-per-node N",
             )
         if outcome.exit_code:
-            _fail(outcome)
+            sys.stderr.write(_printed(outcome))  # its own error
+            what = "the script failed on one device, before any rank began"
+            raise ScriptFailed(what, outcome.exit_code)
         if outcome.exit_code is None and outcome.failure is not None:
             raise Refused(f"one process cannot be run: {outcome.failure.text}", SAY_REDUCTION)
         found = trained_steps(outcome.logs, 1)
@@ -177,10 +163,10 @@ class _Verification:
     def _many(self, reduction: LossReduction, steps: int) -> TrainedSteps:
         """The ranks' steps, as many as one process took."""
         outcome = self.trials.many(reduction)
-        told = _refusal(outcome.logs)
-        if told is not None:
-            what, _, todo = told.partition("\n")
-            raise Refused(what, todo)
+        for trait in (trait for log in outcome.logs for trait in log.traits):
+            if trait.trait == PARALLEL_REFUSED:
+                what, _, todo = trait.detail.partition("\n")
+                raise Refused(what, todo)
         if _distributed(outcome.logs):
             raise Refused(
                 "the script is distributed by itself, or by a library, which gives each rank "
@@ -208,16 +194,13 @@ def _distributed(logs: Sequence[ProcessLog]) -> bool:
     return any(trait.trait in DISTRIBUTED_TRAITS for log in logs for trait in log.traits)
 
 
-def _refusal(logs: Sequence[ProcessLog]) -> str | None:
-    """What a rank said that gave up, with what to do."""
-    told = (x.detail for log in logs for x in log.traits if x.trait == PARALLEL_REFUSED)
-    return next(told, None)
+def _asks_for_ranks(outcome: Outcome) -> bool:
+    """It fails where it reads a variable of torchrun: only a distributed script needs those."""
+    return bool(VARIABLE.search(_printed(outcome).rpartition("Traceback (")[2]))
 
 
-def _fail(outcome: Outcome) -> NoReturn:
-    """The script fails by itself, and shows its own error."""
+def _printed(outcome: Outcome) -> str:
     with suppress(OSError):
         text = (outcome.run_dir / "output.log").read_text(errors="replace")
-        sys.stderr.write(text.replace("\r\n", "\n")[-LAST_CHARACTERS:])
-    what = "the script failed on one device, before any rank began"
-    raise ScriptFailed(what, outcome.exit_code or 1)
+        return text.replace("\r\n", "\n")[-LAST_CHARACTERS:]
+    return ""

@@ -6,13 +6,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.folder_removal import discard, hold, new_scratch
+from gpurun.isolation.folder_removal import discard, scratch_folder
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.isolation.working_copy import refuse_large
@@ -82,16 +81,9 @@ def require(cwd: Path, *, in_place: bool) -> tuple[Mode, str]:
     return available.mode, available.reason
 
 
-@contextmanager
-def probe_folder() -> Iterator[Path]:
+def probe_folder() -> AbstractContextManager[Path]:
     """A folder to try the isolation in; those of killed launchers are removed on the way."""
-    folder = new_scratch(Path(tempfile.gettempdir()), PROBE_FOLDER)
-    held = hold(folder)
-    try:
-        yield folder
-    finally:
-        discard(folder)
-        os.close(held)
+    return scratch_folder(Path(tempfile.gettempdir()), PROBE_FOLDER)
 
 
 def place_files(folder: Path) -> None:

@@ -11,8 +11,8 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 YOUNG_SECONDS = 60.0
@@ -91,6 +91,18 @@ def new_scratch(place: Path, prefix: str) -> Path:
     made = Path(os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=place)))
     mark(made)
     return made
+
+
+@contextmanager
+def scratch_folder(place: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in `place` that is held, and removed in the end."""
+    folder = new_scratch(place, prefix)
+    held = hold(folder)
+    try:
+        yield folder
+    finally:
+        discard(folder)
+        os.close(held)
 
 
 def _remove(name: str, parent: int | None, parents_mount: str) -> None:

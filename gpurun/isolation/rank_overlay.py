@@ -37,7 +37,11 @@ def enter_layer(
     locked = enter_mount_namespace()
     prepare_memory(folder)
     writable = {*order["writable"], *_real_folders(environment)}
-    root = OverlayRoot(_spec(command, cwd, folder, writable, order["familiar"]), locked)
+    spec = SupervisorSpec(
+        Mode.OVERLAY, command, {}, cwd, tuple(sorted(writable)), layers=(),
+        familiar=tuple(order["familiar"]), scratch=folder, terminal=-1, report=-1,
+    )  # fmt: skip
+    root = OverlayRoot(spec, locked)
     if cwd in root.descended:
         raise OSError(f"other file systems are mounted below {cwd}")
     root.build()
@@ -66,23 +70,6 @@ def _make_folder(order: dict[str, Any], cwd: str) -> str:
             (folder / name).mkdir()
         return str(folder)
     raise failure or FileNotFoundError("no place for the rank's files")
-
-
-def _spec(
-    command: tuple[str, ...], cwd: str, scratch: str, writable: set[str], familiar: list[str]
-) -> SupervisorSpec:
-    return SupervisorSpec(
-        mode=Mode.OVERLAY,
-        argv=command,
-        env={},
-        cwd=cwd,
-        writable=tuple(sorted(writable)),
-        layers=(),
-        familiar=tuple(familiar),
-        scratch=scratch,
-        terminal=-1,
-        report=-1,
-    )
 
 
 def _real_folders(environment: Mapping[bytes, bytes]) -> set[str]:

@@ -29,7 +29,9 @@ def main() -> NoReturn:
     environment = _environment()
     if environment.get(b"RANK", b"0") != b"0":
         try:
-            _enter_layer(order, command, environment)
+            from gpurun.isolation.rank_overlay import enter_layer
+
+            enter_layer(order, tuple(command), environment)
         except Exception as error:  # whatever it is, the script must not run on the real files
             from gpurun.isolation.sandbox_init import describe
 
@@ -44,12 +46,6 @@ def _environment() -> dict[bytes, bytes]:
     with open("/proc/self/environ", "rb") as file:
         entries = file.read().split(b"\0")
     return dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
-
-
-def _enter_layer(order: str, command: list[str], environment: dict[bytes, bytes]) -> None:
-    from gpurun.isolation.rank_overlay import enter_layer
-
-    enter_layer(order, tuple(command), environment)
 
 
 def _become(command: list[str], environment: dict[bytes, bytes]) -> NoReturn:

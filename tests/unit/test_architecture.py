@@ -70,7 +70,7 @@ BEFORE_TORCH = tuple(
         "boot.orphan_ranks", "boot.prestart_wait", "boot.scripts_own_gpurun",
         "core.device_clock", "core.patching",
         "core.post_import", "core.recorder", "core.seeds",
-        "ddp.prepare_ddp", "ddp.rank_info", "ddp.rank_zero_last",
+        "ddp.install_ddp", "ddp.rank_info", "ddp.rank_zero_last",
         "observe.argparse_options", "observe.exit_metrics", "observe.import_log",
         "observe.loaded_modules", "observe.orphan_workers", "observe.step_clock",
         "profile.kineto_trace",

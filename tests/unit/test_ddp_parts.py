@@ -7,12 +7,15 @@ import random
 import zlib
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from gpurun.runtime.ddp.batch_shards import BatchShard, StreamShard, ordered, read_shard, shard_of
 from gpurun.runtime.ddp.rank_info import show_one_device
 from gpurun.runtime.ddp.rank_rng import RankRNG
+from gpurun.runtime.ddp.sample_by_sample import SampleBySample
+from gpurun.runtime.trial.sample_seeds import SampleSeeds
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 7, 32])
@@ -90,8 +93,7 @@ class TestDraws:
 
     def drawn(self, rank: int) -> dict[str, float]:
         rng = RankRNG(rank)
-        rng._seed_torch, rng._seed_random = torch.manual_seed, random.seed
-        rng._seed_numpy = lambda seed: None
+        rng._seeds.update(torch=torch.manual_seed, random=random.seed, numpy=lambda seed: None)
         torch.manual_seed(1)
         random.seed(1)
         found = {"before": float(torch.rand(()))}
@@ -117,6 +119,27 @@ class TestDraws:
         torch.manual_seed(1)
         alone = [float(torch.rand(())) for _ in range(3)]
         assert [found["before"], found["common: order"], found["common: next order"]] == alone
+
+    def test_seeds_that_trials_set_in_a_step_do_not_end_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else the next epoch has another order than in one process."""
+        watched = [(o, "manual_seed") for o in (torch, torch.random, torch.cuda, torch.cuda.random)]
+        watched += [(o, "manual_seed_all") for o in (torch.cuda, torch.cuda.random)]
+        for owner, name in (*watched, (random, "seed"), (np.random, "seed")):
+            monkeypatch.setattr(owner, name, getattr(owner, name))
+        torch.manual_seed(1)
+        alone = torch.rand(())
+        torch.manual_seed(1)
+        rng, by_sample = RankRNG(1), SampleBySample()
+        rng.install()
+        rng.draw_apart()
+        SampleSeeds()._seed_by(None, "1 [3, 4]")
+        by_sample.handed = True
+        by_sample._watch_draw(torch.randn)(3)
+        assert rng._apart
+        rng.draw_alike()
+        assert torch.rand(()) == alone
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,9 +16,8 @@ import torch.nn.functional as F
 
 from gpurun.ddp import verified_reduction
 from gpurun.ddp.rank_trials import RankTrials
-from gpurun.ddp.rank_verdict import Kind, judge
-from gpurun.ddp.trained_steps import TrainedStep, TrainedSteps
-from gpurun.errors import Refused
+from gpurun.ddp.rank_verdict import Kind, TrainedStep, TrainedSteps, judge
+from gpurun.errors import Refused, ScriptFailed
 from gpurun.records.events import TraitEvent
 from gpurun.records.messages.traits import STARTS_PROCESSES, STARTS_PROGRAMS
 from gpurun.records.spec import LossReduction
@@ -365,6 +365,27 @@ def test_a_refusal_names_the_lines_that_start_processes(
     with pytest.raises(Refused) as caught:
         verified_reduction._Verification(cast("RankTrials", None), 2)._one(outcome)
     assert f"processes of its own{named}" in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("error", "alone"),
+    [("KeyError: 'LOCAL_WORLD_SIZE'", False), ("ValueError: no FRANK_RANKS in my data", True)],
+)
+def test_a_script_that_fails_for_want_of_torchruns_variables_is_distributed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: str, alone: bool
+) -> None:
+    """Any other fails by itself, and shows its error."""
+    printed = f"RANK 1 of the season\nTraceback (most recent call last):\n  ...\n{error}\n"
+    (tmp_path / "output.log").write_text(printed)
+    log = SimpleNamespace(steps={}, traits=[])
+    outcome = SimpleNamespace(logs=[log], exit_code=1, failure=None, run_dir=tmp_path)
+    trials = cast("RankTrials", SimpleNamespace(one=lambda: outcome))
+    if alone:
+        with pytest.raises(ScriptFailed):
+            verified_reduction._Verification(trials, 2).run()
+        assert capsys.readouterr().err == printed
+    else:
+        assert verified_reduction._Verification(trials, 2).run() is None
 
 
 def test_a_learning_rate_that_follows_the_share_is_told() -> None:

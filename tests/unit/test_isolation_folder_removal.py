@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.ddp import verified_reduction
+from gpurun.ddp.verified_reduction import FOLDERS
 from gpurun.isolation.available_modes import PROBE_FOLDER, probe_folder
-from gpurun.isolation.folder_removal import MARK, discard, mark
+from gpurun.isolation.folder_removal import MARK, discard, mark, scratch_folder
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.written_files import copy_written
 from gpurun.trials.trial_launcher import SHARED, TrialLauncher
@@ -80,16 +80,18 @@ def test_a_folder_of_the_users_beside_runs_is_never_touched(tmp_path: Path) -> N
 
 
 def test_what_a_killed_verification_left_goes_with_the_next_one(tmp_path: Path) -> None:
-    left, own = tmp_path / "77-123456789", tmp_path / "notes-1"
+    left, own = tmp_path / f"{FOLDERS}77", tmp_path / "notes-1"
     for folder in (left, own):
         folder.mkdir()
         mark(folder)
-    process = holder(tmp_path)
-    os.close(verified_reduction._begin(tmp_path)[1])
-    assert left.exists(), "somebody verifies, and this may be its folder"
+        os.utime(folder, (0, 0))
+    process = holder(left)
+    with scratch_folder(tmp_path, FOLDERS):
+        assert left.exists(), "somebody verifies in it"
     killed(process)
-    os.close(verified_reduction._begin(tmp_path)[1])
-    assert not left.exists()
+    with scratch_folder(tmp_path, FOLDERS) as new:
+        assert not left.exists()
+    assert not new.exists()
     assert own.exists()
 
 

@@ -103,9 +103,9 @@ def _prepare(spec: RunSpec, is_rank: bool) -> None:
 
             opened_files.watch(spec.trees.own)
     if spec.parallel is not None:
-        from gpurun.runtime.ddp import prepare_ddp
+        from gpurun.runtime.ddp import install_ddp
 
-        prepare_ddp.prepare(
+        install_ddp.prepare(
             spec.parallel, spec.run_dir, trial=spec.trial is not None, in_child=not is_rank
         )
     if spec.trial is not None:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import drop_frame, transparent
 from gpurun.runtime.core.recorder import RECORDER
 
 Settle = Callable[[Exception | None], None]
@@ -61,6 +61,19 @@ def replace(
         RECORDER.hook_failed(f"{getattr(owner, '__name__', owner)}.{name}", error)
         return False
     return True
+
+
+def stands_in(
+    method: Callable[..., Any],
+) -> Callable[[Any, Callable[..., Any]], Callable[..., Any]]:
+    """Make `method(self, original, *arguments)` a maker for `replace`: what it makes calls the
+    method with the original before the caller's own arguments."""
+
+    @functools.wraps(method)
+    def make(self: object, original: Callable[..., Any]) -> Callable[..., Any]:
+        return transparent(functools.partial(method, self, original))
+
+    return make
 
 
 def build_edited(

@@ -11,14 +11,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
+from gpurun.runtime.ddp.hidden_ddp import HiddenDDP, parameters_of
 from gpurun.runtime.ddp.rank_info import DIVERGED, RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.stall_report import StallReport
 from gpurun.runtime.observe.step_clock import CLOCK
@@ -53,7 +53,7 @@ class DivergenceCheck:
         self._ended = False
         self.stall_report = StallReport(rank_info)
         self._last: Callable[[], Optimizer | None] = lambda: None
-        """The optimizer that made the last step."""
+        """The optimizer that made the last step; None once the script has dropped it."""
         self._watching: threading.Thread | None = None
 
     def install(self) -> None:
@@ -83,8 +83,8 @@ class DivergenceCheck:
     def _compare(self, count: int) -> None:
         rates = [g.get("lr", 0.0) for o in CLOCK.optimizers for g in o.param_groups]
         rate = float(sum(float(rate) for rate in rates))
-        mine = [float(count), rate, float(self._order()), self._weights()]
-        device = self._ddp.device()
+        mine = [float(count), rate, float(self._order()), _sum(self._ddp.parameters())]
+        device = next(self._ddp.parameters()).device
         own = torch.tensor(mine, dtype=torch.float64, device=device)
         every = [torch.empty_like(own) for _ in range(self._rank_info.world_size)]
         with self.stall_report.exchanging():
@@ -97,22 +97,6 @@ class DivergenceCheck:
                 when = f"at step {count}" if count else "before any step of an optimizer"
                 stop_rank(f"{when} the ranks differ in their {name}: {shown}", ADVICE, DIVERGED)
 
-    def _weights(self) -> float:
-        """A sum over all weights: alike to the last bit where the same updates were made."""
-        total = 0.0
-        with torch.no_grad():
-            for parameter in self._ddp.parameters():
-                total += _sum(parameter)
-        return total
-
-    def _last_weights(self) -> float:
-        """The same sum over the last optimizer's parameters; NaN if the script has dropped it."""
-        optimizer = self._last()
-        if optimizer is None:
-            return math.nan
-        groups = optimizer.param_groups
-        return sum(_sum(parameter) for group in groups for parameter in group["params"])
-
     def _store(self) -> Store:
         return torch.distributed.distributed_c10d._get_default_store()
 
@@ -124,7 +108,8 @@ class DivergenceCheck:
         if getattr(sys, "last_value", None) is not None:  # the exception says more
             self._store().set(f"gpurun/failed/{self._rank_info.rank}", str(self._steps))
             return
-        mine = self._last_weights()
+        last = self._last()
+        mine = math.nan if last is None else _sum(parameters_of(last))
         self._store().set(f"gpurun/weights/{self._rank_info.rank}", mine.hex())
         self._store().set(f"gpurun/ended/{self._rank_info.rank}", str(self._steps))
         theirs = {self._rank_info.rank: mine}
@@ -191,9 +176,13 @@ class DivergenceCheck:
                     self._parted(gone[0])  # else both are done, and this one has other work left
 
 
-def _sum(parameter: Tensor) -> float:
-    """Over all numbers of a parameter, both parts of complex ones."""
-    numbers = parameter.detach()
-    if numbers.is_complex():
-        numbers = numbers.real + numbers.imag
-    return float(numbers.sum(dtype=torch.float64))  # .double() would hold a second copy
+def _sum(parameters: Iterable[Tensor]) -> float:
+    """Over all numbers, both parts of complex ones: alike to the last bit where the same updates
+    were made."""
+    total = 0.0
+    for parameter in parameters:
+        numbers = parameter.detach()
+        if numbers.is_complex():
+            numbers = numbers.real + numbers.imag
+        total += float(numbers.sum(dtype=torch.float64))  # .double() would hold a second copy
+    return total

@@ -7,7 +7,6 @@ not by the wrapper: they show which parameters get gradients, which a wrapper mu
 
 from __future__ import annotations
 
-import functools
 import inspect
 import os
 import weakref
@@ -20,17 +19,20 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 
 from gpurun.records.events import TraitEvent
-from gpurun.records.frames import drop_frames, transparent
+from gpurun.records.frames import drop_frames
 from gpurun.records.messages.traits import DISTRIBUTED_TRAITS
 from gpurun.records.spec import Exchange, Setting
-from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.patching import replace, stands_in
 from gpurun.runtime.core.recorder import RECORDER, error_text
 from gpurun.runtime.ddp.accumulated_passes import AccumulatedPasses
-from gpurun.runtime.ddp.exchanged_by_hand import average_gradients, take_from_rank_zero
+from gpurun.runtime.ddp.exchanged_by_hand import (
+    UnwrappedParameters,
+    average_gradients,
+    take_from_rank_zero,
+)
 from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
 from gpurun.runtime.ddp.rank_zero_last import MEETINGS
-from gpurun.runtime.ddp.unwrapped_parameters import UnwrappedParameters
 from gpurun.runtime.ddp.wrapped_root import LOOK_STEPS, WrappedRoot
 from gpurun.runtime.observe.root_inputs import first_tensor
 from gpurun.runtime.observe.root_modules import ROOTS
@@ -96,31 +98,27 @@ class HiddenDDP:
             replace(torch.nn.utils, name, self._before_clipping)
         replace(torch.amp.GradScaler, "unscale_", self._before_unscaling)
 
-    def _before_clipping(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    @stands_in
+    def _before_clipping(
+        self,
+        original: Callable[..., Any],
+        parameters: Tensor | Iterable[Tensor],
+        *args: object,
+        **kwargs: object,
+    ) -> Any:
         """The norm is that of the gradients of the whole batch."""
+        # an iterator can be read only once
+        parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        self._settle(parameters)
+        return original(parameters, *args, **kwargs)
 
-        @transparent
-        @functools.wraps(original)
-        def call(parameters: Tensor | Iterable[Tensor], *args: object, **kwargs: object) -> Any:
-            if isinstance(parameters, Tensor):
-                self._settle([parameters])
-            else:  # an iterator can be read only once
-                parameters = list(parameters)
-                self._settle(parameters)
-            return original(parameters, *args, **kwargs)
-
-        return call
-
-    def _before_unscaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    @stands_in
+    def _before_unscaling(
+        self, original: Callable[..., Any], scaler: GradScaler, optimizer: Optimizer
+    ) -> Any:
         """All ranks find the same gradients to be infinite."""
-
-        @transparent
-        @functools.wraps(original)
-        def call(scaler: GradScaler, optimizer: Optimizer) -> Any:
-            self._settle(_parameters_of(optimizer))
-            return original(scaler, optimizer)
-
-        return call
+        self._settle(parameters_of(optimizer))
+        return original(scaler, optimizer)
 
     def _settle(self, parameters: Iterable[Tensor]) -> None:
         """Average the remaining gradients: the script is about to read or use them."""
@@ -138,8 +136,7 @@ class HiddenDDP:
         new = self._unwrapped.collect(parameters, covered)
         if new:
             self.connect(new[0].device)
-            for parameter in new:
-                take_from_rank_zero(parameter.data)
+            take_from_rank_zero(new)
             average_gradients(new, self._rank_info.world_size)
 
     def active(self) -> bool:
@@ -166,10 +163,6 @@ class HiddenDDP:
                 yield from root.held
         yield from self._unwrapped.parameters()
 
-    def device(self) -> torch.device | None:
-        """Where the first of them lies, None if there is none."""
-        return next((parameter.device for parameter in self.parameters()), None)
-
     # -- a new root ---------------------------------------------------------------------------
 
     def _root_found(self, module: nn.Module) -> None:
@@ -181,7 +174,7 @@ class HiddenDDP:
                 return
             MEETINGS.next()
             self.connect(parameters[0].device)
-            self._make_alike(module)
+            take_from_rank_zero((*module.parameters(), *module.buffers()))
         except Exception as error:
             stop_rank(
                 f"the ranks could not connect: {error_text(error)}",
@@ -207,11 +200,6 @@ class HiddenDDP:
         else:
             distributed.init_process_group("gloo")
 
-    def _make_alike(self, module: nn.Module) -> None:
-        """Parameters and buffers as rank 0 has them."""
-        for tensor in (*module.parameters(), *module.buffers()):
-            take_from_rank_zero(tensor.data)
-
     # -- its calls -----------------------------------------------------------------------------
 
     def _route(self, original: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
@@ -223,7 +211,7 @@ class HiddenDDP:
             if root.moved:
                 root.moved = False
                 MEETINGS.next()
-                self._share_buffers(module)
+                take_from_rank_zero(module.buffers())  # each has statistics of its own shards
             return original
         root.moved = True
         if not self.fed:
@@ -263,7 +251,7 @@ class HiddenDDP:
             return root.wrapper(*args, **kwargs)
         if not self._exchange:
             return original(module, *args, **kwargs)
-        self._share_buffers(module)
+        take_from_rank_zero(module.buffers())
         result = original(module, *args, **kwargs)
         if not root.by_hand and torch.is_grad_enabled():
             root.returned(result)
@@ -277,7 +265,7 @@ class HiddenDDP:
             self._at_work.append(root)
             root.hold(module)
         if renewed:
-            self._make_alike(module)
+            take_from_rank_zero((*module.parameters(), *module.buffers()))
             root.hold(module)
 
     def _is_last_pass(self) -> bool:
@@ -288,11 +276,6 @@ class HiddenDDP:
         """
         alternate = len(self._at_work) > 1 or len(CLOCK.optimizers) > 1
         return alternate or self._static or self.passes.next_is_last()
-
-    def _share_buffers(self, module: nn.Module) -> None:
-        """Copy the buffers of rank 0: each rank computes batch statistics of its shard only."""
-        for buffer in module.buffers():
-            take_from_rank_zero(buffer.data)
 
     # -- gradients -----------------------------------------------------------------------------
 
@@ -330,7 +313,7 @@ class HiddenDDP:
         if os.getpid() != self.pid:
             return
         self.passes.stepping()
-        stepping = _parameters_of(optimizer)
+        stepping = parameters_of(optimizer)
         self._unwrapped.stepped()
         self._settle(stepping)
         stepped = set(map(id, stepping))
@@ -385,5 +368,6 @@ class HiddenDDP:
             distributed.destroy_process_group()
 
 
-def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """All that it updates."""
     return [p for group in optimizer.param_groups for p in group["params"]]

@@ -38,8 +38,6 @@ class LoaderPass:
     went_back: bool = False
     stepped: bool = False
     over: bool = False
-    key: str = ""
-    """The loader's, which may be gone by now."""
 
 
 class LoaderRoles:
@@ -82,10 +80,7 @@ class LoaderRoles:
     ) -> LoaderPass:
         """A loader is opened."""
         self._look_back()
-        key = LOADERS.key_of(loader)
-        return LoaderPass(
-            weakref.ref(loader), _line_of(loader), ordered, in_training, shared, key=key
-        )
+        return LoaderPass(weakref.ref(loader), _line_of(loader), ordered, in_training, shared)
 
     def handed(self, loader_pass: LoaderPass) -> None:
         """It gives a batch that may be trained on."""

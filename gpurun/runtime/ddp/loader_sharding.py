@@ -9,22 +9,21 @@ decides, and whether gradients are on.
 
 from __future__ import annotations
 
-import functools
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 from torch.optim import Optimizer
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, get_worker_info
 
-from gpurun.records.frames import drop_frame, transparent
 from gpurun.records.messages.loader_keys import feeds_training
 from gpurun.records.spec import Share
-from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.patching import replace, stands_in
 from gpurun.runtime.ddp.batch_shards import (
     WHOLE_BATCH,
     BatchShard,
@@ -38,7 +37,6 @@ from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
 from gpurun.runtime.ddp.loader_roles import LoaderPass, LoaderRoles
 from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
-from gpurun.runtime.ddp.sharded_iterator import ShardedIterator, StreamFetcher
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.observe.torch_loader_internals import STREAM
@@ -48,6 +46,22 @@ LATELY = 8
 """The most batches that a script holds at once."""
 ORDERS = 2**48
 """The number of different orders; a float can hold each of them."""
+
+
+@dataclass
+class Reading:
+    """What a rank remembers of an iterator of torch, in its `_gpurun_reading`."""
+
+    shards: deque[BatchShard] | None = None
+    """The shards of the batches that are read ahead; None for a loader that is not sharded."""
+    loader_pass: LoaderPass | None = None
+    """The pass, from which the role of its loader is learned."""
+    aligned: bool = False
+    """True if ranks must draw alike while the next batch is sampled."""
+    dealt: bool = False
+    """True if a round of whole batches, one a rank, was handed out."""
+    handed: int = 0
+    """Batches that this rank was handed."""
 
 
 class LoaderSharding:
@@ -73,8 +87,7 @@ class LoaderSharding:
     def install(self) -> None:
         """Stand between DataLoaders and their samplers."""
         iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
-        iterator._gpurun_shards, iterator._gpurun_aligned = None, False
-        iterator._gpurun_pass, iterator._gpurun_dealt = None, False
+        iterator._gpurun_reading = Reading()  # of one that is made past the loader
         self._ddp.on_call.append(lambda: self._roles.called(_in_training()))
         CLOCK.before_step.append(or_stop_rank("loaders of ranks", self._stepped))
         replace(DataLoader, "__init__", self._watch_built)
@@ -130,141 +143,119 @@ class LoaderSharding:
         sampler = getattr(loader.batch_sampler, "sampler", None if own else loader.sampler)
         return not isinstance(sampler, SequentialSampler)
 
-    def _watch_built(self, original: Callable[..., None]) -> Callable[..., None]:
-        @transparent
-        def __init__(loader: DataLoader[Any], *args: object, **kwargs: object) -> None:
-            original(loader, *args, **kwargs)
-            self._shuffled = self._shuffled or self._draws_order(loader)
+    @stands_in
+    def _watch_built(
+        self, original: Callable[..., None], loader: DataLoader[Any], *args: Any, **kwargs: Any
+    ) -> None:
+        original(loader, *args, **kwargs)
+        self._shuffled = self._shuffled or self._draws_order(loader)
 
-        return __init__
+    @stands_in
+    def _watch_iter(self, original: Callable[..., Any], loader: DataLoader[Any]) -> Any:
+        if not self._active():
+            return original(loader)
+        shards = deque[BatchShard]() if self.trains(loader) else None
+        self._local.opened = shards, self._new_pass(loader, shards is not None)
+        self._rng.draw_alike()
+        try:
+            return original(loader)
+        finally:
+            self._local.opened = None, None
 
-    def _watch_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @transparent
-        def __iter__(loader: DataLoader[Any]) -> Any:
-            if not self._active():
-                return original(loader)
-            self._local.shards = deque() if self.trains(loader) else None
-            self._local.loader_pass = self._new_pass(loader)
-            self._rng.draw_alike()
-            try:
-                return original(loader)
-            finally:
-                self._local.shards = self._local.loader_pass = None
-
-        return __iter__
-
-    def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        def __init__(iterator: ShardedIterator, loader: DataLoader[Any]) -> None:
-            self._open(iterator)
-            if iterator._gpurun_shards is not None:
-                # `break` frees it: what follows is no step any more
-                weakref.finalize(iterator, self._abandoned).atexit = False
-            original(iterator, loader)
-            if iterator._gpurun_shards is not None and iterator._dataset_kind != STREAM:
-                # workers augment samples of their own: they must not draw a peer's numbers; of a
-                # stream every rank reads the whole, in the same order
-                iterator._base_seed = self._rng.own_seed(iterator._base_seed)
-
-        return __init__
+    @stands_in
+    def _watch_init(self, original: Callable[..., None], iterator: Any, loader: object) -> None:
+        self._open(iterator)
+        shared = iterator._gpurun_reading.shards is not None
+        if shared:
+            # `break` frees it: what follows is no step any more
+            weakref.finalize(iterator, self._abandoned).atexit = False
+        original(iterator, loader)
+        if shared and iterator._dataset_kind != STREAM:
+            # workers augment samples of their own: they must not draw a peer's numbers; of a
+            # stream every rank reads the whole, in the same order
+            iterator._base_seed = self._rng.own_seed(iterator._base_seed)
 
     def _abandoned(self) -> None:
         """An iterator is gone."""
         if _in_script():
             self._rng.draw_alike()
 
-    def _watch_reset(self, original: Callable[..., None]) -> Callable[..., None]:
-        def _reset(
-            iterator: ShardedIterator, loader: DataLoader[Any], first_iter: bool = False
-        ) -> None:
-            self._open(iterator)
-            original(iterator, loader, first_iter)
+    @stands_in
+    def _watch_reset(
+        self, original: Callable[..., None], iterator: Any, *args: object, **kwargs: object
+    ) -> None:
+        self._open(iterator)
+        original(iterator, *args, **kwargs)
 
-        return _reset
+    def _open(self, iterator: Any) -> None:
+        shards, loader_pass = getattr(self._local, "opened", (None, None))
+        iterator._gpurun_reading = Reading(shards, loader_pass, aligned=self._active())
 
-    def _open(self, iterator: ShardedIterator) -> None:
-        iterator._gpurun_shards = getattr(self._local, "shards", None)
-        iterator._gpurun_pass = getattr(self._local, "loader_pass", None)
-        iterator._gpurun_aligned = self._active()
-        iterator._gpurun_dealt, iterator._gpurun_handed = False, 0
-
-    def _new_pass(self, loader: DataLoader[Any]) -> LoaderPass | None:
+    def _new_pass(self, loader: DataLoader[Any], shared: bool) -> LoaderPass | None:
         """A new pass over a loader; None if the loader cannot train, or is known to."""
         if LOADERS.training_keys or not torch.is_grad_enabled():
             return None
-        shared = self._local.shards is not None
         return self._roles.opened(loader, not self._draws_order(loader), _in_training(), shared)
 
-    def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @transparent
-        def _next_index(iterator: ShardedIterator) -> Any:
-            shards = iterator._gpurun_shards
-            take = None
-            if shards is not None:
-                take = functools.partial(self._shared, iterator, shards, original)
-            if not iterator._gpurun_aligned:
-                return take() if take is not None else original(iterator)
-            iterator._gpurun_aligned = _draws_later(iterator._index_sampler)
-            with self._rng.alike_inside():
-                return take() if take is not None else original(iterator)
+    @stands_in
+    def _watch_next_index(self, original: Callable[..., Any], iterator: Any) -> Any:
+        reading = iterator._gpurun_reading
+        alike = self._rng.alike_inside() if reading.aligned else nullcontext()
+        if reading.aligned:
+            reading.aligned = _draws_later(iterator._index_sampler)
+        with alike:
+            if reading.shards is None:
+                return original(iterator)
+            return self._shared(iterator, reading, original)
 
-        return _next_index
-
-    def _shared(
-        self,
-        iterator: ShardedIterator,
-        shards: deque[BatchShard],
-        original: Callable[..., Any],
-    ) -> Any:
+    def _shared(self, iterator: Any, reading: Reading, original: Callable[..., Any]) -> Any:
         """The indices of this rank's share of the next batch."""
+        assert reading.shards is not None
         rank, size = self._rank_info.rank, self._rank_info.world_size
         whole = self._share is Share.LOCAL
         if iterator._dataset_kind == STREAM:  # a stream: its reader takes the share
             places = original(iterator)
             if not iterator._auto_collation:
-                return self._refuse(iterator, "a stream of whole batches") if not whole else places
+                return self._refuse(reading, "a stream of whole batches") if not whole else places
             if not whole and len(places) < size:
-                return self._refuse(iterator, f"a stream in batches of {len(places)}")
+                return self._refuse(reading, f"a stream in batches of {len(places)}")
             count = len(places) if whole else len(places[rank::size])
-            shards.append(BatchShard(count, len(places)))
+            reading.shards.append(BatchShard(count, len(places)))
             return StreamShard(places, rank, size, whole)
         if whole:
-            return self._in_turn(iterator, shards, original)
+            return self._in_turn(iterator, reading, original)
         indices = original(iterator)
         if not iterator._auto_collation:
-            return self._refuse(iterator, "a loader without a batch size")
+            return self._refuse(reading, "a loader without a batch size")
         usual = getattr(iterator._index_sampler, "batch_size", None)
         try:
             own, shard = shard_of(indices, rank, size, usual if isinstance(usual, int) else None)
         except (TypeError, IndexError, KeyError):
-            return self._refuse(iterator, f"a batch sampler that yields {type(indices).__name__}s")
-        shards.append(ordered(shard, indices))
+            return self._refuse(reading, f"a batch sampler that yields {type(indices).__name__}s")
+        reading.shards.append(ordered(shard, indices))
         return own
 
-    def _in_turn(
-        self,
-        iterator: ShardedIterator,
-        shards: deque[BatchShard],
-        original: Callable[..., Any],
-    ) -> Any:
+    def _in_turn(self, iterator: Any, reading: Reading, original: Callable[..., Any]) -> Any:
         """This rank's one of the next batches; an incomplete round of batches ends the epoch."""
         batches: list[Any] = []
         try:
             while len(batches) < self._rank_info.world_size:
                 batches.append(original(iterator))
         except StopIteration:
-            if batches and not iterator._gpurun_dealt:
+            if batches and not reading.dealt:
                 stop_rank(
                     f"an epoch has {len(batches)} of its batches for {self._rank_info.world_size} "
                     "ranks, and each rank takes whole batches",
                     "take a smaller batch or more data; --strong gives each rank a part of a batch",
                 )
             raise
-        iterator._gpurun_dealt = True
-        shards.append(ordered(BatchShard(1, 1), batches))
+        reading.dealt = True
+        assert reading.shards is not None
+        reading.shards.append(ordered(BatchShard(1, 1), batches))
         return batches[self._rank_info.rank]
 
-    def _refuse(self, iterator: ShardedIterator, what: str) -> NoReturn:
-        loader_pass = iterator._gpurun_pass
+    def _refuse(self, reading: Reading, what: str) -> NoReturn:
+        loader_pass = reading.loader_pass
         where = f" ({loader_pass.where})" if loader_pass is not None and loader_pass.where else ""
         stop_rank(
             f"the training reads {what}{where}: no share of a batch can be given to each rank",
@@ -272,40 +263,37 @@ class LoaderSharding:
             "without --ddp",
         )
 
-    def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __next__(iterator: ShardedIterator) -> Any:
-            shards = iterator._gpurun_shards
-            try:
-                if shards is not None:
-                    self._rng.draw_apart()
-                batch = original(iterator)
-            except BaseException as error:
-                if shards is not None:
-                    self._rng.draw_alike()
-                loader_pass = iterator._gpurun_pass
-                if isinstance(error, StopIteration) and _in_script() and loader_pass is not None:
-                    self._roles.ended(loader_pass)
-                drop_frame(error)
-                raise
-            loader_pass = iterator._gpurun_pass
-            if loader_pass is not None and torch.is_grad_enabled() and _in_script():
-                self._roles.handed(loader_pass)
-            if shards:
-                self._last = shards.popleft()
-                self._handed.append(self._last)
-                self._ddp.fed = True
-                iterator._gpurun_handed += 1
-                self._ddp.passes.left = self._left(iterator)
-                if _in_script():
-                    self.order = hash((self.order, self._last.order)) % ORDERS
-            if isinstance(batch, RepeatedBatch):
-                self._last = WHOLE_BATCH
-                return batch.batch
-            return batch
+    @stands_in
+    def _watch_next(self, original: Callable[..., Any], iterator: Any) -> Any:
+        shards = iterator._gpurun_reading.shards
+        try:
+            if shards is not None:
+                self._rng.draw_apart()
+            batch = original(iterator)
+        except BaseException as error:
+            if shards is not None:
+                self._rng.draw_alike()
+            loader_pass = iterator._gpurun_reading.loader_pass
+            if isinstance(error, StopIteration) and _in_script() and loader_pass is not None:
+                self._roles.ended(loader_pass)
+            raise
+        reading = iterator._gpurun_reading
+        if reading.loader_pass is not None and torch.is_grad_enabled() and _in_script():
+            self._roles.handed(reading.loader_pass)
+        if shards:
+            self._last = shards.popleft()
+            self._handed.append(self._last)
+            self._ddp.fed = True
+            reading.handed += 1
+            self._ddp.passes.left = self._left(iterator)
+            if _in_script():
+                self.order = hash((self.order, self._last.order)) % ORDERS
+        if isinstance(batch, RepeatedBatch):
+            self._last = WHOLE_BATCH
+            return batch.batch
+        return batch
 
-        return __next__
-
-    def _left(self, iterator: ShardedIterator) -> int | None:
+    def _left(self, iterator: Any) -> int | None:
         """Batches that an iterator has left for this rank; None if its length is unknown."""
         try:
             batches = len(iterator._index_sampler)
@@ -313,39 +301,32 @@ class LoaderSharding:
             return None
         if self._share is Share.LOCAL:
             batches //= self._rank_info.world_size
-        return batches - int(iterator._gpurun_handed)
+        return batches - int(iterator._gpurun_reading.handed)
 
-    def _watch_fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @transparent
-        def fetch(fetcher: StreamFetcher, places: object) -> Any:
-            if not isinstance(places, StreamShard):
-                return original(fetcher, places)
-            samples, found = fetcher.dataset_iter, None
-            if not fetcher.ended:
-                # each rank reads the whole stream, which may draw its order
-                alike = self._rng.alike_inside() if get_worker_info() is None else nullcontext()
-                with alike:
-                    found = read_shard(samples, places, fetcher.drop_last)
-            if found is None:
-                fetcher.ended = True
-                raise StopIteration
-            share, repeated = found
-            batch = fetcher.collate_fn(share)
-            return RepeatedBatch(batch) if repeated else batch
+    @stands_in
+    def _watch_fetch(self, original: Callable[..., Any], fetcher: Any, places: object) -> Any:
+        if not isinstance(places, StreamShard):
+            return original(fetcher, places)
+        found = None
+        if not fetcher.ended:
+            # each rank reads the whole stream, which may draw its order
+            alike = self._rng.alike_inside() if get_worker_info() is None else nullcontext()
+            with alike:
+                found = read_shard(fetcher.dataset_iter, places, fetcher.drop_last)
+        if found is None:
+            fetcher.ended = True
+            raise StopIteration
+        share, repeated = found
+        batch = fetcher.collate_fn(share)
+        return RepeatedBatch(batch) if repeated else batch
 
-        return fetch
-
-    def _watch_len(self, original: Callable[..., int]) -> Callable[..., int]:
-        @transparent
-        def __len__(loader: DataLoader[Any]) -> int:
-            batches = original(loader)
-            shared = self._active() and loader._dataset_kind != STREAM and self.trains(loader)
-            # with fewer batches than ranks the first one stops the rank: see `_in_turn`
-            return (
-                max(batches // self._rank_info.world_size, min(batches, 1)) if shared else batches
-            )
-
-        return __len__
+    @stands_in
+    def _watch_len(self, original: Callable[..., int], loader: Any) -> int:
+        batches = original(loader)
+        if not self._active() or loader._dataset_kind == STREAM or not self.trains(loader):
+            return batches
+        # with fewer batches than ranks the first one stops the rank: see `_in_turn`
+        return max(batches // self._rank_info.world_size, min(batches, 1))
 
 
 def _in_script() -> bool:

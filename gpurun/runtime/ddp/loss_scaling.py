@@ -17,9 +17,8 @@ from torch import Tensor
 
 from gpurun.knobs.callers import users_line
 from gpurun.records.events import TraitEvent
-from gpurun.records.frames import drop_frame
 from gpurun.records.spec import LossReduction
-from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.patching import replace, stands_in
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.ddp.divergence_check import DivergenceCheck
 from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
@@ -48,27 +47,24 @@ class LossScaling:
         """Stand before `torch.autograd.backward`, in which `Tensor.backward` ends."""
         replace(torch.autograd, "backward", self._watch)
 
-    def _watch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        compiling = torch.compiler.is_dynamo_compiling
-
-        def backward(tensors: Tensors, *args: object, **kwargs: object) -> Any:
-            try:
-                if compiling() or self.ddp.in_backward() or not self.ddp.active():
-                    return original(tensors, *args, **kwargs)
-                with self.divergence.stall_report.exchanging():
-                    scaled = self._scaled(tensors)
-                    self.ddp.before_backward()
-                    result = original(scaled, *args, **kwargs)
-                    self.ddp.after_backward()
-                self.sharding.went_back()
-                return result
-            except BaseException as error:
-                if isinstance(error, RuntimeError):
-                    self.divergence.blame()
-                drop_frame(error)
-                raise
-
-        return backward
+    @stands_in
+    def _watch(
+        self, original: Callable[..., Any], tensors: Tensors, *args: object, **kwargs: object
+    ) -> Any:
+        try:
+            compiling = torch.compiler.is_dynamo_compiling()
+            if compiling or self.ddp.in_backward() or not self.ddp.active():
+                return original(tensors, *args, **kwargs)
+            with self.divergence.stall_report.exchanging():
+                scaled = self._scaled(tensors)
+                self.ddp.before_backward()
+                result = original(scaled, *args, **kwargs)
+                self.ddp.after_backward()
+            self.sharding.went_back()
+            return result
+        except RuntimeError:
+            self.divergence.blame()
+            raise
 
     def _scaled(self, tensors: Tensors) -> Tensors:
         """The loss, weighted for the average over ranks."""

@@ -36,19 +36,19 @@ class RankRNG:
         """States of the generators when the last step was left."""
         self._alike: dict[str, Any] = {}
         """States of the generators when the running step was entered."""
+        self._seeds: dict[str, Callable[[int], Any]] = {}
+        """What seeds each generator, unwatched."""
 
     def install(self) -> None:
         """Watch the seeds that the script sets."""
-        self._seed_torch = torch.manual_seed
+        cuda: Any = torch.cuda
+        self._seeds.update(torch=torch.manual_seed, cuda=cuda.manual_seed_all, random=random.seed)
         for owner in (torch, torch.random):
-            replace(owner, "manual_seed", lambda original: self._watch(original, "torch"))
-        cuda: ModuleType = torch.cuda
-        self._seed_cuda = cuda.manual_seed_all
-        for name in ("manual_seed", "manual_seed_all"):
-            for owner in (cuda, cuda.random):
-                replace(owner, name, lambda original: self._watch(original, "cuda"))
-        self._seed_random = random.seed
-        replace(random, "seed", lambda original: self._watch(original, "random"))
+            self._watch("torch", owner, "manual_seed")
+        for owner in (cuda, cuda.random):
+            self._watch("cuda", owner, "manual_seed")
+            self._watch("cuda", owner, "manual_seed_all")
+        self._watch("random", random, "seed")
         when_imported("numpy.random", self._watch_numpy)
 
     def draw_apart(self) -> None:
@@ -102,21 +102,25 @@ class RankRNG:
         return (seed + STRIDE * self._rank) % 2**63
 
     def _watch_numpy(self, module: ModuleType) -> None:
-        self._seed_numpy = module.seed
-        replace(module, "seed", lambda original: self._watch(original, "numpy"))
+        seed = module.seed
+        self._seeds["numpy"] = lambda value: seed(value % 2**32)
+        self._watch("numpy", module, "seed")
 
-    def _watch(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _watch(self, generator: str, owner: object, name: str) -> None:
         note = guarded("seed of ranks", self._seeded)
 
-        @transparent
-        def seed(*args: object, **kwargs: object) -> Any:
-            result = original(*args, **kwargs)
-            value = args[0] if args else next(iter(kwargs.values()), None)
-            if isinstance(value, int):
-                note(name, value)
-            return result
+        def watch(original: Callable[..., Any]) -> Callable[..., Any]:
+            @transparent
+            def seed(*args: object, **kwargs: object) -> Any:
+                result = original(*args, **kwargs)
+                value = args[0] if args else next(iter(kwargs.values()), None)
+                if isinstance(value, int):
+                    note(generator, value)
+                return result
 
-        return seed
+            return seed
+
+        replace(owner, name, watch)
 
     def _seeded(self, name: str, seed: int) -> None:
         """Forget the states before: a script that seeds wants the same numbers on every rank."""
@@ -136,32 +140,25 @@ class RankRNG:
     def _seed(self, name: str, seed: int) -> None:
         self._seeding = True
         try:
-            if name == "torch":
-                self._seed_torch(seed)  # CUDA's generators too
-            elif name == "cuda":
-                self._seed_cuda(seed)
-            elif name == "random":
-                self._seed_random(seed)
-            else:
-                self._seed_numpy(seed % 2**32)
+            self._seeds[name](seed)  # of torch: CUDA's generators too
         finally:
             self._seeding = False
 
     def _states(self) -> dict[str, Any]:
-        states = {"torch": torch.get_rng_state(), "random": random.getstate()}
-        if torch.cuda.is_initialized():
-            states["cuda"] = torch.cuda.get_rng_state()
-        numpy = sys.modules.get("numpy.random")
-        if numpy is not None:
-            states["numpy"] = numpy.get_state()
-        return states
+        return {name: state() for name, state, _ in _generators()}
 
     def _restore(self, states: dict[str, Any]) -> None:
-        if "torch" in states:
-            torch.set_rng_state(states["torch"])
-        if "cuda" in states:
-            torch.cuda.set_rng_state(states["cuda"])
-        if "random" in states:
-            random.setstate(states["random"])
-        if "numpy" in states:
-            sys.modules["numpy.random"].set_state(states["numpy"])
+        for name, _, restore in _generators():
+            if name in states:
+                restore(states[name])
+
+
+def _generators() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
+    """The generators that there are by now: a name, what tells the state, and what sets it."""
+    yield "torch", torch.get_rng_state, torch.set_rng_state
+    yield "random", random.getstate, random.setstate
+    if torch.cuda.is_initialized():
+        yield "cuda", torch.cuda.get_rng_state, torch.cuda.set_rng_state
+    numpy = sys.modules.get("numpy.random")
+    if numpy is not None:
+        yield "numpy", numpy.get_state, numpy.set_state

@@ -21,14 +21,11 @@ from torch.nn import functional
 
 from gpurun.knobs.callers import users_line
 from gpurun.records.events import TraitEvent
-from gpurun.records.frames import transparent
 from gpurun.records.messages.traits import STARTS_PROCESSES, STARTS_PROGRAMS
-from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.dropout_off import switch_off_dropout
+from gpurun.runtime.core.patching import replace, stands_in
 from gpurun.runtime.core.recorder import RECORDER
 
-DROPOUTS = (
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout",
-)  # fmt: skip
 DRAWS = (
     "bernoulli",
     "normal",
@@ -57,11 +54,8 @@ class SampleBySample:
 
     def install(self) -> None:
         """Stand in for all that makes a sample depend on others, or on its place in a batch."""
-        for name in DROPOUTS:
-            replace(functional, name, lambda original: lambda input, *args, **kwargs: input)
-        replace(functional, "scaled_dot_product_attention", _without_probability)
+        switch_off_dropout()
         replace(functional, "batch_norm", _by_running_statistics)
-        replace(torch.nn.RNNBase, "__init__", _without_layers_of_dropout)
         replace(torch.amp.autocast_mode.autocast, "__init__", _disabled)
         iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
         replace(iterator, "__next__", self._watch_next)
@@ -76,74 +70,69 @@ class SampleBySample:
         replace(BaseProcess, "start", self._watch_start)
         replace(subprocess.Popen, "__init__", self._watch_start)
 
-    def _watch_start(self, original: Callable[..., None]) -> Callable[..., None]:
+    @stands_in
+    def _watch_start(
+        self, original: Callable[..., None], process: Any, *args: Any, **kwargs: Any
+    ) -> None:
         """Processes may train: a refusal then names the line. Loader workers are daemons."""
+        daemon = getattr(process, "daemon", False)
+        line = "" if daemon else users_line(sys._getframe(1))
+        if line and line not in self._starts:
+            self._starts.add(line)
+            python = isinstance(process, BaseProcess)
+            trait = STARTS_PROCESSES if python else STARTS_PROGRAMS
+            RECORDER.event(TraitEvent(trait=trait, detail=line))
+        original(process, *args, **kwargs)
 
-        @transparent
-        def start(process: Any, *args: Any, **kwargs: Any) -> None:
-            line = "" if getattr(process, "daemon", False) else users_line(sys._getframe(1))
-            if line and line not in self._starts:
-                self._starts.add(line)
-                python = isinstance(process, BaseProcess)
-                trait = STARTS_PROCESSES if python else STARTS_PROGRAMS
-                RECORDER.event(TraitEvent(trait=trait, detail=line))
-            original(process, *args, **kwargs)
+    @stands_in
+    def _watch_next(self, original: Callable[..., Any], iterator: Any) -> Any:
+        self.handed = False
+        batch = original(iterator)
+        self.handed = True
+        _compute_in_full()
+        return batch
 
-        return start
-
-    def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @transparent
-        def __next__(iterator: Any) -> Any:
-            self.handed = False
-            batch = original(iterator)
-            self.handed = True
-            _compute_in_full()
-            return batch
-
-        return __next__
-
-    def _share_by_share(self, original: Callable[..., None]) -> Callable[..., None]:
+    @stands_in
+    def _share_by_share(
+        self,
+        original: Callable[..., None],
+        fetcher: Any,
+        dataset: Any,
+        collates: bool,
+        collate: Callable[..., Any],
+        *args: Any,
+    ) -> None:
         """Samples are put in order once they are read, so that streams are, too."""
 
-        @transparent
-        def __init__(
-            fetcher: Any, dataset: Any, collates: bool, collate: Callable[..., Any], *args: Any
-        ) -> None:
-            def by_share(batch: Any) -> Any:
-                if collates and isinstance(batch, list):
-                    size = self._shares
-                    batch = [sample for rank in range(size) for sample in batch[rank::size]]
-                return collate(batch)
+        def by_share(batch: Any) -> Any:
+            if collates and isinstance(batch, list):
+                size = self._shares
+                batch = [sample for rank in range(size) for sample in batch[rank::size]]
+            return collate(batch)
 
-            original(fetcher, dataset, collates, by_share, *args)
+        original(fetcher, dataset, collates, by_share, *args)
 
-        return __init__
+    @stands_in
+    def _watch_draw(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.handed:
+            return original(*args, **kwargs)
+        # by its number, and put back: how much was drawn before differs between ranks and one
+        self._drawn += 1
+        kwargs.pop("generator", None)
+        with torch.random.fork_rng():
+            # `torch.manual_seed` is the script's: ranks would leave their step
+            for generator in (torch.default_generator, *torch.cuda.default_generators):
+                generator.manual_seed(self._drawn)
+            drawn = original(*args, **kwargs)
+        return _rows_alike(drawn)
 
-    def _watch_draw(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @transparent
-        def draw(*args: Any, **kwargs: Any) -> Any:
-            if not self.handed:
-                return original(*args, **kwargs)
-            # by its number, and put back: how much was drawn before differs between ranks and one
-            self._drawn += 1
-            kwargs.pop("generator", None)
-            with torch.random.fork_rng():
-                torch.manual_seed(self._drawn)
-                drawn = original(*args, **kwargs)
-            return _rows_alike(drawn)
-
-        return draw
-
-    def _watch_permutation(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @transparent
-        def randperm(*args: Any, **kwargs: Any) -> Any:
-            if not self.handed:
-                return original(*args, **kwargs)
-            with torch.random.fork_rng():  # ranks draw fewer numbers, and the next epoch the same
-                order = original(*args, **kwargs)
-            return order.copy_(torch.arange(len(order)))
-
-        return randperm
+    @stands_in
+    def _watch_permutation(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if not self.handed:
+            return original(*args, **kwargs)
+        with torch.random.fork_rng():  # ranks draw fewer numbers, and the next epoch the same
+            order = original(*args, **kwargs)
+        return order.copy_(torch.arange(len(order)))
 
 
 def _compute_in_full() -> None:
@@ -160,16 +149,6 @@ def _rows_alike(drawn: Tensor) -> Tensor:
     return drawn
 
 
-def _without_probability(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def attention(
-        query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0, *args: object, **kwargs: object,
-    ) -> Tensor:  # fmt: skip
-        return original(query, key, value, attn_mask, 0.0, *args, **kwargs)
-
-    return attention
-
-
 def _by_running_statistics(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def batch_norm(
         input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
@@ -182,19 +161,7 @@ def _by_running_statistics(original: Callable[..., Tensor]) -> Callable[..., Ten
     return batch_norm
 
 
-def _without_layers_of_dropout(original: Callable[..., None]) -> Callable[..., None]:
-    def __init__(layer: torch.nn.RNNBase, *args: object, **kwargs: object) -> None:
-        original(layer, *args, **kwargs)
-        layer.dropout = 0.0
-
-    return __init__
-
-
 def _disabled(original: Callable[..., None]) -> Callable[..., None]:
-    def __init__(
-        cast: torch.amp.autocast_mode.autocast, device_type: str, dtype: torch.dtype | None = None,
-        enabled: bool = True, cache_enabled: bool | None = None,
-    ) -> None:  # fmt: skip
-        original(cast, device_type, dtype, False, cache_enabled)
-
-    return __init__
+    return lambda cast, device_type, dtype=None, enabled=True, cache_enabled=None: original(
+        cast, device_type, dtype, False, cache_enabled
+    )

@@ -7,12 +7,12 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpurun.knobs.applied.backward_graph import graph_leaves
 from gpurun.runtime.core.tensor_values import tensors
+from gpurun.runtime.ddp.exchanged_by_hand import is_constant
 
 LOOK_STEPS = 2
 """After this many steps of a module the parameters that get gradients are known."""
@@ -144,13 +144,6 @@ class WrappedRoot:
 
 def _state(gradient: Tensor | None) -> tuple[int, int] | None:
     return None if gradient is None else (id(gradient), gradient._version)
-
-
-def is_constant(tensor: Tensor) -> bool:
-    """True for a tensor that no script writes to, and no exchange can: expanded or sparse."""
-    return tensor.layout is not torch.strided or any(
-        step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)
-    )
 
 
 def wrapped_weakly(module: nn.Module, unused: bool) -> DistributedDataParallel:

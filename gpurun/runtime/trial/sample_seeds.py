@@ -168,11 +168,12 @@ class SampleSeeds:
         """Seed all generators by a pass and what is loaded in it. `dataset`: None if known."""
         self._look_for_draws()
         number = zlib.crc32(f"{self._seed} {key}".encode())
+        # states, for a watched `seed` is the script's: ranks would leave their step
         torch.default_generator.manual_seed(number)
-        random.seed(number)
+        random.setstate(random.Random(number).getstate())
         numpy = sys.modules.get("numpy")
         if numpy is not None:
-            numpy.random.seed(number)
+            numpy.random.set_state(numpy.random.RandomState(number).get_state())
         if dataset is not self._dataset and dataset is not None:
             self._dataset, self._own = dataset, list(_own_generators(dataset))
         for set_seed in self._own:
