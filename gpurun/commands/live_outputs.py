@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpurun.measure.live.followed_run import FollowedRun
     from gpurun.report.live.metrics_server import MetricsServer
     from gpurun.report.live.status_line import StatusLine
-    from gpurun.report.live.tensorboard_process import TensorboardProcess
+    from gpurun.report.live.tensorboard_events import TensorboardProcess
 
 Note = Callable[[str], None]
 DRAW_SECONDS = 1.0
@@ -31,7 +31,7 @@ class LiveOutputs:
         self._server: MetricsServer | None = None
         self._events: TensorboardProcess | None = None
         if options.tensorboard is not None:
-            from gpurun.report.live.tensorboard_process import TensorboardProcess
+            from gpurun.report.live.tensorboard_events import TensorboardProcess
 
             self._events = TensorboardProcess(Path(options.tensorboard))
         if options.prometheus is not None:

@@ -55,7 +55,7 @@ def monitor(argv: list[str]) -> int:
 
 
 def _look(machine: MachineState) -> MonitorReport:
-    from gpurun.report.live.gpu_hints import hints
+    from gpurun.report.live.monitor_table import hints
 
     report = machine.look()
     return replace(report, hints=hints(report.gpus))

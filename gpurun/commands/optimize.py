@@ -35,7 +35,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.script_arguments import TunedArgument
 from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
-from gpurun.report.tuning_progress import tuning_view
+from gpurun.report.live_tuning_table import tuning_view
 from gpurun.rundir import (
     json_text,
     no_records,

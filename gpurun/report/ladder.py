@@ -30,9 +30,8 @@ from gpurun.records.tuning import (
     Rejection,
     TuningReport,
 )
-from gpurun.report.sparklines import sparklines
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, write_lines
-from gpurun.report.terminal_table import Column, Grid, print_grid
+from gpurun.report.terminal_table import Column, Grid, print_grid, sparklines
 from gpurun.report.tuning_verdict import (
     larger_batch_sentences,
     proof_in_words,

@@ -1,4 +1,4 @@
-"""The tuning table that updates in place on a terminal. The only view that draws with rich."""
+"""The progress of `--optimize`: a table that updates in place on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import byte_size, clock, milliseconds, number
 from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import TrialPurpose, TrialRecord, TuningReport
-from gpurun.report.terminal_output import gone_terminal_ignored, stderr_console
+from gpurun.report.terminal_output import gone_terminal_ignored, on_terminal, stderr_console
 from gpurun.report.terminal_table import Column, Grid, rich_table
-from gpurun.report.trial_text import STAGES, Baseline, ended_well, outcome_text
+from gpurun.report.tuning_progress import (
+    STAGES,
+    Baseline,
+    EventLines,
+    StageLines,
+    ended_well,
+    outcome_text,
+)
 from gpurun.tuner.tuning_view import TuningView
 
 if TYPE_CHECKING:
@@ -37,6 +44,17 @@ _COLUMNS = (
     Column("memory", right=True, dropped=1, width=8),
     Column("state", width=16),
 )
+
+
+def tuning_view(quiet: bool, verbose: bool = False) -> TuningView:
+    """The view that suits stderr: none when quiet, in place on a terminal, lines elsewhere."""
+    if quiet:
+        return TuningView()
+    if verbose:
+        return EventLines()
+    if on_terminal():
+        return LiveView()
+    return StageLines()
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import PlantedEvent
 from gpurun.records.spec import StopRule
-from gpurun.report.selftest_text import selftest_lines
+from gpurun.report.bench_text import selftest_lines
 from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import commit, git, new_repository
 from tests.unit.bench_launches import BENCHMARK, launch

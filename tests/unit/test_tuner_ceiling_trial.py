@@ -14,7 +14,7 @@ from gpurun.measure.training_clock import samples_per_second
 from gpurun.records.events import CeilingsEvent
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import Ceilings, TrialPurpose
-from gpurun.report.trial_text import outcome_text
+from gpurun.report.tuning_progress import outcome_text
 from gpurun.report.tuning_verdict import remarks
 from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.trial_length import PROBE

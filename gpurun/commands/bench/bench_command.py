@@ -48,7 +48,7 @@ from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
-from gpurun.report.benchmark_text import record_lines
+from gpurun.report.bench_text import record_lines
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.rundir import new_run
 from gpurun.trials.signal_guard import SignalGuard

@@ -18,7 +18,7 @@ from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.records.bench.bisection import BisectionReport
 from gpurun.records.codec import to_json
-from gpurun.report.bisection_text import bisection_lines, bisection_markdown
+from gpurun.report.bench_text import bisection_lines, bisection_markdown
 from gpurun.trials.signal_guard import SignalGuard
 
 HELP = f"""\

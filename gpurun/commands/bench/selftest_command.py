@@ -18,7 +18,7 @@ from gpurun.commands.written_outputs import check_outputs, emit_json, say, telle
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import to_json
-from gpurun.report.selftest_text import selftest_lines
+from gpurun.report.bench_text import selftest_lines
 from gpurun.trials.signal_guard import SignalGuard
 
 WORST_FIRST = ("interrupted", "wrong", "failed", "inconclusive", "pass")

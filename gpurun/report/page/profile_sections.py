@@ -9,13 +9,57 @@ from gpurun.formatting.number_text import byte_size, factor, milliseconds, numbe
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import Location
 from gpurun.records.messages.profile_events import FunctionSamples, MemoryTraceEvent
-from gpurun.records.profile_figures import IdleTime, ProfileFigures, StepPicture
+from gpurun.records.profile_figures import IdleTime, KernelCounters, ProfileFigures, StepPicture
 from gpurun.replay.spent_time import IDLE
-from gpurun.report.counter_grid import TITLE, counter_grid
 from gpurun.report.findings_text import place
-from gpurun.report.page.bar_chart import Span, span_chart
+from gpurun.report.page.charts import Span, SpanChart
 from gpurun.report.page.page_blocks import Block, Paragraph, Picture, Section, Table
 from gpurun.report.terminal_table import Column, Grid
+
+TITLE = "Nsight Compute, percent of the device's peak (n/a: not measured)"
+NOT_MEASURED = "n/a"
+_COLUMNS = (
+    "time", "launches", "SM", "DRAM", "occupancy", "warps", "registers", "shared memory", "grid",
+    "block",
+)  # fmt: skip
+
+
+def counter_grid(kernels: Sequence[KernelCounters]) -> Grid:
+    """The kernels in their order."""
+    columns = (*(Column(name, right=True) for name in _COLUMNS), Column("kernel"))
+    return Grid(columns, tuple(map(_row, kernels)))
+
+
+def _row(kernel: KernelCounters) -> tuple[str, ...]:
+    cells = (
+        None if kernel.mean_us is None else f"{number(kernel.mean_us)} µs",
+        str(kernel.launches),
+        _percent(kernel.sm_percent),
+        _percent(kernel.dram_percent),
+        _percent(kernel.occupancy_percent),
+        _percent(kernel.warp_efficiency_percent),
+        None if kernel.registers is None else str(kernel.registers),
+        None if kernel.shared_memory_bytes is None else byte_size(kernel.shared_memory_bytes),
+        _dimensions(kernel.grid),
+        _dimensions(kernel.block),
+        short_kernel_name(kernel.name),
+    )
+    return tuple(NOT_MEASURED if cell is None else cell for cell in cells)
+
+
+def _percent(value: float | None) -> str | None:
+    return None if value is None else percent(value / 100)
+
+
+def _dimensions(size: tuple[int, int, int] | None) -> str | None:
+    """Trailing ones say nothing: 64, 16×8, 16×1×8."""
+    if size is None:
+        return None
+    kept = [*size]
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return "×".join(map(str, kept))
+
 
 COLOURS = (
     "forward", "backward", "data", "optimizer", "waits", "launches", "products", "other",
@@ -63,7 +107,7 @@ def _picture(name: str, step: StepPicture, longest_ms: float) -> Picture:
     sentence = (
         f"{title}. Busy: {told}. The height of a bar is the share of its time that is filled."
     )
-    return Picture(span_chart(title, rows, COLOURS, longest_ms), sentence)
+    return Picture(SpanChart(title, rows, COLOURS, longest_ms), sentence)
 
 
 def _what_if(report: DiagnosisReport, most: int | None) -> Iterator[Section]:

@@ -10,10 +10,12 @@ from itertools import pairwise
 from gpurun.measure.resource_use import Samples
 from gpurun.measure.training_clock import StepClock
 from gpurun.records.samples import DeviceSample, HostSample
-from gpurun.report.page.thinning import Point, thinned
+from gpurun.report.page.charts import Point
 
 GIB = 1024.0**3
 NS = 1e9
+MOST_POINTS = 400
+"""Points of a thinned series: a picture is not wider in pixels."""
 MOST_DEVICES = 3
 """More devices than these are drawn as the lowest, the highest and the mean of them."""
 LEAST_SECONDS = 0.2
@@ -60,6 +62,26 @@ def series_of(name: str, points: Sequence[Point], steady: Point | None = None) -
         return None
     values = [y for _, y in finite]
     return Series(name, thinned(finite), _mean(finite, steady), min(values), max(values))
+
+
+def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ...]:
+    """At most `most` of the points, in their order.
+
+    First and last point stay; of each stretch between them the lowest and the highest stay.
+    """
+    if len(points) <= most:
+        return tuple(points)
+    inner = points[1:-1]
+    stretches = max((most - 2) // 2, 1)
+    kept = [points[0]]
+    for number in range(stretches):
+        begin = number * len(inner) // stretches
+        end = (number + 1) * len(inner) // stretches
+        stretch = range(begin, end)
+        lowest = min(stretch, key=lambda i: inner[i][1])
+        highest = max(stretch, key=lambda i: inner[i][1])
+        kept += [inner[i] for i in sorted({lowest, highest})]
+    return (*kept, points[-1])
 
 
 def _mean(points: Sequence[Point], steady: Point | None) -> float:

@@ -17,17 +17,13 @@ from gpurun.report.comparison_text import (
     training_line,
 )
 from gpurun.report.page.cost_section import cost_section, training_cost
-from gpurun.report.page.figure_table import figure_grid
+from gpurun.report.page.document_sections import history_section, scaling_section
 from gpurun.report.page.findings_section import findings_sections
-from gpurun.report.page.gauges_section import gauges_section
-from gpurun.report.page.headline_section import headline_section
-from gpurun.report.page.history_section import history_section
-from gpurun.report.page.loss_section import loss_section
+from gpurun.report.page.headline_section import figure_grid, headline_section
+from gpurun.report.page.launch_sections import gauges_section, loss_section, step_section
 from gpurun.report.page.page_blocks import Block, Bullets, Page, PagePart, Paragraph, Section, Table
 from gpurun.report.page.profile_sections import picture_section, profile_sections
 from gpurun.report.page.run_contents import Named, RunContents, names_of
-from gpurun.report.page.scaling_section import scaling_section
-from gpurun.report.page.step_parts_section import step_section
 from gpurun.report.page.tuning_sections import trials_section, tuning_sections
 
 TITLE_LENGTH = 80
