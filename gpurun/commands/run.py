@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gpurun.arguments.options import Options, Target
-from gpurun.commands.run_sampling import RunSampling, uses_torch
-from gpurun.commands.run_sampling import note as _note
+from gpurun.commands.live_outputs import RunSampling, uses_torch
+from gpurun.commands.live_outputs import note as _note
 from gpurun.commands.unrecorded_run import unrecorded
-from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.codec import to_json
 from gpurun.records.spec import Exchange, Parallel, ProfileSpec, RunSpec, Setting
@@ -98,7 +98,7 @@ def run_with(
     if options.ddp and run_dir is not None:
         _end_hidden(run_dir, exit_code, options.quiet)
     if exit_code == 128 + signal.SIGKILL and run_dir is not None:
-        from gpurun.measure.oom_kills import killed_for_memory
+        from gpurun.measure.machine import killed_for_memory
 
         if killed_for_memory(run_dir):
             _note("during the run the kernel killed a process of this host for lack of memory")
@@ -252,8 +252,7 @@ def _prepared(
 
     `told`: the part of the spec for hidden ranks.
     """
-    from gpurun.launch.child_environment import child_environment
-    from gpurun.launch.spec_file import write_spec
+    from gpurun.launch.spec_file import child_environment, write_spec
 
     spec = RunSpec(run_dir=str(run_dir), launcher_pid=os.getpid(), knob_paths=options.knob_paths)
     if told is not None:
@@ -303,9 +302,9 @@ def _conclude(
     """
     if outcome.run_dir is None:
         return
-    from gpurun.isolation.draft_removal import sweep
+    from gpurun.isolation.folder_removal import sweep_drafts
 
-    sweep(outcome.run_dir)
+    sweep_drafts(outcome.run_dir)
     seen = uses_torch(outcome.run_dir)
     if seen:
         result = _torch_result(outcome.run_dir, outcome, options)

@@ -8,9 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpurun.errors import GpurunError
+from gpurun.errors import GpurunError, write_line
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.rundir import check_output, json_text, write_output
+
+
+def print_verdict(verdict: str, exit_code: int, **facts: object) -> None:
+    """Write `verdict=<verdict> exit=<code> key=value ...` to stderr; None facts are left out."""
+    words = [f"verdict={verdict}", f"exit={exit_code}"]
+    words += [f"{key}={_quoted(value)}" for key, value in facts.items() if value is not None]
+    write_line(" ".join(words))
+
+
+def _quoted(value: object) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f'"{text}"' if " " in text or not text else text
+
 
 TEXTS = frozenset({"export", "html", "json", "markdown"})
 """Flags whose file may be stdout, for `-`."""

@@ -13,8 +13,8 @@ from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.machine import available_cores
 from gpurun.measure.machine_topology import topology
-from gpurun.records.doctor import Check, State
-from gpurun.records.topology import GpuPair, GpuTopology, Interface, Topology
+from gpurun.records.command_reports import Check, State
+from gpurun.records.result import GpuPair, GpuTopology, Interface, Topology
 from gpurun.timeline.report_exports import OPEN_COUNTERS
 
 SMALL_SHARED_MEMORY_BYTES = 2**30

@@ -1,9 +1,10 @@
-"""One finding in a sentence."""
+"""Findings and ceilings in sentences."""
 
 from __future__ import annotations
 
-from gpurun.formatting.number_text import times
+from gpurun.formatting.number_text import number, times
 from gpurun.records.finding import Finding
+from gpurun.records.tuning import Ceilings
 
 
 def finding_sentence(finding: Finding) -> str:
@@ -18,3 +19,16 @@ def gain_text(finding: Finding, *, bound: str = "up to") -> str:
         return f"{times(finding.replayed_gain)} as replayed"
     most = finding.gain_upper_bound
     return "" if most is None else f"{bound} {times(most)}"
+
+
+def ceilings_sentence(ceilings: Ceilings) -> str:
+    """The ceilings in one line; "" where none was measured."""
+    rates = (
+        ("loader alone", ceilings.loader_samples_per_second),
+        ("model alone", ceilings.model_samples_per_second),
+        ("the script", ceilings.script_samples_per_second),
+    )
+    if rates[0][1] is None and rates[1][1] is None:
+        return ""
+    told = "; ".join(f"{name} {number(rate)} samples/s" for name, rate in rates if rate is not None)
+    return f"as it is: {told}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gpurun.stats.intervals import WIDE
+from gpurun.stats.descriptive import WIDE
 
 _BYTE_UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 _JOULE_UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"))

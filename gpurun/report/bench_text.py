@@ -19,7 +19,7 @@ from gpurun.formatting.one_line import one_line
 from gpurun.measure.optional_figures import known
 from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.records.bench.bisection import BisectedCommit, BisectionReport
-from gpurun.records.bench.selftest import Selftest, SelftestPart
+from gpurun.records.bench.comparison import Selftest, SelftestPart
 from gpurun.report.page.markdown_page import escaped
 from gpurun.report.terminal_table import Column, Grid
 

@@ -17,7 +17,7 @@ from gpurun.records.result import StepSplit
 from gpurun.records.scaling import ScalingFinding, ScalingPoint, ScalingReport, ScalingWay
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.report.terminal_table import Column, Grid, print_grid
-from gpurun.stats.intervals import says_nothing
+from gpurun.stats.descriptive import says_nothing
 
 KIND = {
     "weak": "weak scaling: each device keeps the script's batch",

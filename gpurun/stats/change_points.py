@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from gpurun.stats.descriptive import median
-from gpurun.stats.student_t import t_quantile
+from gpurun.stats.descriptive import median, t_quantile
 
 if TYPE_CHECKING:
     from gpurun.stats.level_shifts import Array, Left, Places

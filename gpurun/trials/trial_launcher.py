@@ -24,17 +24,15 @@ from pathlib import Path
 from typing import Protocol
 
 from gpurun.errors import say
-from gpurun.isolation.draft_removal import remove_drafts
-from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
+from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark, remove_drafts
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.quiet_services import quiet_services
 from gpurun.isolation.rank_command import layered_target
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
-from gpurun.launch.child_environment import child_environment
 from gpurun.launch.compile_caches import kernels_in, shared_cache_environment
 from gpurun.launch.launch_command import agent_command_line, command_line
-from gpurun.launch.spec_file import write_spec
+from gpurun.launch.spec_file import child_environment, write_spec
 from gpurun.measure.run_events import read_run
 from gpurun.measure.sampler import Sampler
 from gpurun.records.codec import to_json

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.doctor import driver_probe, profiling_checks, software_checks, system_checks
+from gpurun.doctor import driver_probe, software_checks, system_checks
 from gpurun.doctor.driver_probe import Machine, NvmlProbe, TorchProbe
 from gpurun.records.codec import from_json
-from gpurun.records.doctor import Check, DoctorReport, State
+from gpurun.records.command_reports import Check, DoctorReport, State
 from tests.conftest import Gpurun
 
 H200 = "NVIDIA H200"
@@ -77,7 +77,7 @@ def test_an_nsys_counts_as_working_only_if_it_writes_a_report(
     (tmp_path / "nsys").write_text(f"#!/bin/sh\n{does}\n")
     (tmp_path / "nsys").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    check = profiling_checks.nsys_check(Machine(CUDA, NvmlProbe((H200,), True), (H200,)))
+    check = software_checks.nsys_check(Machine(CUDA, NvmlProbe((H200,), True), (H200,)))
     assert check.state is state
     assert found in check.found
     assert todo in check.todo
@@ -86,14 +86,14 @@ def test_an_nsys_counts_as_working_only_if_it_writes_a_report(
 
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
 def test_the_real_nsys_works_here_or_says_why() -> None:
-    check = profiling_checks.nsys_check(Machine(CPU, "no NVML", ()))
+    check = software_checks.nsys_check(Machine(CPU, "no NVML", ()))
     assert check.state is State.OK or (check.found and check.todo)
 
 
 def test_an_nsys_that_hangs_does_not_hang_the_doctor(tmp_path: Path) -> None:
     (tmp_path / "nsys").write_text("#!/bin/sh\nexec sleep 1000\n")
     (tmp_path / "nsys").chmod(0o755)
-    why, todo = profiling_checks.nsys_obstacle(str(tmp_path / "nsys"), seconds=0.5)
+    why, todo = software_checks.nsys_obstacle(str(tmp_path / "nsys"), seconds=0.5)
     assert "no report within" in why
     assert todo
 
@@ -110,7 +110,7 @@ def test_an_nsys_that_hangs_does_not_hang_the_doctor(tmp_path: Path) -> None:
 def test_torchs_profiler_is_judged_by_the_gpu_that_is_here(
     torch: TorchProbe | str, gpus: tuple[str, ...], state: State
 ) -> None:
-    check = profiling_checks.torch_profiler_check(Machine(torch, "no NVML", gpus))
+    check = software_checks.torch_profiler_check(Machine(torch, "no NVML", gpus))
     assert check.state is state
     assert bool(check.todo) == (state is not State.OK)
 
@@ -119,7 +119,7 @@ def test_nvidias_profilers_are_missed_only_where_there_is_a_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    for look in (profiling_checks.nsys_check, profiling_checks.ncu_check):
+    for look in (software_checks.nsys_check, profiling_checks.ncu_check):
         missed = look(Machine(CUDA, NvmlProbe((H200,), True), (H200,)))
         assert missed.state is State.MISSING
         assert missed.cost

@@ -7,8 +7,7 @@ from typing import Any
 
 from gpurun.arguments.options import ScaleOptions
 from gpurun.records.result import StepSplit
-from gpurun.scaling.finished_launch import FinishedLaunch
-from gpurun.scaling.launch_figures import LaunchFigures
+from gpurun.scaling.finished_launch import FinishedLaunch, LaunchFigures
 from gpurun.scaling.launch_rounds import Measurements
 from gpurun.scaling.rank_devices import CORES, RankDevices
 from gpurun.scaling.scaling_document import MeasurementContext

@@ -17,8 +17,8 @@ from gpurun.bench.trees.prepared_sides import Side
 from gpurun.errors import GpurunError
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.comparison import Selftest
 from gpurun.records.bench.metrics import Metric
-from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import PlantedEvent
 from gpurun.records.spec import StopRule

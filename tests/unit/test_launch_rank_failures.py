@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.launch.rank_failures import failures_of, first_cause_first
+from gpurun.launch.attempt_log import failures_of, first_cause_first
 from gpurun.records.ranks import RankFailure
 
 

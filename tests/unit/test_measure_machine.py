@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpurun.measure.fingerprint import differences, fingerprint
-from gpurun.measure.host_sampler import HostSampler
 from gpurun.measure.machine import available_cores, available_memory, machine, slow_governor
 from gpurun.measure.other_programs import busy_seconds_in
 from gpurun.measure.resource_use import Samples, host_use, read_samples
-from gpurun.measure.sampler import Sampler
+from gpurun.measure.sampler import HostSampler, Sampler
 from gpurun.measure.visible_gpus import visible_order
 from gpurun.records.samples import HostSample
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure.live.followed_run import FollowedRun
+from gpurun.measure.followed_run import FollowedRun
 from gpurun.measure.resource_use import read_samples
 from gpurun.records.monitor import MonitorReport, RankState, TrainingState
 from gpurun.report.live.metrics_server import SHORTEST_SECONDS, Metrics

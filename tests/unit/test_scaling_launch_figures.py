@@ -8,7 +8,7 @@ import pytest
 
 from gpurun.measure.run_events import read_run
 from gpurun.records.events import TraitEvent
-from gpurun.scaling.launch_figures import LaunchFigures, figures, work_together
+from gpurun.scaling.finished_launch import LaunchFigures, figures, work_together
 from tests.unit.recorded_runs import end, loader, root, row, steady, steps, write_events
 
 

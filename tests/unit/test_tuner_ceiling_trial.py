@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.formatting.ceilings_text import ceilings_sentence
+from gpurun.formatting.finding_sentence import ceilings_sentence
 from gpurun.measure.run_events import read_run
 from gpurun.measure.training_clock import samples_per_second
 from gpurun.records.events import CeilingsEvent

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.errors import GpurunError
-from gpurun.measure.live.followed_run import FollowedRun
+from gpurun.measure.followed_run import FollowedRun
 from gpurun.records.monitor import GpuState, MonitorReport, RankState
 from gpurun.report.live import require
 

@@ -27,7 +27,7 @@ from gpurun.report.run_summary_text import UTILIZATION_SOURCES
 from gpurun.report.scaling_text import title as scaling_title
 from gpurun.report.terminal_table import Column, Grid
 from gpurun.report.tuning_verdict import larger_batch_sentences, remarks, verdict_sentence
-from gpurun.stats.intervals import says_nothing
+from gpurun.stats.descriptive import says_nothing
 
 OF_WHOLE_RUNS = ("whole run", "last loss")
 """Trials end after some steps, not all after the same: these figures say nothing of them."""
