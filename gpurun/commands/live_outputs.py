@@ -133,10 +133,10 @@ class RunSampling:
         self._show()
         try:
             if self._sample is None and uses_torch(self._run_dir):
-                from gpurun.measure.sampler import Sampler
+                from gpurun.measure.sampler import RunSampler
 
                 beside = () if self._outputs is None else self._outputs.beside
-                sampler = Sampler(self._run_dir, beside)
+                sampler = RunSampler(self._run_dir, beside)
                 self._sample, self._close = sampler.tick, sampler.close
             if self._sample is not None:
                 self._sample(pid)

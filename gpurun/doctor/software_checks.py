@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from gpurun.doctor.driver_probe import Machine, NvmlProbe, TorchProbe
+from gpurun.doctor.driver_probe import NvmlProbe, ProbedMachine, TorchProbe
 from gpurun.formatting.number_text import count
 from gpurun.measure.resource_use import cpu_build
 from gpurun.records.command_reports import Check, State
@@ -21,7 +21,7 @@ from gpurun.timeline.report_exports import OPEN_COUNTERS
 OLDEST_TORCH = (2, 4)
 
 
-def software_checks(machine: Machine) -> Iterable[Check]:
+def software_checks(machine: ProbedMachine) -> Iterable[Check]:
     """All checks of what is installed."""
     yield Check("python", State.OK, platform.python_version())
     yield torch_check(machine)
@@ -31,7 +31,7 @@ def software_checks(machine: Machine) -> Iterable[Check]:
     yield gpm_check(machine)
 
 
-def torch_check(machine: Machine) -> Check:
+def torch_check(machine: ProbedMachine) -> Check:
     """torch, and whether its build can drive the GPUs that are here."""
     torch = machine.torch
     if isinstance(torch, str):
@@ -48,7 +48,7 @@ def torch_check(machine: Machine) -> Check:
     return Check("torch", State.OK, found)
 
 
-def gpu_check(machine: Machine) -> Check:
+def gpu_check(machine: ProbedMachine) -> Check:
     """The GPUs that the driver shows."""
     if not machine.gpus:
         return Check("GPU", State.MISSING, "none", "everything runs and is measured on the CPU")
@@ -69,7 +69,7 @@ def compiler_check() -> Check:
     return Check("compiler", State.OK, compiler)
 
 
-def nvml_check(machine: Machine) -> Check:
+def nvml_check(machine: ProbedMachine) -> Check:
     """The driver's own figures: utilisation, memory, power."""
     if isinstance(machine.nvml, NvmlProbe):
         found = count(len(machine.nvml.devices), "device")
@@ -84,7 +84,7 @@ def nvml_check(machine: Machine) -> Check:
     return Check("NVML", State.MISSING, machine.nvml, cost, todo)
 
 
-def gpm_check(machine: Machine) -> Check:
+def gpm_check(machine: ProbedMachine) -> Check:
     """SM, tensor-core and DRAM activity, from Hopper on."""
     what = "GPM activity"
     cost = "no SM, tensor-core or DRAM activity; NVML's coarse utilisation stands in"
@@ -117,7 +117,7 @@ NOT_USED = {
 LINE_PROFILER = "gpurun's samples of the stack name lines too"
 
 
-def profiling_checks(machine: Machine) -> Iterable[Check]:
+def profiling_checks(machine: ProbedMachine) -> Iterable[Check]:
     """All checks of profiling sources but NVML's, which any run uses."""
     yield torch_profiler_check(machine)
     yield nsys_check(machine)
@@ -129,7 +129,7 @@ def profiling_checks(machine: Machine) -> Iterable[Check]:
     yield _not_used("line_profiler", None if found is None else "installed", LINE_PROFILER)
 
 
-def torch_profiler_check(machine: Machine) -> Check:
+def torch_profiler_check(machine: ProbedMachine) -> Check:
     """Kineto: operators on the CPU; kernels and copies where torch is built with CUPTI."""
     what = "torch.profiler"
     if not isinstance(machine.torch, TorchProbe):
@@ -142,7 +142,7 @@ def torch_profiler_check(machine: Machine) -> Check:
     return Check(what, State.LIMITED, found, cost, f"install torch's CUDA build, or {INSTALL_NSYS}")
 
 
-def nsys_check(machine: Machine) -> Check:
+def nsys_check(machine: ProbedMachine) -> Check:
     """Nsight Systems records an empty program: an installed one may still write no report."""
     path = shutil.which("nsys")
     if path is None:
@@ -185,7 +185,7 @@ def nsys_obstacle(path: str, seconds: float = NSYS_SECONDS) -> tuple[str, str]:
     return f"no report: {why}", "try `nsys status --environment`"
 
 
-def ncu_check(machine: Machine) -> Check:
+def ncu_check(machine: ProbedMachine) -> Check:
     """Nsight Compute, which `gpurun diagnose` needs to open its reports."""
     path = shutil.which("ncu")
     if path is not None:
@@ -197,7 +197,7 @@ def ncu_check(machine: Machine) -> Check:
     return Check("ncu", State.MISSING, "not on the PATH", cost, todo)
 
 
-def dcgm_check(machine: Machine) -> Check:
+def dcgm_check(machine: ProbedMachine) -> Check:
     """DCGM has the counters that NVML tells of Hopper and later only."""
     path = shutil.which("dcgmi")
     if isinstance(machine.nvml, NvmlProbe) and not machine.nvml.gpm and machine.gpus:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpurun.doctor.driver_probe import Machine
+from gpurun.doctor.driver_probe import ProbedMachine
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
@@ -27,7 +27,7 @@ ISOLATION_COST = {
 }
 
 
-def system_checks(machine: Machine, cwd: Path, out: str | None) -> Iterable[Check]:
+def system_checks(machine: ProbedMachine, cwd: Path, out: str | None) -> Iterable[Check]:
     """All checks of what is permitted and there."""
     yield counters_check(bool(machine.gpus))
     yield power_limit_check(bool(machine.gpus))

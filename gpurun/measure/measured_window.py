@@ -11,7 +11,7 @@ from itertools import pairwise, zip_longest
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN
-from gpurun.measure.training_clock import StepClock, step_clock, sum_known
+from gpurun.measure.training_clock import RecordedClock, step_clock, sum_known
 from gpurun.records.events import StepRow
 from gpurun.records.result import StepSplit, StepTime
 from gpurun.stats.descriptive import median, percentile_of_sorted
@@ -99,7 +99,7 @@ class Window:
     """
 
     log: ProcessLog
-    clock: StepClock
+    clock: RecordedClock
     first: int
     last: int
     durations_ns: array[int]
@@ -232,7 +232,7 @@ def unfrozen_spans(log: ProcessLog) -> list[tuple[int, int]]:
     return list(zip_longest(begins, ends, fillvalue=sys.maxsize))[: len(begins)]
 
 
-def queue_in_steps(log: ProcessLog, clock: StepClock) -> int:
+def queue_in_steps(log: ProcessLog, clock: RecordedClock) -> int:
     """The number of steps that the read-ahead of the training loader lasts."""
     if not clock.training_loaders:
         return 0

@@ -124,7 +124,7 @@ SHARE_OF_AGE = 0.01
 """The time between samples grows with the run: about a hundred samples an e-fold of its age."""
 
 
-class Sampler:
+class RunSampler:
     """Called often by the launcher's loop; decides by itself when to look.
 
     The heavy imports wait for the first look, so that a script that ends at once pays nothing.
@@ -142,7 +142,7 @@ class Sampler:
         self._host: HostSampler | None = None
         self._devices: DeviceSampler | None = None
 
-    def look_around(self, earlier: Sampler | None = None) -> None:
+    def look_around(self, earlier: RunSampler | None = None) -> None:
         """Note who is on the GPUs now, before the script can be: see `DeviceSampler`.
 
         `earlier`: it looked before other processes of ours came, and its look counts.

@@ -14,7 +14,7 @@ from gpurun.report.terminal_output import gone_terminal_ignored, on_terminal, st
 from gpurun.report.terminal_table import Column, Grid, rich_table
 from gpurun.report.tuning_progress import (
     STAGES,
-    Baseline,
+    BaselineKnobs,
     EventLines,
     StageLines,
     ended_well,
@@ -75,7 +75,7 @@ class LiveView(TuningView):
         self._title = ""
         self._budget = 0.0
         self._begin = time.monotonic()
-        self._baseline = Baseline()
+        self._baseline = BaselineKnobs()
         self._records: list[TrialRecord] = []
         self._running: _Running | None = None
         self._notes: list[str] = []

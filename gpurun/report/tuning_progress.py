@@ -26,7 +26,7 @@ STAGES = {
 """The stage that a trial belongs to; one for another purpose is part of the stage it falls in."""
 
 
-class Baseline:
+class BaselineKnobs:
     """The first finished trial: its settings need not be named again."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class StageLines(TuningView):
     """One line a stage once it has ended; decisions stand in the record."""
 
     def __init__(self) -> None:
-        self._baseline = Baseline()
+        self._baseline = BaselineKnobs()
         self._stage = ""
         self._begin = 0.0
         self._records: list[TrialRecord] = []
@@ -135,7 +135,7 @@ class EventLines(TuningView):
     """One line an event (`--verbose`)."""
 
     def __init__(self) -> None:
-        self._baseline = Baseline()
+        self._baseline = BaselineKnobs()
 
     def started(self, command: str, isolation: str, budget_seconds: float) -> None:
         """Write the command, its isolation and the budget."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpurun.measure.optional_figures import mean as mean_of_known
 from gpurun.measure.optional_figures import mean_record, shared
 from gpurun.records.result import StepSplit
-from gpurun.scaling.finished_launch import FinishedLaunch, LaunchFigures
+from gpurun.scaling.finished_launch import FinishedLaunch, LaunchCosts
 from gpurun.scaling.launch_rounds import Measurements
 from gpurun.stats.descriptive import SD_FLOOR, geometric_mean, mean, standard_deviation, t_quantile
 
@@ -109,7 +109,7 @@ def parts_of_own_work(found: StepCosts) -> float | None:
     return _parts(found.split)
 
 
-def _figures(launches: Iterable[FinishedLaunch]) -> list[LaunchFigures]:
+def _figures(launches: Iterable[FinishedLaunch]) -> list[LaunchCosts]:
     return [launch.figures for launch in launches if launch.figures is not None]
 
 
@@ -123,8 +123,8 @@ def _exposed(plain: dict[int, FinishedLaunch], mute: dict[int, FinishedLaunch]) 
     return None if found is None else max(found, 0.0)
 
 
-def _own_work(seen: list[LaunchFigures]) -> float | None:
-    def own(x: LaunchFigures) -> float | None:
+def _own_work(seen: list[LaunchCosts]) -> float | None:
+    def own(x: LaunchCosts) -> float | None:
         waited = None if x.split is None else x.split.data_wait_ms
         return None if waited is None else x.step_time_ms - waited
 

@@ -26,7 +26,7 @@ COOPERATING = (*DISTRIBUTED_TRAITS, "hidden_ddp")
 
 
 @dataclass(frozen=True)
-class LaunchFigures:
+class LaunchCosts:
     """The figures of all ranks together. `samples_per_second` is None where samples cannot be
     counted.
 
@@ -48,7 +48,7 @@ class LaunchFigures:
 
 def figures(
     logs: Sequence[ProcessLog], ranks: int, *, strong: bool, exchange: bool
-) -> LaunchFigures | str:
+) -> LaunchCosts | str:
     """The figures, or why there are none.
 
     `strong`: the ranks share each of the script's batches. `exchange`: they waited for each other's
@@ -71,7 +71,7 @@ def figures(
     samples = sum(counted) if len(counted) == len(rates) else None
     batches = sum(1000.0 / _step_ms(window) for window in shared)
     busy = _own_work(shared, exchange) if ranks > 1 else None
-    return LaunchFigures(
+    return LaunchCosts(
         rate=samples or (batches / len(shared) if strong else batches),
         samples_per_second=samples,
         step_time_ms=_step_ms(slowest),
@@ -183,7 +183,7 @@ class FinishedLaunch:
 
     planned: PlannedLaunch
     result: RunResult
-    figures: LaunchFigures | None
+    figures: LaunchCosts | None
     status: str
     error: str | None
     folder: Path

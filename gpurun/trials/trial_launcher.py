@@ -34,7 +34,7 @@ from gpurun.launch.compile_caches import kernels_in, shared_cache_environment
 from gpurun.launch.launch_command import agent_command_line, command_line
 from gpurun.launch.spec_file import child_environment, write_spec
 from gpurun.measure.run_events import read_run
-from gpurun.measure.sampler import Sampler
+from gpurun.measure.sampler import RunSampler
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.messages.traits import CONNECTED
@@ -66,7 +66,7 @@ KEPT = "kernels"
 class Waiting(Protocol):
     """A launch that stays alive beside others."""
 
-    sampler: Sampler
+    sampler: RunSampler
 
     @property
     def pid(self) -> int:
@@ -78,7 +78,7 @@ class TakesTurns(Protocol):
 
     seconds: float
 
-    def begin(self, sandbox: Sandbox, sampler: Sampler) -> None:
+    def begin(self, sandbox: Sandbox, sampler: RunSampler) -> None:
         """It was started."""
 
     def look(self) -> Failure | None:
@@ -130,7 +130,7 @@ class TrialLauncher:
         """
         started = time.monotonic()
         with ExitStack() as stack:
-            sampler = stack.enter_context(closing(Sampler(request.run_dir)))
+            sampler = stack.enter_context(closing(RunSampler(request.run_dir)))
             sampler.look_around(None if self.waiting is None else self.waiting.sampler)
             stack.callback(self.prestarted.go_on)
             holds = self._holds(request)

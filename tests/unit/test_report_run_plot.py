@@ -15,7 +15,7 @@ from gpurun import main
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.commands.diagnosed_launch import diagnose_run
 from gpurun.records.codec import to_json
-from gpurun.report.page.recorded_series import LossCurve, Series
+from gpurun.report.page.recorded_series import LossSeries, Series
 from gpurun.report.page.run_contents import Recording, RunContents, read_contents
 from gpurun.report.page.run_page import run_page
 from gpurun.report.plots import plot_style
@@ -87,7 +87,7 @@ def panels(*runs: RunContents) -> list[tuple[str, Axes]]:
 
 def test_a_loss_of_one_step_is_a_dot_and_one_that_broke_says_so() -> None:
     once = Series("loss", ((3.0, 0.5),), 0.5, 0.5, 0.5)
-    recording = Recording("", loss=LossCurve(once, not_finite=2))
+    recording = Recording("", loss=LossSeries(once, not_finite=2))
     ((title, axes),) = panels(RunContents("one", recordings=(recording,)))
     assert title == "Loss by step; the run not finite in 2 steps"
     assert [line.get_marker() for line in axes.get_lines()] == ["o"]

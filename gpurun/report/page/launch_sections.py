@@ -8,7 +8,7 @@ from gpurun.formatting.number_text import byte_size, count, milliseconds, number
 from gpurun.records.result import StepSplit
 from gpurun.report.page.charts import Line, LineChart, stacked_chart
 from gpurun.report.page.page_blocks import Block, Paragraph, Picture, Pictures, Section, Table
-from gpurun.report.page.recorded_series import GIB, Gauge, LossCurve, Series
+from gpurun.report.page.recorded_series import GIB, Gauge, LossSeries, Series
 from gpurun.report.page.run_contents import Named
 from gpurun.report.terminal_table import Column, Grid
 
@@ -139,7 +139,7 @@ def loss_picture(launches: Sequence[Named]) -> Picture | None:
     return Picture(chart, f"{'; '.join(_loss_summary(*each) for each in curves)}.")
 
 
-def _loss_summary(name: str, curve: LossCurve) -> str:
+def _loss_summary(name: str, curve: LossSeries) -> str:
     points = curve.series.points
     begin, end = number(points[0][1]), number(points[-1][1])
     broken = ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gpurun.measure.resource_use import Samples
-from gpurun.measure.training_clock import StepClock
+from gpurun.measure.training_clock import RecordedClock
 from gpurun.records.samples import DeviceSample, HostSample
 from gpurun.report.page.charts import Point
 
@@ -48,7 +48,7 @@ class Gauge:
 
 
 @dataclass(frozen=True)
-class LossCurve:
+class LossSeries:
     """The loss by step, where it was looked at. `not_finite`: steps whose loss was NaN or inf."""
 
     series: Series
@@ -95,12 +95,12 @@ def _mean(points: Sequence[Point], steady: Point | None) -> float:
     return math.fsum(values) / len(values)
 
 
-def loss_curve(clock: StepClock) -> LossCurve | None:
+def loss_curve(clock: RecordedClock) -> LossSeries | None:
     """The loss that a process looked at, by the number of the step; None if it never did."""
     losses = clock.steps.loss
     series = series_of("loss", [(n, loss) for n, loss in enumerate(losses, 1) if loss == loss])
     infinite = sum(1 for loss in losses if math.isinf(loss))
-    return None if series is None else LossCurve(series, infinite)
+    return None if series is None else LossSeries(series, infinite)
 
 
 def gauges_of(samples: Samples, bounds_ns: tuple[int, int] | None = None) -> tuple[Gauge, ...]:
