@@ -212,7 +212,6 @@ def _tuned(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[TunedArgument,
     """The script's arguments without `@tune:`, and the tuned ones."""
     if not any(MARK in word for word in args):
         return args, ()
-    from gpurun.arguments.main_flags import as_it_is, tuned_arguments
 
     tuned = tuned_arguments(args, EFFECTS)
     return as_it_is(args, tuned), tuned

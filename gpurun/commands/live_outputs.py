@@ -12,7 +12,6 @@ from gpurun.arguments.options import Options
 from gpurun.errors import say
 
 if TYPE_CHECKING:
-    from gpurun.commands.live_outputs import LiveOutputs
     from gpurun.measure.followed_run import FollowedRun
     from gpurun.report.live.metrics_server import MetricsServer
     from gpurun.report.live.status_line import StatusLine

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gpurun.arguments.options import Options, Target
-from gpurun.commands.live_outputs import RunSampling, uses_torch
+from gpurun.commands.live_outputs import LiveOutputs, RunSampling, uses_torch
 from gpurun.commands.live_outputs import note as _note
 from gpurun.commands.unrecorded_run import unrecorded
 from gpurun.commands.written_outputs import print_verdict
@@ -34,7 +34,6 @@ from gpurun.rundir import (
 )
 
 if TYPE_CHECKING:
-    from gpurun.commands.live_outputs import LiveOutputs
     from gpurun.records.result import RunResult
     from gpurun.records.tuning import SavedSettings
 
@@ -118,11 +117,8 @@ def run_with(
 
 def _live_outputs(options: Options) -> LiveOutputs | None:
     """What serves and writes figures while the script runs; None if nobody asked."""
-    if not options.live and options.prometheus is None and options.tensorboard is None:
-        return None
-    from gpurun.commands.live_outputs import LiveOutputs
-
-    return LiveOutputs(options)
+    asked = options.live or options.prometheus is not None or options.tensorboard is not None
+    return LiveOutputs(options) if asked else None
 
 
 def _end_outputs(outputs: LiveOutputs | None) -> None:

@@ -59,10 +59,6 @@ def emit_text(place: str, text: str, flag: str, *, needed: bool = False) -> None
 
     Where that cannot be: a `GpurunError` if it is `needed`, else a line.
     """
-    """To the file, or stdout for `-`; a disk that is full then costs the file only.
-
-    `needed`: the command launches nothing and is there for its output: see `must_write`.
-    """
     write = must_write if needed else attempt
     if place == "-":
         write(f"{flag}: stdout", lambda: write_stdout(text))

@@ -21,14 +21,19 @@ def gain_text(finding: Finding, *, bound: str = "up to") -> str:
     return "" if most is None else f"{bound} {times(most)}"
 
 
-def ceilings_sentence(ceilings: Ceilings) -> str:
-    """The ceilings in one line; "" where none was measured."""
-    rates = (
+def ceiling_rates(ceilings: Ceilings) -> list[tuple[str, float]]:
+    """Samples a second of loader, model and script; none where neither side was measured."""
+    sides = (
         ("loader alone", ceilings.loader_samples_per_second),
         ("model alone", ceilings.model_samples_per_second),
-        ("the script", ceilings.script_samples_per_second),
     )
-    if rates[0][1] is None and rates[1][1] is None:
-        return ""
-    told = "; ".join(f"{name} {number(rate)} samples/s" for name, rate in rates if rate is not None)
-    return f"as it is: {told}"
+    known = [(name, rate) for name, rate in sides if rate is not None]
+    if known and ceilings.script_samples_per_second is not None:
+        known.append(("the script", ceilings.script_samples_per_second))
+    return known
+
+
+def ceilings_sentence(ceilings: Ceilings) -> str:
+    """The ceilings in one line; "" where none was measured."""
+    told = "; ".join(f"{name} {number(rate)} samples/s" for name, rate in ceiling_rates(ceilings))
+    return f"as it is: {told}" if told else ""

@@ -7,8 +7,6 @@ import re
 import signal
 from pathlib import Path
 
-from gpurun.records.script_arguments import masked_text
-
 
 def exit_code_of(returncode: int) -> int:
     """A shell's exit code for a return code that is negative where a signal ended the process."""
@@ -52,6 +50,8 @@ def is_out_of_memory(line: str) -> bool:
 
 def last_error_line(log: Path) -> str:
     """Why a failed trial failed: the last line that names an exception, else the last line."""
+    from gpurun.records.script_arguments import masked_text  # the supervisor needs none of it
+
     words = last_lines(log)
     named = [line for line in words if EXCEPTION.match(line)]
     return masked_text((named or words or [""])[-1].strip())[:200]

@@ -17,7 +17,6 @@ from gpurun.records.samples import DeviceSample, HostSample
 
 if TYPE_CHECKING:
     from gpurun.measure.nvml import DeviceSampler
-    from gpurun.measure.sampler import HostSampler
 
 
 LIST_CHILDREN_SECONDS = 2.0
@@ -182,8 +181,6 @@ class RunSampler:
 
     def _host_lines(self, pid: int) -> list[bytes]:
         if self._host is None or self._pid != pid:
-            from gpurun.measure.sampler import HostSampler
-
             self._host, self._pid = HostSampler(pid, self.beside), pid
         sample = self._host.sample()
         return [] if sample is None else [self._line(sample)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpurun.formatting.finding_sentence import ceiling_rates
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import (
     byte_size,
@@ -138,14 +139,9 @@ def gains_picture(report: TuningReport, run: str = "") -> Picture | None:
 
 def ceilings_picture(ceilings: Ceilings) -> Picture | None:
     """The speed of loader, model and script as bars; None where neither side was measured."""
-    rates = (
-        ("loader alone", ceilings.loader_samples_per_second),
-        ("model alone", ceilings.model_samples_per_second),
-        ("the script", ceilings.script_samples_per_second),
-    )
-    if rates[0][1] is None and rates[1][1] is None:
+    bars = [Bar(name, f"{number(rate)} samples/s", rate) for name, rate in ceiling_rates(ceilings)]
+    if not bars:
         return None
-    bars = [Bar(name, f"{number(r)} samples/s", r) for name, r in rates if r is not None]
     sentence = "; ".join(f"{bar.name}: {bar.told}" for bar in bars)
     return Picture(BarChart("Each side of the training alone, as it is", bars), f"{sentence}.")
 
