@@ -23,7 +23,7 @@ from gpurun.launch.spec_file import write_spec
 from gpurun.measure.fingerprint import command_fingerprint
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkLaunch
 from gpurun.records.codec import to_json
-from gpurun.records.ranks import Attempt, RankFailure
+from gpurun.records.failure import Attempt, RankFailure
 from gpurun.records.spec import RunSpec
 from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import write_json

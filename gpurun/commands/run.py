@@ -97,7 +97,7 @@ def run_with(
     if options.ddp and run_dir is not None:
         _end_hidden(run_dir, exit_code, options.quiet)
     if exit_code == 128 + signal.SIGKILL and run_dir is not None:
-        from gpurun.measure.machine import killed_for_memory
+        from gpurun.measure.kernel_facts import killed_for_memory
 
         if killed_for_memory(run_dir):
             _note("during the run the kernel killed a process of this host for lack of memory")

@@ -20,7 +20,7 @@ from gpurun.errors import say
 from gpurun.formatting.number_text import count
 from gpurun.launch.exit_code import exit_code_of, signal_name
 from gpurun.records.codec import to_json
-from gpurun.records.ranks import ATTEMPTS_FILE, Attempt, RankFailure
+from gpurun.records.failure import ATTEMPTS_FILE, Attempt, RankFailure
 from gpurun.records.script_arguments import masked_text
 from gpurun.rundir import mode_of
 

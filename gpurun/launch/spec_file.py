@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gpurun.measure.machine import kernel_oom_kills, start_ticks
+from gpurun.measure.kernel_facts import kernel_oom_kills, start_ticks
 from gpurun.records.codec import to_json
 from gpurun.records.spec import SPEC_VARIABLE, RunSpec
 from gpurun.rundir import write_json

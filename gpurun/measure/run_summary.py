@@ -26,9 +26,9 @@ from gpurun.measure.optional_figures import known, mean, shared
 from gpurun.measure.resource_use import Samples, device_uses, gpu_notes, host_use, read_samples
 from gpurun.measure.run_events import ProcessLog, RunLog, read_attempts, read_run
 from gpurun.records.events import CLOCKS, KnobEvent, StepRow
+from gpurun.records.failure import Attempt
 from gpurun.records.messages.traits import PARALLEL_REFUSED
 from gpurun.records.parse_json import open_regular
-from gpurun.records.ranks import Attempt
 from gpurun.records.result import (
     ENDED_WELL,
     DeviceUse,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpurun.measure.other_programs import busy_seconds
+from gpurun.measure.machine import busy_seconds
 from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.records.codec import to_json
 from gpurun.records.samples import DeviceSample, HostSample

@@ -6,7 +6,7 @@ import signal
 from dataclasses import field
 from typing import Any
 
-from gpurun.records.ranks import Attempt
+from gpurun.records.failure import Attempt
 from gpurun.records.record import record
 
 

@@ -15,7 +15,7 @@ from gpurun.launch.exit_code import (
     last_lines,
     out_of_memory,
 )
-from gpurun.measure.machine import killed_for_memory
+from gpurun.measure.kernel_facts import killed_for_memory
 from gpurun.measure.measured_window import measured_span
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.failure import Failure, FailureKind

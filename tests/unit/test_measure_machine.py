@@ -11,8 +11,13 @@ from pathlib import Path
 import pytest
 
 from gpurun.measure.fingerprint import differences, fingerprint
-from gpurun.measure.machine import available_cores, available_memory, machine, slow_governor
-from gpurun.measure.other_programs import busy_seconds_in
+from gpurun.measure.machine import (
+    available_cores,
+    available_memory,
+    busy_seconds_in,
+    machine,
+    slow_governor,
+)
 from gpurun.measure.resource_use import Samples, host_use, read_samples
 from gpurun.measure.sampler import HostSampler, RunSampler
 from gpurun.measure.visible_gpus import visible_order

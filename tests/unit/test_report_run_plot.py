@@ -19,8 +19,7 @@ from gpurun.report.page.recorded_series import LossSeries, Series
 from gpurun.report.page.run_contents import Recording, RunContents, read_contents
 from gpurun.report.page.run_page import run_page
 from gpurun.report.plots import plot_style
-from gpurun.report.plots.chart_panels import draw_chart
-from gpurun.report.plots.run_plot import charts_of, draw_runs
+from gpurun.report.plots.run_plot import charts_of, draw_chart, draw_runs
 from tests.recordings import unpacked
 from tests.unit.report_records import unmeasured_result
 
