@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpurun.formatting.knob_text import knobs_text
-from gpurun.formatting.number_text import byte_size, clock, milliseconds, number
+from gpurun.formatting.number_text import byte_size, clock, if_known, milliseconds, number
 from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import TrialPurpose, TrialRecord, TuningReport
 from gpurun.report.terminal_output import gone_terminal_ignored, on_terminal, stderr_console
@@ -191,9 +191,9 @@ class LiveView(TuningView):
             str(record.number),
             _stage(record.purpose),
             knobs_text(record.knobs, self._baseline.knobs),
-            number(rate) if rate is not None else "",
+            if_known(number, rate),
             milliseconds(times.p50) if times is not None else "",
-            byte_size(memory) if memory is not None else "",
+            if_known(byte_size, memory),
             one_line(outcome_text(record) or "done"),
         )
 

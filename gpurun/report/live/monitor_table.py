@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from gpurun.formatting.number_text import byte_size, count, milliseconds, number, percent
+from gpurun.formatting.number_text import byte_size, count, if_known, milliseconds, number, percent
 from gpurun.formatting.one_line import one_line
 from gpurun.records.monitor import GpuProcess, GpuState, HostState, MonitorReport, TrainingState
 from gpurun.report.terminal_output import PREFIX, stderr_console, write_lines
@@ -156,8 +156,8 @@ def _training_rows(training: TrainingState) -> list[tuple[str, ...]]:
             "" if rank.rank is None else str(rank.rank),
             f"{rank.steps:,}",
             "" if rank.step_time_seconds is None else milliseconds(rank.step_time_seconds * 1e3),
-            "" if rank.samples_per_second is None else number(rank.samples_per_second),
-            "" if rank.loss is None else number(rank.loss),
+            if_known(number, rank.samples_per_second),
+            if_known(number, rank.loss),
             "" if rank.learning_rate is None else f"{rank.learning_rate:.3g}",
             script,
         )

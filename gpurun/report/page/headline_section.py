@@ -10,6 +10,7 @@ from gpurun.formatting.number_text import (
     byte_size,
     count,
     duration,
+    if_known,
     joules,
     milliseconds,
     number,
@@ -56,12 +57,8 @@ def _whole_or_not(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else number(value)
 
 
-def _shown(show: Callable[[float], str], value: float | None) -> str:
-    return "" if value is None else show(value)
-
-
 def _step(result: RunResult) -> str:
-    return _shown(milliseconds, result.step_time_ms.mean if result.step_time_ms else None)
+    return if_known(milliseconds, result.step_time_ms.mean if result.step_time_ms else None)
 
 
 def _spread(result: RunResult) -> str:
@@ -90,23 +87,23 @@ def _devices(result: RunResult) -> str:
 FIGURES: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
     ("status", _status),
     ("devices", _devices),
-    ("samples/s", lambda r: _shown(number, r.samples_per_second)),
-    ("tokens/s", lambda r: _shown(number, r.tokens_per_second)),
+    ("samples/s", lambda r: if_known(number, r.samples_per_second)),
+    ("tokens/s", lambda r: if_known(number, r.tokens_per_second)),
     ("mean step", _step),
     ("step p50 / p95 / p99, ms", _spread),
-    ("epoch", lambda r: _shown(duration, r.epoch_seconds)),
-    ("batch size", lambda r: _shown(_whole_or_not, r.batch_size)),
+    ("epoch", lambda r: if_known(duration, r.epoch_seconds)),
+    ("batch size", lambda r: if_known(_whole_or_not, r.batch_size)),
     ("measured steps", lambda r: f"{r.measured_steps:,}" if r.measured_steps else ""),
     ("ranks", lambda r: str(r.ranks) if r.ranks > 1 else ""),
     ("GPU activity", _activity),
-    ("peak memory", lambda r: _shown(byte_size, r.peak_memory_bytes)),
-    ("of the device's memory", lambda r: _shown(percent, r.memory_share)),
-    ("model FLOPs utilisation", lambda r: _shown(percent, r.mfu)),
+    ("peak memory", lambda r: if_known(byte_size, r.peak_memory_bytes)),
+    ("of the device's memory", lambda r: if_known(percent, r.memory_share)),
+    ("model FLOPs utilisation", lambda r: if_known(percent, r.mfu)),
     ("power", _watts),
-    ("energy a sample", lambda r: _shown(joules, r.joules_per_sample)),
+    ("energy a sample", lambda r: if_known(joules, r.joules_per_sample)),
     ("samples a joule", lambda r: number(1 / r.joules_per_sample) if r.joules_per_sample else ""),
-    ("start to steady pace", lambda r: _shown(duration, r.startup_seconds)),
-    ("whole run", lambda r: _shown(duration, r.wall_seconds or None)),
+    ("start to steady pace", lambda r: if_known(duration, r.startup_seconds)),
+    ("whole run", lambda r: if_known(duration, r.wall_seconds or None)),
     (
         "checkpoints",
         lambda r: (
@@ -115,7 +112,7 @@ FIGURES: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
             else ""
         ),
     ),
-    ("last loss", lambda r: _shown(number, r.final_loss)),
+    ("last loss", lambda r: if_known(number, r.final_loss)),
 )
 """The name of each figure, and its text; "" where it was not measured."""
 

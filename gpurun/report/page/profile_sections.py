@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpurun.formatting.kernel_names import short_kernel_name
-from gpurun.formatting.number_text import byte_size, factor, milliseconds, number, percent
+from gpurun.formatting.number_text import byte_size, factor, if_known, milliseconds, number, percent
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import Location
 from gpurun.records.messages.profile_events import FunctionSamples, MemoryTraceEvent
@@ -112,7 +112,7 @@ def _picture(name: str, step: StepPicture, longest_ms: float) -> Picture:
 
 def _what_if(report: DiagnosisReport, most: int | None) -> Iterator[Section]:
     rows = [
-        (milliseconds(each.step_ms), "" if each.gain is None else factor(each.gain), each.change)
+        (milliseconds(each.step_ms), if_known(factor, each.gain), each.change)
         for each in report.what_if[:most]
     ]
     columns = (Column("step", right=True), Column("gain", right=True), Column("if"))
@@ -136,7 +136,7 @@ def _kernels(figures: ProfileFigures, most: int | None) -> Section:
     rows = [
         (
             _ms(kernel.share, figures.step_ms),
-            _each(kernel.calls_per_step),
+            if_known(number, kernel.calls_per_step),
             f"{number(kernel.mean_us)} µs",
             percent(kernel.share),
             ON_CORES[kernel.tensor_core],
@@ -161,7 +161,7 @@ def _operators(figures: ProfileFigures, most: int | None) -> Section:
     rows = [
         (
             _ms(each.share, figures.step_ms),
-            _each(each.calls_per_step),
+            if_known(number, each.calls_per_step),
             percent(each.share),
             each.name,
             each.shapes or "",
@@ -178,8 +178,8 @@ def _copies(figures: ProfileFigures, most: int | None) -> Section:
         (
             _ms(copy.share, figures.step_ms),
             _ms(copy.exposed_share, figures.step_ms),
-            _each(copy.calls_per_step),
-            "" if copy.bytes_per_step is None else byte_size(copy.bytes_per_step),
+            if_known(number, copy.calls_per_step),
+            if_known(byte_size, copy.bytes_per_step),
             f"{copy.kind}{memory[copy.pageable]}",
         )
         for copy in (figures.copies or ())[:most]
@@ -253,7 +253,7 @@ def _memory_trace(trace: MemoryTraceEvent, most: int | None) -> Iterator[Section
     lines = [
         (
             byte_size(each.bytes),
-            _each(each.calls),
+            if_known(number, each.calls),
             byte_size(each.largest_bytes),
             each.phase or "",
             place(Location(each.file, each.line, each.function)),
@@ -278,7 +278,3 @@ def _table(columns: tuple[Column, ...], rows: Sequence[tuple[str, ...]]) -> Iter
 def _ms(share: float | None, step_ms: float | None) -> str:
     """A share of the window as that of a mean step."""
     return "" if share is None or step_ms is None else milliseconds(share * step_ms)
-
-
-def _each(calls: float | None) -> str:
-    return "" if calls is None else number(calls)
