@@ -19,7 +19,7 @@ from gpurun.bench.history.branch_records import branch_here
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.history_command import read_history
 from gpurun.commands.saved_settings import settings_path
-from gpurun.launch.spec_file import write_spec
+from gpurun.launch.launch_command import write_spec
 from gpurun.measure.fingerprint import command_fingerprint
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkLaunch
 from gpurun.records.codec import to_json

@@ -248,7 +248,7 @@ def _prepared(
 
     `told`: the part of the spec for hidden ranks.
     """
-    from gpurun.launch.spec_file import child_environment, write_spec
+    from gpurun.launch.launch_command import child_environment, write_spec
 
     spec = RunSpec(run_dir=str(run_dir), launcher_pid=os.getpid(), knob_paths=options.knob_paths)
     if told is not None:

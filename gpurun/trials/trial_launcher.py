@@ -31,8 +31,12 @@ from gpurun.isolation.rank_command import layered_target
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
 from gpurun.launch.compile_caches import kernels_in, shared_cache_environment
-from gpurun.launch.launch_command import agent_command_line, command_line
-from gpurun.launch.spec_file import child_environment, write_spec
+from gpurun.launch.launch_command import (
+    agent_command_line,
+    child_environment,
+    command_line,
+    write_spec,
+)
 from gpurun.measure.run_events import read_run
 from gpurun.measure.sampler import RunSampler
 from gpurun.records.codec import to_json

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.launch.spec_file import write_spec
+from gpurun.launch.launch_command import write_spec
 from gpurun.measure.machine_state import command_of, running_runs
 from gpurun.records.spec import RunSpec
 

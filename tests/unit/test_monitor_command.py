@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.launch.spec_file import write_spec
+from gpurun.launch.launch_command import write_spec
 from gpurun.measure.machine_state import MachineState
 from gpurun.measure.nvml import DeviceSampler
 from gpurun.measure.resource_use import read_samples
