@@ -153,10 +153,10 @@ class HistoryOptions:
     quiet: bool = flag(QUIET)
 
 
-def parse_history(argv: Sequence[str], now: datetime | None = None) -> HistoryOptions:
+def parse_history(argv: Sequence[str]) -> HistoryOptions:
     """The options; `GpurunError` where one is unknown or has no good value."""
     own, names = flags_and_names(argv, flags_of(HistoryOptions), "history")
-    now = now or datetime.now(timezone.utc)
+    now = datetime.now(timezone.utc)
     since = moment_of("since", own.get("since"), now)
     until = moment_of("until", own.get("until"), now, end=True)
     if since is not None and until is not None and since >= until:

@@ -130,9 +130,9 @@ def _interface(interface: Interface) -> str:
     return f"{interface.name} {'speed unknown' if speed is None else f'{speed / 1000:g} Gbit/s'}"
 
 
-def shared_memory_check(folder: Path = Path("/dev/shm")) -> Check:
+def shared_memory_check() -> Check:
     """Room for the batches that loader workers hand over."""
-    what = "shared memory"
+    what, folder = "shared memory", Path("/dev/shm")
     try:
         size = shutil.disk_usage(folder).total
     except OSError:
