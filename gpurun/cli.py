@@ -12,12 +12,11 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from gpurun.arguments.flag_parser import HelpAsked, split
+from gpurun.arguments.flag_parser import HelpAsked, refuse_mistyped, split
 from gpurun.arguments.main_flags import MAIN, parse, with_configuration
-from gpurun.arguments.mistyped_command import refuse_mistyped
 from gpurun.arguments.options import TargetKind
 from gpurun.commands import run_command
-from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import print_verdict
 from gpurun.errors import ExitCode, GpurunError, ScriptFailed, say
 from gpurun.version import VERSION
 

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
-from gpurun.launch.child_environment import child_environment
+from gpurun.launch.launch_command import child_environment
 from gpurun.pairs.side import Side, await_both
 from gpurun.pairs.turn_ratio import LEAST_ROUNDS, Round
 from gpurun.pairs.turn_taking import take_turns

@@ -29,21 +29,26 @@ from gpurun.records.bench.benchmark import (
     BenchmarkRecord,
 )
 from gpurun.records.bench.bisection import BISECTION_SCHEMA, BisectionReport
-from gpurun.records.bench.comparison import COMPARISON_SCHEMA, Comparison
+from gpurun.records.bench.comparison import COMPARISON_SCHEMA, SELFTEST_SCHEMA, Comparison, Selftest
 from gpurun.records.bench.history import HISTORY_SCHEMA, History
-from gpurun.records.bench.selftest import SELFTEST_SCHEMA, Selftest
 from gpurun.records.codec import to_json
+from gpurun.records.command_reports import (
+    BLAME_SCHEMA,
+    DOCTOR_SCHEMA,
+    EJECT_SCHEMA,
+    BlameReport,
+    DoctorReport,
+    EjectReport,
+)
 from gpurun.records.diagnosis import (
     DIAGNOSIS_SCHEMA,
     PROFILE_COMPARISON_SCHEMA,
     DiagnosisReport,
     ProfileComparison,
 )
-from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
 from gpurun.records.monitor import MONITOR_SCHEMA, MonitorReport
 from gpurun.records.result import RESULT_SCHEMA, RunResult
 from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
-from gpurun.records.settings_reports import BLAME_SCHEMA, EJECT_SCHEMA, BlameReport, EjectReport
 from gpurun.records.spec import SPEC_SCHEMA, RunSpec
 from gpurun.records.tuning import SETTINGS_SCHEMA, TUNING_SCHEMA, SavedSettings, TuningReport
 

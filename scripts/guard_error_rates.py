@@ -151,7 +151,7 @@ def _run(script: Path, folder: Path) -> int:
     import runpy
     import traceback
 
-    from gpurun.launch.child_environment import child_environment
+    from gpurun.launch.launch_command import child_environment
     from gpurun.runtime.boot.activate import activate
 
     os.environ.update(child_environment(folder / "spec.json", os.environ))

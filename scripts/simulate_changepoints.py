@@ -62,7 +62,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.stats.change_points import Change, Direction, Drift, Point, find_trend
+from gpurun.stats.change_points import Direction, Drift, LevelChange, Point, find_trend
 
 NOISE = 0.02
 STEP = 0.05
@@ -102,21 +102,23 @@ def errors(law: str, length: int, rng: random.Random) -> list[float]:
     return [NOISE * e for e in shocks]
 
 
-def changes(logs: Sequence[float], steps: Sequence[tuple[int, float]] = ()) -> tuple[Change, ...]:
+def changes(
+    logs: Sequence[float], steps: Sequence[tuple[int, float]] = ()
+) -> tuple[LevelChange, ...]:
     """The changes found in a series with these steps: (commit, factor on the throughput)."""
     return trend(logs, steps)[0]
 
 
 def trend(
     logs: Sequence[float], steps: Sequence[tuple[int, float]] = ()
-) -> tuple[tuple[Change, ...], Drift | None]:
+) -> tuple[tuple[LevelChange, ...], Drift | None]:
     """The changes and the drift."""
     levels = [math.prod(f for at, f in steps if at <= i) for i in range(len(logs))]
     values = [100 * level * math.exp(log) for level, log in zip(levels, logs, strict=True)]
     return find_trend([Point(str(i), (value,)) for i, value in enumerate(values)])
 
 
-def near(found: Change, place: int, direction: Direction) -> bool:
+def near(found: LevelChange, place: int, direction: Direction) -> bool:
     """Whether it is the change at `place`, give or take one commit."""
     return found.direction is direction and abs(int(found.commit) - place) <= 1
 

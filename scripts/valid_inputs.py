@@ -19,11 +19,11 @@ from gpurun.bench.history.branch_records import branch_here
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.history_command import read_history
 from gpurun.commands.saved_settings import settings_path
-from gpurun.launch.spec_file import write_spec
+from gpurun.launch.launch_command import write_spec
 from gpurun.measure.fingerprint import command_fingerprint
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkLaunch
 from gpurun.records.codec import to_json
-from gpurun.records.ranks import Attempt, RankFailure
+from gpurun.records.failure import Attempt, RankFailure
 from gpurun.records.spec import RunSpec
 from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import write_json

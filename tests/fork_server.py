@@ -76,7 +76,7 @@ def obey(order: Mapping[str, Any]) -> NoReturn:
     if "gpurun" in order:
         end(lambda: launch(order["gpurun"]))
     if order["spec"] is not None:
-        from gpurun.launch.child_environment import child_environment
+        from gpurun.launch.launch_command import child_environment
 
         os.environ.update(child_environment(Path(order["spec"]), os.environ))
     run_script(order["words"])
@@ -198,7 +198,7 @@ def launch(words: Sequence[str]) -> None:
     """Run gpurun's command line; its scripts go on in the processes that it forks for them."""
     from gpurun.__main__ import entry
     from gpurun.isolation import sandbox
-    from gpurun.launch.child_environment import BOOTSTRAP
+    from gpurun.launch.launch_command import BOOTSTRAP
 
     places = (str(REPOSITORY), os.pathsep.join((str(BOOTSTRAP), str(REPOSITORY))))
     really = os.execvpe

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpurun.arguments.flag_parser import Words, split
-from gpurun.arguments.flag_table import filled, flag, flags_of, refuse_idle
+from gpurun.arguments.flag_table import IN_PLACE, KEPT, QUIET, filled, flag, flags_of, refuse_idle
 from gpurun.arguments.flag_values import duration_of, effects_of, fraction_of
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import GATEABLE
@@ -13,9 +13,6 @@ EXPORT_KINDS = ("customBiggerIsBetter", "customSmallerIsBetter", "bencher")
 """Documents of `--export KIND=FILE`, by the names that the trackers have for them."""
 COMPARING = ("compare", "ab", "results")
 STORE = "the database of records; by default bench.db in the folder of records"
-IN_PLACE = "do not isolate launches: they write to your files"
-OUT = "the folder of records (default .gpurun; also GPURUN_HOME)"
-QUIET = "print nothing but errors and the closing verdict line"
 STEPS = "training steps to measure in a launch; by default as many as needed"
 BUDGET = "no pair begins that would end later: 90s, 5m, 1h"
 
@@ -158,7 +155,7 @@ class BenchOptions:
         "URL",
     )
     trials_in_place: bool = flag(IN_PLACE, against=("results",))
-    out: str | None = flag("keep records there (default .gpurun; also GPURUN_HOME)", "DIR")
+    out: str | None = flag(KEPT, "DIR")
     quiet: bool = flag(QUIET)
 
 

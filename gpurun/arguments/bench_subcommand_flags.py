@@ -8,16 +8,23 @@ from datetime import datetime, timezone
 
 from gpurun.arguments.bench_flags import (
     BUDGET,
-    IN_PLACE,
-    OUT,
-    QUIET,
     STEPS,
     STORE,
     BenchOptions,
     options_of,
 )
 from gpurun.arguments.flag_parser import Words, flags_and_names, split
-from gpurun.arguments.flag_table import Flag, Flags, filled, flag, flags_of
+from gpurun.arguments.flag_table import (
+    IN_PLACE,
+    KEPT,
+    QUIET,
+    RECORDS,
+    Flag,
+    Flags,
+    filled,
+    flag,
+    flags_of,
+)
 from gpurun.arguments.flag_values import duration_of, moment_of
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import Metric
@@ -38,7 +45,7 @@ class AcceptOptions:
     )
     json: str | None = flag("the accepted records as JSON (- for stdout)", "FILE")
     store: str | None = flag(STORE, "URL")
-    out: str | None = flag(OUT, "DIR")
+    out: str | None = flag(RECORDS, "DIR")
     quiet: bool = flag(QUIET)
 
 
@@ -72,7 +79,7 @@ class BisectOptions:
     )
     store: str | None = flag("the database of records (see gpurun bench --help)", "URL")
     trials_in_place: bool = flag(IN_PLACE)
-    out: str | None = flag("keep records there (default .gpurun; also GPURUN_HOME)", "DIR")
+    out: str | None = flag(KEPT, "DIR")
     quiet: bool = flag(QUIET)
 
 
@@ -142,14 +149,14 @@ class HistoryOptions:
     json: str | None = flag("the trends as JSON (- for stdout)", "FILE")
     png: str | None = flag("a picture of them", "FILE")
     store: str | None = flag(STORE, "URL")
-    out: str | None = flag(OUT, "DIR")
+    out: str | None = flag(RECORDS, "DIR")
     quiet: bool = flag(QUIET)
 
 
-def parse_history(argv: Sequence[str], now: datetime | None = None) -> HistoryOptions:
+def parse_history(argv: Sequence[str]) -> HistoryOptions:
     """The options; `GpurunError` where one is unknown or has no good value."""
     own, names = flags_and_names(argv, flags_of(HistoryOptions), "history")
-    now = now or datetime.now(timezone.utc)
+    now = datetime.now(timezone.utc)
     since = moment_of("since", own.get("since"), now)
     until = moment_of("until", own.get("until"), now, end=True)
     if since is not None and until is not None and since >= until:

@@ -22,6 +22,12 @@ WIDEST = 24
 """Columns of the flags in a help text; the meaning of a longer flag begins on the next line."""
 WIDTH = 100
 
+IN_PLACE = "do not isolate launches: they write to your files"
+KEPT = "keep records there (default .gpurun; also GPURUN_HOME)"
+QUIET = "print nothing but errors and the closing verdict line"
+RECORDS = "the folder of records (default .gpurun; also GPURUN_HOME)"
+"""Texts of flags that several commands have."""
+
 
 @record
 class Flag:

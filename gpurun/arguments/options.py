@@ -9,7 +9,7 @@ import enum
 from dataclasses import replace
 
 from gpurun.arguments.ddp_options import ddp_options_of, flag_of
-from gpurun.arguments.flag_table import flag
+from gpurun.arguments.flag_table import QUIET, flag
 from gpurun.arguments.flag_values import (
     address_of,
     choice_of,
@@ -331,7 +331,7 @@ class Options:
     out: str | None = flag(
         "keep records there (also GPURUN_HOME)", "DIR", default=".gpurun", key="run.out"
     )
-    quiet: bool = flag("print nothing but errors and the closing verdict line", key="run.quiet")
+    quiet: bool = flag(QUIET, key="run.quiet")
     verbose: bool = flag(
         "a line for each trial and decision, and why a knob was not tried. Without it a terminal "
         "shows a table, and a log gets a line for each stage",

@@ -7,15 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpurun.arguments.flag_parser import Words, script_words, split, split_all
-from gpurun.arguments.flag_table import Flag, Flags, filled, flag, flags_of
+from gpurun.arguments.flag_table import (
+    IN_PLACE,
+    QUIET,
+    RECORDS,
+    Flag,
+    Flags,
+    filled,
+    flag,
+    flags_of,
+)
 from gpurun.arguments.flag_values import address_of, count_of, duration_of, names_of, price_of
 from gpurun.arguments.main_flags import MAIN, options_of
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError
 from gpurun.records.record import record
-
-QUIET = "print nothing but errors and the closing verdict line"
-RECORDS = "the folder of records (default .gpurun; also GPURUN_HOME)"
 
 
 @record
@@ -219,7 +225,7 @@ class BlameOptions:
         "output.log and result.json",
         "COMMAND",
     )
-    trials_in_place: bool = flag("do not isolate launches: they write to your files")
+    trials_in_place: bool = flag(IN_PLACE)
 
 
 BLAME_HELP = {**flags_of(BlameOptions), **_shared(STORED)}
@@ -248,7 +254,7 @@ class EjectOptions:
         default="5m",
         read=duration_of,
     )
-    trials_in_place: bool = flag("do not isolate launches: they write to your files")
+    trials_in_place: bool = flag(IN_PLACE)
 
 
 EJECT_HELP = {**flags_of(EjectOptions), **_shared(STORED)}

@@ -19,9 +19,8 @@ from gpurun.bench.unfinished import AGAIN, Unfinished, ended_by
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.optional_figures import mean
 from gpurun.records.bench.benchmark import BenchmarkLaunch, BenchmarkPurpose
-from gpurun.records.bench.comparison import Comparison
+from gpurun.records.bench.comparison import Comparison, Selftest, SelftestPart
 from gpurun.records.bench.metrics import Metric
-from gpurun.records.bench.selftest import Selftest, SelftestPart
 from gpurun.records.script_arguments import masked
 from gpurun.rundir import kept_run
 from gpurun.trials.signal_guard import SignalGuard

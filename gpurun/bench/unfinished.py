@@ -9,8 +9,7 @@ from typing import TypeVar
 
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.bisection import BisectionReport
-from gpurun.records.bench.comparison import Comparison
-from gpurun.records.bench.selftest import Selftest
+from gpurun.records.bench.comparison import Comparison, Selftest
 
 Document = TypeVar("Document", Comparison, BisectionReport, Selftest)
 

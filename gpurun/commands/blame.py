@@ -6,25 +6,24 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gpurun.arguments.main_flags import with_configuration
 from gpurun.arguments.options import Options
 from gpurun.arguments.subcommand_flags import BLAME_HELP, BlameOptions, parse_blame
-from gpurun.commands.culprit_settings import KnobGroup, culprits, parts_of
 from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import chosen_settings
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json, say
+from gpurun.commands.written_outputs import check_outputs, emit_json, print_verdict, say
 from gpurun.errors import ExitCode
 from gpurun.formatting.number_text import count, duration
 from gpurun.isolation.available_modes import require
 from gpurun.launch.launch_command import typed_words
 from gpurun.records.codec import to_json
+from gpurun.records.command_reports import BlameLaunch, BlameReport, LaunchState
 from gpurun.records.failure import FailureKind
-from gpurun.records.settings_reports import BlameLaunch, BlameReport, LaunchState
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import SavedSettings, TrialPurpose
 from gpurun.rundir import run_folder, shown_path, write_json
@@ -218,3 +217,60 @@ def _checked(command: str, folder: Path) -> tuple[LaunchState, str]:
         return LaunchState.GOOD, ""
     state = LaunchState.SKIPPED if code == CANNOT_TELL else LaunchState.BAD
     return state, f"the check ended with {code}"
+
+
+KnobGroup: TypeAlias = "tuple[str, ...]"
+"""Names of knobs that are left out together."""
+Test: TypeAlias = "Callable[[Sequence[KnobGroup]], LaunchState]"
+"""Launches with these parts alone."""
+
+
+def parts_of(saved: SavedSettings) -> tuple[KnobGroup, ...]:
+    """The names of the settings, those together that go with one another."""
+    found: dict[str, set[str]] = {name: {name} for name in saved.settings}
+    for name, needed in saved.companions.items():
+        linked = {other for one in (name, *needed) for other in found.get(one, ())}
+        found.update(dict.fromkeys(linked, linked))
+    groups = (tuple(name for name in found if name in linked) for linked in found.values())
+    return tuple(dict.fromkeys(groups))
+
+
+def culprits(parts: Sequence[KnobGroup], test: Test) -> tuple[list[list[KnobGroup]], LaunchState]:
+    """Sets of parts that go wrong, each as small as can be, and the outcome without all of them.
+
+    `parts` together go wrong. A launch without an outcome counts as one that went well.
+    """
+    found: list[list[KnobGroup]] = []
+    rest, state = list(parts), LaunchState.BAD
+    while rest and state is LaunchState.BAD:
+        found.append(_smallest(rest, test))
+        rest = [part for part in rest if part not in found[-1]]
+        state = test(rest)
+    return found, state
+
+
+def _smallest(parts: Sequence[KnobGroup], test: Test) -> list[KnobGroup]:
+    """A set that goes wrong and of which no part can be left out."""
+    bad, pieces = list(parts), 2
+    while len(bad) > 1:
+        chunks = _split(bad, pieces)
+        smaller = next((c for c in chunks if test(c) is LaunchState.BAD), None)
+        if smaller is not None:
+            bad, pieces = smaller, 2
+            continue
+        others = [[part for part in bad if part not in chunk] for chunk in chunks]
+        # of two halves each is the other's complement
+        smaller = next((c for c in others if pieces > 2 and test(c) is LaunchState.BAD), None)
+        if smaller is not None:
+            bad, pieces = smaller, max(pieces - 1, 2)
+        elif pieces < len(bad):
+            pieces = min(2 * pieces, len(bad))
+        else:
+            break
+    return bad
+
+
+def _split(parts: Sequence[KnobGroup], pieces: int) -> list[list[KnobGroup]]:
+    """Parts in so many pieces of nearly the same length."""
+    ends = [round(n * len(parts) / pieces) for n in range(pieces + 1)]
+    return [list(parts[begin:end]) for begin, end in pairwise(ends) if end > begin]

@@ -6,11 +6,10 @@ from pathlib import Path
 
 from gpurun.arguments.flag_table import flags_of
 from gpurun.arguments.subcommand_flags import DoctorOptions, parse_doctor
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json
+from gpurun.commands.written_outputs import check_outputs, emit_json, print_verdict
 from gpurun.errors import ExitCode
 from gpurun.records.codec import to_json
-from gpurun.records.doctor import Check, DoctorReport, State
+from gpurun.records.command_reports import Check, DoctorReport, State
 
 HELP = """\
 usage: gpurun doctor [flags]     what is installed, permitted or missing here
@@ -40,8 +39,7 @@ def examine(cwd: Path, out: str | None, at_work: bool = False) -> DoctorReport:
     """Everything that was looked at, in the order in which it is shown; `at_work`: the GPUs too."""
     from gpurun.doctor.driver_probe import probe
     from gpurun.doctor.gpu_checks import gpu_checks
-    from gpurun.doctor.profiling_checks import profiling_checks
-    from gpurun.doctor.software_checks import software_checks
+    from gpurun.doctor.software_checks import profiling_checks, software_checks
     from gpurun.doctor.system_checks import system_checks
 
     machine = probe()

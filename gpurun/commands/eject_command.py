@@ -14,8 +14,13 @@ from gpurun.arguments.subcommand_flags import EJECT_HELP, EjectOptions, parse_ej
 from gpurun.bench.benchmark_launcher import isolation
 from gpurun.bench.compare.compare_sides import CompareRequest
 from gpurun.commands.run import chosen_settings
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json, emit_text, teller
+from gpurun.commands.written_outputs import (
+    check_outputs,
+    emit_json,
+    emit_text,
+    print_verdict,
+    teller,
+)
 from gpurun.eject.checked_patch import benchmark_of, check_patch
 from gpurun.eject.patch import Ejected, PatchWriter
 from gpurun.errors import ExitCode, GpurunError
@@ -25,7 +30,7 @@ from gpurun.measure.run_events import ProcessLog
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
-from gpurun.records.settings_reports import EjectReport, LeftOut
+from gpurun.records.command_reports import EjectReport, LeftOut
 from gpurun.records.spec import SEED, TrialSpec
 from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import run_folder, shown_path, write_json

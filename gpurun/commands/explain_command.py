@@ -11,8 +11,7 @@ from pathlib import Path
 from gpurun.arguments.flag_parser import split_all
 from gpurun.arguments.flag_table import Flags
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import must_write, write_stdout
+from gpurun.commands.written_outputs import must_write, print_verdict, write_stdout
 from gpurun.diagnoses.diagnosis_report import all_diagnoses
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.knobs import all_knobs

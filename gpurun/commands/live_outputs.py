@@ -1,4 +1,4 @@
-"""`--live`, `--prometheus` and `--tensorboard` of a run: its figures while the script runs."""
+"""`--live`, `--prometheus` and `--tensorboard` of a run, and the parent's periodic look at it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.arguments.options import Options
+from gpurun.errors import say
 
 if TYPE_CHECKING:
-    from gpurun.measure.live.followed_run import FollowedRun
+    from gpurun.measure.followed_run import FollowedRun
     from gpurun.report.live.metrics_server import MetricsServer
     from gpurun.report.live.status_line import StatusLine
-    from gpurun.report.live.tensorboard_process import TensorboardProcess
+    from gpurun.report.live.tensorboard_events import TensorboardProcess
+
 
 Note = Callable[[str], None]
 DRAW_SECONDS = 1.0
@@ -31,7 +33,7 @@ class LiveOutputs:
         self._server: MetricsServer | None = None
         self._events: TensorboardProcess | None = None
         if options.tensorboard is not None:
-            from gpurun.report.live.tensorboard_process import TensorboardProcess
+            from gpurun.report.live.tensorboard_events import TensorboardProcess
 
             self._events = TensorboardProcess(Path(options.tensorboard))
         if options.prometheus is not None:
@@ -74,7 +76,7 @@ class LiveOutputs:
         """The script runs: answer from now on, and draw what it does."""
         if self._run_dir is None:
             return
-        from gpurun.measure.live.followed_run import FollowedRun
+        from gpurun.measure.followed_run import FollowedRun
 
         if self._server is not None and not self._server.started:
             self._server.start(FollowedRun(self._run_dir).report)
@@ -105,3 +107,71 @@ class LiveOutputs:
         missing = None if self._events is None else self._events.finish()
         if missing is not None and note is not None:
             note(missing)
+
+
+WORTH_SUMMARISING = (b'{"event":"torch"', b'{"event":"hook"')
+"""Torch was imported, or our hooks failed when it was."""
+
+
+class RunSampling:
+    """The parent's periodic look at the run: samples the devices once the script uses torch."""
+
+    def __init__(self, run_dir: Path | None, outputs: LiveOutputs | None = None) -> None:
+        self.lost: OSError | None = None
+        """The error that kept samples from being written."""
+        self._run_dir = run_dir
+        self._outputs = outputs
+        self._broken = False
+        self._sample: Callable[[int], None] | None = None
+        self._close: Callable[[], None] | None = None
+
+    def tick(self, pid: int) -> None:
+        """Take a sample of the process tree of `pid`; the first failure ends the sampling."""
+        if self._run_dir is None:
+            return
+        self._show()
+        try:
+            if self._sample is None and uses_torch(self._run_dir):
+                from gpurun.measure.sampler import RunSampler
+
+                beside = () if self._outputs is None else self._outputs.beside
+                sampler = RunSampler(self._run_dir, beside)
+                self._sample, self._close = sampler.tick, sampler.close
+            if self._sample is not None:
+                self._sample(pid)
+        except OSError as error:
+            self._run_dir, self.lost = None, error
+        except Exception as error:
+            self._run_dir = None
+            note(f"no device samples: {type(error).__name__}: {error}")
+
+    def _show(self) -> None:
+        """Let live outputs look at the run; a failure ends them, but not the sampling."""
+        try:
+            if self._outputs is not None and not self._broken:
+                self._outputs.tick()
+        except Exception as error:
+            self._broken = True
+            note(f"no live figures from here on: {type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """End the sampling."""
+        try:
+            if self._close is not None:
+                self._close()
+        except Exception as error:
+            note(f"device samples are incomplete: {type(error).__name__}: {error}")
+
+
+def uses_torch(run_dir: Path) -> bool:
+    """True if an events file says that torch was imported, or if our hooks failed."""
+    for path in run_dir.glob("events-*.jsonl"):
+        with open(path, "rb") as file:
+            if any(line.startswith(WORTH_SUMMARISING) for line in file):
+                return True
+    return (run_dir / "spec.json.error").exists()
+
+
+def note(text: str) -> None:
+    """A line of ours, whatever line ends an error's text has."""
+    say(" ".join(text.split()))

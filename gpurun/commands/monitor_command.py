@@ -14,10 +14,9 @@ from typing import NoReturn
 from gpurun.arguments.flag_table import flags_of
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.subcommand_flags import MonitorOptions, parse_monitor
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json
+from gpurun.commands.written_outputs import check_outputs, emit_json, print_verdict
 from gpurun.errors import ExitCode
-from gpurun.measure.live.machine_state import MachineState
+from gpurun.measure.machine_state import MachineState
 from gpurun.records.codec import to_json
 from gpurun.records.monitor import MonitorReport
 from gpurun.rundir import existing_home
@@ -55,7 +54,7 @@ def monitor(argv: list[str]) -> int:
 
 
 def _look(machine: MachineState) -> MonitorReport:
-    from gpurun.report.live.gpu_hints import hints
+    from gpurun.report.live.monitor_table import hints
 
     report = machine.look()
     return replace(report, hints=hints(report.gpus))

@@ -18,8 +18,7 @@ from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.commands import saved_settings
 from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import run_with
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, say, write_stdout
+from gpurun.commands.written_outputs import check_outputs, print_verdict, say, write_stdout
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.one_line import one_line
@@ -35,7 +34,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.script_arguments import TunedArgument
 from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
-from gpurun.report.tuning_progress import tuning_view
+from gpurun.report.live_tuning_table import tuning_view
 from gpurun.rundir import (
     json_text,
     no_records,

@@ -11,8 +11,7 @@ from gpurun.arguments.flag_table import flags_of
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.subcommand_flags import ReportOptions, parse_report
 from gpurun.commands.diagnosed_launch import diagnose_run
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_text, must_write
+from gpurun.commands.written_outputs import check_outputs, emit_text, must_write, print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.rundir import existing_home, named_run, newest_run, write_whole
 

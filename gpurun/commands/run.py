@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gpurun.arguments.options import Options, Target
-from gpurun.commands.run_sampling import RunSampling, uses_torch
-from gpurun.commands.run_sampling import note as _note
+from gpurun.commands.live_outputs import LiveOutputs, RunSampling, uses_torch
+from gpurun.commands.live_outputs import note as _note
 from gpurun.commands.unrecorded_run import unrecorded
-from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.codec import to_json
 from gpurun.records.spec import Exchange, Parallel, ProfileSpec, RunSpec, Setting
@@ -34,7 +34,6 @@ from gpurun.rundir import (
 )
 
 if TYPE_CHECKING:
-    from gpurun.commands.live_outputs import LiveOutputs
     from gpurun.records.result import RunResult
     from gpurun.records.tuning import SavedSettings
 
@@ -98,7 +97,7 @@ def run_with(
     if options.ddp and run_dir is not None:
         _end_hidden(run_dir, exit_code, options.quiet)
     if exit_code == 128 + signal.SIGKILL and run_dir is not None:
-        from gpurun.measure.oom_kills import killed_for_memory
+        from gpurun.measure.kernel_facts import killed_for_memory
 
         if killed_for_memory(run_dir):
             _note("during the run the kernel killed a process of this host for lack of memory")
@@ -118,11 +117,8 @@ def run_with(
 
 def _live_outputs(options: Options) -> LiveOutputs | None:
     """What serves and writes figures while the script runs; None if nobody asked."""
-    if not options.live and options.prometheus is None and options.tensorboard is None:
-        return None
-    from gpurun.commands.live_outputs import LiveOutputs
-
-    return LiveOutputs(options)
+    asked = options.live or options.prometheus is not None or options.tensorboard is not None
+    return LiveOutputs(options) if asked else None
 
 
 def _end_outputs(outputs: LiveOutputs | None) -> None:
@@ -252,8 +248,7 @@ def _prepared(
 
     `told`: the part of the spec for hidden ranks.
     """
-    from gpurun.launch.child_environment import child_environment
-    from gpurun.launch.spec_file import write_spec
+    from gpurun.launch.launch_command import child_environment, write_spec
 
     spec = RunSpec(run_dir=str(run_dir), launcher_pid=os.getpid(), knob_paths=options.knob_paths)
     if told is not None:
@@ -303,9 +298,9 @@ def _conclude(
     """
     if outcome.run_dir is None:
         return
-    from gpurun.isolation.draft_removal import sweep
+    from gpurun.isolation.folder_removal import sweep_drafts
 
-    sweep(outcome.run_dir)
+    sweep_drafts(outcome.run_dir)
     seen = uses_torch(outcome.run_dir)
     if seen:
         result = _torch_result(outcome.run_dir, outcome, options)

@@ -16,8 +16,7 @@ from pathlib import Path
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Options, ScaleOptions, TargetKind
 from gpurun.bench.record_of_launches import version_here
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
+from gpurun.commands.written_outputs import check_outputs, emit_json, print_verdict, say, teller
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
@@ -29,12 +28,12 @@ from gpurun.records.scaling import ScalingReport
 from gpurun.report.scaling_text import print_scaling
 from gpurun.rundir import run_folder, shown_path, write_json
 from gpurun.scaling.ddp_option_trials import DdpOptionTrials, told
-from gpurun.scaling.distributed_by_source import by_source, spawns_by_source
 from gpurun.scaling.launch_rounds import DEFAULT_ROUNDS, LaunchRounds, Measurements, Plan
 from gpurun.scaling.nodes import NodeFacts, Nodes, NodeVerdict
 from gpurun.scaling.rank_devices import RankDevices, devices
 from gpurun.scaling.scaling_document import MeasurementContext, document, worth_another_way
 from gpurun.scaling.scaling_launcher import ScalingLauncher
+from gpurun.scaling.scaling_requests import by_source, spawns_by_source
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import later_rule
 from gpurun.version import VERSION

@@ -8,9 +8,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpurun.errors import GpurunError
+from gpurun.errors import GpurunError, write_line
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.rundir import check_output, json_text, write_output
+
+
+def print_verdict(verdict: str, exit_code: int, **facts: object) -> None:
+    """Write `verdict=<verdict> exit=<code> key=value ...` to stderr; None facts are left out."""
+    words = [f"verdict={verdict}", f"exit={exit_code}"]
+    words += [f"{key}={_quoted(value)}" for key, value in facts.items() if value is not None]
+    write_line(" ".join(words))
+
+
+def _quoted(value: object) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f'"{text}"' if " " in text or not text else text
+
 
 TEXTS = frozenset({"export", "html", "json", "markdown"})
 """Flags whose file may be stdout, for `-`."""
@@ -45,10 +58,6 @@ def emit_text(place: str, text: str, flag: str, *, needed: bool = False) -> None
     """Write what a flag asked for to its file, or to stdout for `-`.
 
     Where that cannot be: a `GpurunError` if it is `needed`, else a line.
-    """
-    """To the file, or stdout for `-`; a disk that is full then costs the file only.
-
-    `needed`: the command launches nothing and is there for its output: see `must_write`.
     """
     write = must_write if needed else attempt
     if place == "-":

@@ -90,7 +90,7 @@ class NvmlProbe:
 
 
 @dataclass(frozen=True)
-class Machine:
+class ProbedMachine:
     """The results of the probes; a string is the reason why one has no result.
 
     `gpus` are the devices that the kernel driver shows, whatever torch and NVML say.
@@ -101,11 +101,11 @@ class Machine:
     gpus: tuple[str, ...]
 
 
-def probe() -> Machine:
+def probe() -> ProbedMachine:
     """Ask torch and NVML, each in a child process."""
     nvml = answer_of(NvmlProbe, NVML_PROGRAM)
     named = nvml.devices if isinstance(nvml, NvmlProbe) else driver_gpus()
-    return Machine(answer_of(TorchProbe, TORCH_PROGRAM), nvml, named)
+    return ProbedMachine(answer_of(TorchProbe, TORCH_PROGRAM), nvml, named)
 
 
 def driver_gpus(folder: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpurun.doctor.driver_probe import answer_of
 from gpurun.formatting.number_text import count, number, percent
 from gpurun.measure.compute_use import peak_flops_per_second
-from gpurun.records.doctor import Check, State
+from gpurun.records.command_reports import Check, State
 
 PROBE_SECONDS = 180.0
 GPU_PROGRAM = """

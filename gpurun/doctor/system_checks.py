@@ -7,14 +7,14 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpurun.doctor.driver_probe import Machine
+from gpurun.doctor.driver_probe import ProbedMachine
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.machine import available_cores
 from gpurun.measure.machine_topology import topology
-from gpurun.records.doctor import Check, State
-from gpurun.records.topology import GpuPair, GpuTopology, Interface, Topology
+from gpurun.records.command_reports import Check, State
+from gpurun.records.result import GpuPair, GpuTopology, Interface, Topology
 from gpurun.timeline.report_exports import OPEN_COUNTERS
 
 SMALL_SHARED_MEMORY_BYTES = 2**30
@@ -27,7 +27,7 @@ ISOLATION_COST = {
 }
 
 
-def system_checks(machine: Machine, cwd: Path, out: str | None) -> Iterable[Check]:
+def system_checks(machine: ProbedMachine, cwd: Path, out: str | None) -> Iterable[Check]:
     """All checks of what is permitted and there."""
     yield counters_check(bool(machine.gpus))
     yield power_limit_check(bool(machine.gpus))
@@ -130,9 +130,9 @@ def _interface(interface: Interface) -> str:
     return f"{interface.name} {'speed unknown' if speed is None else f'{speed / 1000:g} Gbit/s'}"
 
 
-def shared_memory_check(folder: Path = Path("/dev/shm")) -> Check:
+def shared_memory_check() -> Check:
     """Room for the batches that loader workers hand over."""
-    what = "shared memory"
+    what, folder = "shared memory", Path("/dev/shm")
     try:
         size = shutil.disk_usage(folder).total
     except OSError:

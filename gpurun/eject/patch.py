@@ -25,7 +25,7 @@ from gpurun.knobs.source_forms import (
     SourceForm,
 )
 from gpurun.records.events import RUNTIME_ONLY, KnobEvent, SourceSiteEvent
-from gpurun.records.messages.source_sites import SiteKind
+from gpurun.records.messages.training_events import SiteKind
 
 NO_WORDS = "torch has no words for it: it works only under gpurun"
 

@@ -8,7 +8,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpurun.records.messages.source_sites import SourceSiteEvent
+from gpurun.records.messages.training_events import SourceSiteEvent
 
 POSITIONS = {"num_workers": 5, "pin_memory": 7}
 """The places of `DataLoader`'s arguments that may stand in a call without their names."""

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from gpurun.stats.intervals import WIDE
+from gpurun.stats.descriptive import WIDE
 
 _BYTE_UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 _JOULE_UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"))
 _MINUS = "−"
+
+
+def if_known(show: Callable[[float], str], value: float | None) -> str:
+    """A figure as `show` writes it; "" where it was not measured."""
+    return "" if value is None else show(value)
 
 
 def number(value: float) -> str:

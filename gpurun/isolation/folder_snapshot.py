@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpurun.isolation.mount_table import kernel_points
+from gpurun.isolation.namespaces import kernel_points
 
 SMALL_FILE_BYTES = 64 << 10
 HASHED_BYTES = 256 << 20

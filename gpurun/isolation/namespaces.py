@@ -1,12 +1,48 @@
-"""A mount namespace of our own, with a user namespace around it where that takes one."""
+"""Namespaces of the kernel and their mounts; Landlock."""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from gpurun.isolation import syscalls
+
+_WRITE_FILE = 1 << 1
+_REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
+_REFER = 1 << 13
+_TRUNCATE = 1 << 14
+
+
+def write_rights(version: int) -> int:
+    """All rights by which files change, as far as ABI `version` can forbid them.
+
+    Before ABI 3 truncate(2) of a file cannot be forbidden; before ABI 2 moving between folders
+    always is.
+    """
+    rights = _WRITE_FILE | _REMOVE_AND_MAKE
+    if version >= 2:
+        rights |= _REFER
+    if version >= 3:
+        rights |= _TRUNCATE
+    return rights
+
+
+def confine(writable: Sequence[str]) -> None:
+    """From here on only the folders in `writable`, and devices, can be written to."""
+    rights = write_rights(syscalls.landlock_version())
+    ruleset = syscalls.landlock_ruleset(rights)
+    for path in (*writable, "/dev/shm"):
+        if os.path.isdir(path):
+            syscalls.landlock_allow(ruleset, path, rights)
+    for path in ("/dev", "/proc"):
+        syscalls.landlock_allow(ruleset, path, rights & (_WRITE_FILE | _TRUNCATE))
+    syscalls.forbid_new_privileges()
+    syscalls.landlock_restrict(ruleset)
+    os.close(ruleset)
 
 
 def enter_mount_namespace() -> bool:
@@ -60,3 +96,46 @@ def _is_initial_user_namespace() -> bool:
 def _write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
+
+
+KERNEL_FILE_SYSTEMS = frozenset(
+    {
+        "binfmt_misc", "bpf", "cgroup", "cgroup2", "configfs", "debugfs", "devpts", "devtmpfs",
+        "efivarfs", "fusectl", "mqueue", "nsfs", "proc", "pstore", "rpc_pipefs", "securityfs",
+        "selinuxfs", "sysfs", "tracefs",
+    }
+)  # fmt: skip
+"""Windows into the kernel, not places where files are kept."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of the table. `read_only`: nothing can be written through it."""
+
+    point: str
+    kind: str
+    read_only: bool
+
+
+def mounts() -> dict[str, Mount]:
+    """Mount point to the mount that covers it (the last one, where several are stacked)."""
+    found: dict[str, Mount] = {}
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split()
+        kind, _, options = right.split(" ")[:3]
+        point = _unescape(fields[4])
+        found.pop(point, None)
+        read_only = "ro" in fields[5].split(",") or "ro" in options.split(",")
+        found[point] = Mount(point, kind, read_only)
+    return found
+
+
+def kernel_points() -> frozenset[str]:
+    """Where the kernel's windows are mounted: nothing there is a file to be read or compared."""
+    table = mounts().values()
+    return frozenset(mount.point for mount in table if mount.kind in KERNEL_FILE_SYSTEMS)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

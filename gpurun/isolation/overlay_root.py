@@ -16,10 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpurun.isolation import syscalls
-from gpurun.isolation.file_copies import CopyBudget, copy_file, like
-from gpurun.isolation.mount_table import KERNEL_FILE_SYSTEMS, kernel_points, mounts
-from gpurun.isolation.supervisor_spec import COPIES, MEMORY, ROOT, UPPERS, SupervisorSpec
-from gpurun.isolation.written_files import copy_written, make_way
+from gpurun.isolation.isolation_mode import COPIES, MEMORY, ROOT, UPPERS, SupervisorSpec
+from gpurun.isolation.namespaces import KERNEL_FILE_SYSTEMS, kernel_points, mounts
+from gpurun.isolation.working_copy import CopyBudget, copy_file, copy_written, like, make_way
 
 SMALL_FILE_BYTES = 1 << 20
 """Files that an overlay cannot hold are copied up to this size wherever they lie. Larger ones are

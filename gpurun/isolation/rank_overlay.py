@@ -11,10 +11,9 @@ from typing import Any
 from gpurun.errors import visible
 from gpurun.isolation import syscalls
 from gpurun.isolation.folder_removal import hold, new_scratch
-from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.isolation_mode import MEMORY, ROOT, UPPERS, Mode, SupervisorSpec
 from gpurun.isolation.namespaces import enter_mount_namespace
 from gpurun.isolation.overlay_root import OverlayRoot, prepare_memory
-from gpurun.isolation.supervisor_spec import MEMORY, ROOT, UPPERS, SupervisorSpec
 
 REAL = ("/dev/shm", "/run", "/tmp/nvidia-mps")
 """Memory that ranks share (NCCL, gloo) and sockets of services: an overlay would cut them off."""

@@ -16,12 +16,10 @@ from pathlib import Path
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation import quiet_services
 from gpurun.isolation.folder_removal import discard, hold, new_scratch
-from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.isolation_mode import MEMORY, ROOT, UPPERS, Mode, SupervisorSpec
 from gpurun.isolation.kill_orphans import parent_of
 from gpurun.isolation.pseudo_terminal import PseudoTerminal
-from gpurun.isolation.supervisor_spec import MEMORY, ROOT, UPPERS, SupervisorSpec
-from gpurun.isolation.working_copy import WorkingCopy
-from gpurun.isolation.written_files import copy_written
+from gpurun.isolation.working_copy import WorkingCopy, copy_written
 from gpurun.launch.exit_code import exit_code_of
 from gpurun.records.codec import to_json
 

@@ -12,10 +12,9 @@ import termios
 from collections.abc import Callable
 
 from gpurun.errors import visible
-from gpurun.isolation import kill_orphans, landlock, syscalls
-from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation import kill_orphans, namespaces, syscalls
+from gpurun.isolation.isolation_mode import Mode, SupervisorSpec
 from gpurun.isolation.overlay_root import OverlayRoot
-from gpurun.isolation.supervisor_spec import SupervisorSpec
 from gpurun.launch.exit_code import exit_code_of
 
 START = b"start\n"
@@ -86,7 +85,7 @@ def _become_script(spec: SupervisorSpec, tell: Callable[[bytes], None]) -> None:
             os.dup2(spec.terminal, descriptor)
         os.chdir(spec.cwd)
         if spec.mode is Mode.LANDLOCK:
-            landlock.confine((*spec.writable, spec.scratch))
+            namespaces.confine((*spec.writable, spec.scratch))
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         tell(START)

@@ -18,10 +18,9 @@ from pathlib import Path
 
 from gpurun.isolation import kill_orphans, sandbox_init, syscalls
 from gpurun.isolation.folder_removal import discard
-from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.isolation_mode import MEMORY, Mode, SupervisorSpec
 from gpurun.isolation.namespaces import enter_mount_namespace, errno_in_child
 from gpurun.isolation.overlay_root import SHARED_MEMORY, mount_shared_memory, prepare_memory
-from gpurun.isolation.supervisor_spec import MEMORY, SupervisorSpec
 from gpurun.launch.exit_code import exit_code_of
 from gpurun.records.codec import from_json
 

@@ -9,13 +9,138 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.file_copies import COPY_LIMIT_BYTES
-from gpurun.isolation.mount_table import kernel_points
-from gpurun.isolation.written_files import copy_written
+from gpurun.isolation.folder_removal import discard
+from gpurun.isolation.namespaces import kernel_points
+
+
+def copy_written(
+    source: Path, dest: Path, is_new: Callable[[Path, os.stat_result], bool] | None = None
+) -> int:
+    """Copy `source`, a folder with all below it, a file or a link; the bytes of the files copied.
+
+    `is_new` tells whether a file counts (all do without it). Deletion marks, sockets and the like
+    are left out, and so is what vanishes meanwhile. What is of another type at `dest` gives way.
+    """
+    try:
+        status = source.lstat()
+        if stat.S_ISDIR(status.st_mode):
+            return _copy_folder(source, dest, is_new)
+        kept = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+        if not kept or (is_new is not None and not is_new(source, status)):
+            return 0
+        make_way(dest, for_folder=False)
+        shutil.copyfile(source, dest, follow_symlinks=False)
+        _copy_status(source, dest)
+    except (FileNotFoundError, PermissionError):
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def make_way(path: Path, *, for_folder: bool) -> None:
+    """Remove what stands at `path`; for a folder a folder may stay."""
+    if not path.is_dir() or path.is_symlink():
+        path.unlink(missing_ok=True)
+    elif not for_folder:
+        discard(path)
+
+
+def _copy_folder(
+    source: Path, dest: Path, is_new: Callable[[Path, os.stat_result], bool] | None
+) -> int:
+    make_way(dest, for_folder=True)
+    dest.mkdir(parents=True, exist_ok=True)
+    try:
+        names = os.listdir(source)
+    except OSError:
+        names = []
+    total = sum(copy_written(source / name, dest / name, is_new) for name in names)
+    _copy_status(source, dest)
+    return total
+
+
+def _copy_status(source: Path, target: Path) -> None:
+    try:
+        status = source.lstat()
+        os.chown(target, status.st_uid, status.st_gid, follow_symlinks=False)
+    except OSError:  # only root gives files away
+        pass
+    try:
+        shutil.copystat(source, target, follow_symlinks=False)
+    except OSError:  # a file system without some attribute
+        pass
+
+
+COPY_LIMIT_BYTES = 2 << 30
+"""At most so much is copied for each trial."""
+MOST_ENTRIES = 20_000
+"""Folders with more entries are not copied."""
+
+
+class CopyBudget:
+    """The bytes that may still be copied for a trial."""
+
+    def __init__(self) -> None:
+        self.left = COPY_LIMIT_BYTES
+
+    def take(self, path: str) -> bool:
+        """True, and the bytes of a file or a whole folder are spent, if it may be copied.
+
+        A folder with anything of somebody else, or that is no plain file, may not.
+        """
+        size = _size(path)
+        if size is None or size > self.left:
+            return False
+        self.left -= size
+        return True
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy a file with its times, owner and mode."""
+    shutil.copyfile(source, target)
+    like(source, target)
+
+
+def like(source: str, target: str) -> None:
+    """Give `target` mode and owner of `source`; as little as the user could do there."""
+    try:
+        status = os.stat(source)
+    except OSError:
+        return
+    try:
+        os.chown(target, status.st_uid, status.st_gid)
+    except OSError:  # an owner unknown here: it becomes ours, so the mode must say what we may do
+        mode = status.st_mode | 0o200 if os.access(source, os.W_OK) else status.st_mode & ~0o222
+    else:
+        mode = status.st_mode
+    os.chmod(target, stat.S_IMODE(mode))
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _size(path: str) -> int | None:
+    """Bytes at and below `path`; None for what cannot be copied."""
+    total = entries = 0
+    stack = [path]
+    while stack:
+        one = stack.pop()
+        entries += 1
+        try:
+            status = os.lstat(one)
+            if stat.S_ISDIR(status.st_mode):
+                stack += [os.path.join(one, name) for name in os.listdir(one)]
+            elif stat.S_ISREG(status.st_mode):
+                total += status.st_size
+            odd = stat.S_IFMT(status.st_mode) not in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK)
+        except OSError:
+            return None
+        theirs = one != path and status.st_uid != os.geteuid()
+        if odd or theirs or total > COPY_LIMIT_BYTES or entries > MOST_ENTRIES:
+            return None
+    return total
+
 
 CACHE_LIMIT_ENTRIES = 20_000
 OWN_FOLDER = ".gpurun"

@@ -24,10 +24,10 @@ from typing import Any, NoReturn
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.errors import GpurunError, say
 from gpurun.launch.attempt_log import AttemptLog, NodeLost
-from gpurun.launch.bystander import Bystander
 from gpurun.launch.cluster_nodes import is_one_of_many, with_nodes
+from gpurun.launch.process import Bystander
 from gpurun.launch.rank_resources import check_numa_binding
-from gpurun.records.ranks import Attempt
+from gpurun.records.failure import Attempt
 from gpurun.records.spec import SPEC_VARIABLE
 
 LOCAL_MONITOR_SECONDS = 0.02

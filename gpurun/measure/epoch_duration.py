@@ -13,10 +13,9 @@ from array import array
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
-from gpurun.measure.measured_window import MS, NS, Window, unfrozen_spans
+from gpurun.measure.measured_window import LOOK_AT, MS, NS, Window, unfrozen_spans
 from gpurun.measure.optional_figures import mean
 from gpurun.measure.step_table import UNKNOWN
-from gpurun.measure.warmup import LOOK_AT
 from gpurun.records.events import StepRow
 from gpurun.records.result import EpochPace
 from gpurun.stats.descriptive import median

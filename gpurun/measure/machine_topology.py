@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpurun.numa import SYSFS, near, nodes
-from gpurun.records.topology import GpuPair, GpuTopology, Interface, Topology
+from gpurun.records.result import GpuPair, GpuTopology, Interface, Topology
 
 ETHERNET = "1"
 """ARPHRD_ETHER in an interface's `type`."""

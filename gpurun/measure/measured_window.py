@@ -1,20 +1,87 @@
-"""The measured window of one process: its steps after warm-up, and what they took."""
+"""The steps that count: those after warm-up, and what they took."""
 
 from __future__ import annotations
 
 import bisect
 import sys
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN
-from gpurun.measure.training_clock import StepClock, step_clock, sum_known
-from gpurun.measure.warmup import warmup_steps
+from gpurun.measure.training_clock import RecordedClock, step_clock, sum_known
 from gpurun.records.events import StepRow
 from gpurun.records.result import StepSplit, StepTime
 from gpurun.stats.descriptive import median, percentile_of_sorted
+
+LOOK_AT = 4096
+"""Steps looked at: warm-up that lasts longer is no warm-up."""
+EARLY_STEPS = 10
+"""Spikes count as warm-up among so many first steps."""
+SPIKE = 1.5
+"""A spike takes this many times the settled step."""
+LEVEL_CHANGE = 0.03
+"""A part that differs less from the rest than this is not worth leaving out."""
+SMOOTHING = 2
+"""Neighbours on each side in the running median."""
+
+
+def warmup_steps(durations: Sequence[float], queue_batches: int = 0, known: int = 0) -> int:
+    """The number of leading steps to leave out: at most half of the steps after the `known` ones.
+
+    `durations`: of every step, the first included. `queue_batches`: batches that a loader with
+    workers has read ahead; while it lasts, steps look faster than the loader can sustain. `known`:
+    leading steps that are out anyway, such as the audited steps of a trial.
+    """
+    count = len(durations)
+    if count < 2:
+        return 0
+    known = min(known, count)
+    seen = durations[known : known + LOOK_AT]
+    least = 2 if count >= 6 else 1  # the first step's duration is not known: it has no step before
+    if queue_batches > 0:
+        least = max(least, queue_batches + 2)
+    found = max(_after_spikes(seen), _after_level_change(seen)) if len(seen) > 1 else 0
+    return max(known, 1, min(max(least, known + found), known + (count - known) // 2))
+
+
+def _after_spikes(durations: Sequence[float]) -> int:
+    settled = median(durations[len(durations) // 2 :])
+    early = min(EARLY_STEPS, len(durations) // 2)
+    spikes = [i for i in range(early) if durations[i] > SPIKE * settled]
+    return spikes[-1] + 1 if spikes else 0
+
+
+def _after_level_change(durations: Sequence[float]) -> int:
+    smooth = _running_median(durations)
+    cut = _mser(smooth)
+    if cut == 0:
+        return 0
+    before, after = median(smooth[:cut]), median(smooth[cut:])
+    return cut if abs(before - after) > LEVEL_CHANGE * after else 0
+
+
+def _running_median(values: Sequence[float]) -> list[float]:
+    return [median(values[max(0, i - SMOOTHING) : i + SMOOTHING + 1]) for i in range(len(values))]
+
+
+def _mser(values: Sequence[float]) -> int:
+    """The cut in the first half after which variance over length of the rest is smallest."""
+    center = median(values)  # keeps the sums of squares small
+    total = squares = 0.0
+    best, best_error = 0, float("inf")
+    for start in range(len(values) - 1, -1, -1):
+        offset = values[start] - center
+        total += offset
+        squares += offset * offset
+        length = len(values) - start
+        error = (squares - total * total / length) / length**2
+        if start <= len(values) // 2 and error <= best_error:
+            best, best_error = start, error
+    return best
+
 
 NS = 1e9
 MS = 1e6
@@ -32,7 +99,7 @@ class Window:
     """
 
     log: ProcessLog
-    clock: StepClock
+    clock: RecordedClock
     first: int
     last: int
     durations_ns: array[int]
@@ -165,7 +232,7 @@ def unfrozen_spans(log: ProcessLog) -> list[tuple[int, int]]:
     return list(zip_longest(begins, ends, fillvalue=sys.maxsize))[: len(begins)]
 
 
-def queue_in_steps(log: ProcessLog, clock: StepClock) -> int:
+def queue_in_steps(log: ProcessLog, clock: RecordedClock) -> int:
     """The number of steps that the read-ahead of the training loader lasts."""
     if not clock.training_loaders:
         return 0

@@ -55,6 +55,21 @@ def growth_note(growth: MemoryGrowth) -> str:
     return f"{note}; at this rate it is full after {duration(growth.seconds_left)} more"
 
 
+def quarters(values: Sequence[float]) -> list[float]:
+    """The median of each quarter of values in the order of time."""
+    length = len(values) // QUARTERS
+    return [median(values[n * length : (n + 1) * length]) for n in range(QUARTERS)]
+
+
+def grows_steadily(levels: Sequence[float], least: float = 0.0) -> bool:
+    """True if memory at these times grows on: each adds its part, all together more than `least` of
+    the first."""
+    added = levels[-1] - levels[0]
+    steps = [after - before for before, after in pairwise(levels)]
+    enough = levels[0] > 0 and added > 0 and added >= least * levels[0]
+    return enough and min(steps) >= STEADY * added / len(steps)
+
+
 def _series(samples: Samples) -> list[_Series]:
     host = samples.host
     found = [
@@ -81,16 +96,10 @@ def _growth(series: _Series) -> MemoryGrowth | None:
     times, values = series.times[start:], series.values[start:]
     if len(values) < LEAST_SAMPLES or times[-1] - times[0] < LEAST_SECONDS:
         return None
-    length = len(values) // QUARTERS
-    parts = [slice(n * length, (n + 1) * length) for n in range(QUARTERS)]
-    levels, middles = ([median(of[part]) for part in parts] for of in (values, times))
-    added = levels[-1] - levels[0]
-    steps = [after - before for before, after in pairwise(levels)]
-    if levels[0] <= 0 or added < LEAST_GROWTH * levels[0]:
+    levels, middles = quarters(values), quarters(times)
+    if not grows_steadily(levels, LEAST_GROWTH):
         return None
-    if min(steps) < STEADY * added / len(steps):
-        return None
-    rate = added / (middles[-1] - middles[0])
+    rate = (levels[-1] - levels[0]) / (middles[-1] - middles[0])
     room = None if series.limit is None else max(series.limit - max(values), 0.0)
     return MemoryGrowth(
         device=series.name or None,

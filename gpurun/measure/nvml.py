@@ -15,8 +15,8 @@ from typing import Any
 
 from gpurun.measure.gpu_counters import DcgmCounters, GpmActivity, XidErrors
 from gpurun.measure.visible_gpus import Gpu, ask, error_text, text, visible_gpus
+from gpurun.records.result import GpuPair, GpuTopology
 from gpurun.records.samples import POWER_CAP, DeviceSample
-from gpurun.records.topology import GpuPair, GpuTopology
 
 THROTTLE_REASONS = {
     0x04: POWER_CAP,

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from gpurun.measure.step_table import StepTable
 from gpurun.records import events as records
 from gpurun.records.codec import RecordError, from_json
+from gpurun.records.failure import ATTEMPTS_FILE, Attempt
 from gpurun.records.parse_json import JsonLines
-from gpurun.records.ranks import ATTEMPTS_FILE, Attempt
 from gpurun.rundir import INCOMPLETE, lost_events
 
 T = TypeVar("T")

@@ -19,17 +19,16 @@ from gpurun.measure.full_run import (
     nonfinite_note,
     throughput_drift,
 )
-from gpurun.measure.gpu_notes import gpu_notes
 from gpurun.measure.machine import available_memory
 from gpurun.measure.measured_window import NS, Window, measured_window, unfrozen_spans
 from gpurun.measure.memory_growth import growth_note, memory_growth
 from gpurun.measure.optional_figures import known, mean, shared
-from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
+from gpurun.measure.resource_use import Samples, device_uses, gpu_notes, host_use, read_samples
 from gpurun.measure.run_events import ProcessLog, RunLog, read_attempts, read_run
 from gpurun.records.events import CLOCKS, KnobEvent, StepRow
+from gpurun.records.failure import Attempt
 from gpurun.records.messages.traits import PARALLEL_REFUSED
 from gpurun.records.parse_json import open_regular
-from gpurun.records.ranks import Attempt
 from gpurun.records.result import (
     ENDED_WELL,
     DeviceUse,

@@ -26,7 +26,7 @@ SHARED_ROWS = 0.1
 
 
 @dataclass(frozen=True)
-class StepClock:
+class RecordedClock:
     """The steps of a process. `kind` is "optimizer", "backward" or "forward".
 
     `training_loaders`: the numbers of the loaders that feed the steps. `loaders`: those whose
@@ -42,7 +42,7 @@ class StepClock:
     batches: array[int]
 
 
-def step_clock(log: ProcessLog) -> StepClock | None:
+def step_clock(log: ProcessLog) -> RecordedClock | None:
     """The clock of a process; None if it took no step."""
     kind = next((k for k in CLOCKS if len(log.steps.get(k, ()))), None)
     if kind is None:
@@ -60,7 +60,7 @@ def step_clock(log: ProcessLog) -> StepClock | None:
         samples, batches = _where_used(samples, batches, table[StepRow.MICROBATCHES])
     if not any(samples) or (inferring and _calls_a_batch(batches) > MOST_CALLS):
         loaders, samples = (), table[StepRow.INPUT_SAMPLES]
-    return StepClock(kind, table, training, loaders, samples, batches)
+    return RecordedClock(kind, table, training, loaders, samples, batches)
 
 
 def _calls_a_batch(batches: array[int]) -> float:
@@ -127,7 +127,7 @@ def _sample_loaders(table: StepTable, training: tuple[int, ...]) -> tuple[int, .
     return tuple(chosen)
 
 
-def training_loaders(log: ProcessLog, clock: StepClock) -> tuple[LoaderEvent, ...]:
+def training_loaders(log: ProcessLog, clock: RecordedClock) -> tuple[LoaderEvent, ...]:
     """The loaders that feed training steps, the one with most batches first."""
     by_number = {x.loader: x for x in log.loaders}
     return tuple(by_number[n] for n in clock.training_loaders if n in by_number)
@@ -220,7 +220,7 @@ class PlannedWork:
         return self.epochs * self.batches_per_epoch
 
 
-def planned_work(log: ProcessLog, clock: StepClock, ranks: int) -> PlannedWork | None:
+def planned_work(log: ProcessLog, clock: RecordedClock, ranks: int) -> PlannedWork | None:
     """The work of a process that trains alone; None where the records do not show it."""
     epochs = _epochs(log.arguments)
     loader = next(iter(training_loaders(log, clock)), None)

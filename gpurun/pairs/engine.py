@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from gpurun.measure.machine import CROWDED, crowd_out
 from gpurun.measure.optional_figures import known
-from gpurun.measure.other_programs import CROWDED, crowd_out
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import RunResult

@@ -25,8 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpurun.records.bench.metrics import Metric
-from gpurun.stats.descriptive import SD_FLOOR
-from gpurun.stats.student_t import t_quantile, t_upper_tail
+from gpurun.stats.descriptive import SD_FLOOR, t_quantile, t_upper_tail
 
 MOST_WEIGHT = 3.0
 """SPEC: no weight above three times the least."""

@@ -17,7 +17,7 @@ from functools import partial
 from gpurun.errors import GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.sandbox import Sandbox
-from gpurun.measure.sampler import Sampler
+from gpurun.measure.sampler import RunSampler
 from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.live_pair import STRETCH_SECONDS, PairEnd, PairSide, live_side, run_live_pair
 from gpurun.pairs.obstacle import sharing_obstacle
@@ -50,7 +50,7 @@ class Reference:
         """True once it has used up what its loaders had ready when it warmed up."""
         self._stack = ExitStack()
         try:
-            self.sampler = self._stack.enter_context(closing(Sampler(side.run_dir)))
+            self.sampler = self._stack.enter_context(closing(RunSampler(side.run_dir)))
             self.sampler.look_around()
             self._sandbox = self._stack.enter_context(side.start(False))
             made = live_side(replace(side, name=NAME), self._sandbox, self.sampler)
@@ -98,7 +98,7 @@ class BesideReference:
         self._reference, self._candidate, self._draws = reference, candidate, draws
         self._stack = ExitStack()
 
-    def begin(self, sandbox: Sandbox, sampler: Sampler) -> None:
+    def begin(self, sandbox: Sandbox, sampler: RunSampler) -> None:
         """It was started."""
         side = live_side(self._candidate, sandbox, sampler)
         self._side = self._stack.enter_context(closing(side))

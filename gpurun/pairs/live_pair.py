@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gpurun.isolation.sandbox import Sandbox
-from gpurun.measure.sampler import Sampler
+from gpurun.measure.sampler import RunSampler
 from gpurun.pairs.side import PairFailed, Side, SideLate, await_both
 from gpurun.pairs.turn_ratio import Round, TurnRatio, turn_ratio
 from gpurun.pairs.turn_taking import TurnLimits, take_turns
@@ -93,7 +93,7 @@ def run_live_pair(
     with ExitStack() as stack:
         sandboxes: list[Sandbox] = []
         live: list[Side] = []
-        samplers = [stack.enter_context(closing(Sampler(side.run_dir))) for side in sides]
+        samplers = [stack.enter_context(closing(RunSampler(side.run_dir))) for side in sides]
         for sampler in samplers:
             sampler.look_around()
         gpus = samplers[0].sees_gpus
@@ -149,7 +149,7 @@ def _peak_at(turns: Sequence[Turn], reached: int) -> float:
     return turns[0].peak_bytes if reached < turns[0].all_steps else turns[-1].peak_bytes
 
 
-def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:
+def live_side(side: PairSide, sandbox: Sandbox, sampler: RunSampler) -> Side:
     """The started side; it is sampled while its answers are awaited."""
     tick = partial(sampler.tick, sandbox.pid)
     return Side(side.name, sandbox, side.control, side.patience_seconds, tick)

@@ -19,8 +19,7 @@ from gpurun.errors import GpurunError
 from gpurun.isolation.available_modes import require
 from gpurun.isolation.quiet_services import quiet_services
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
-from gpurun.launch.child_environment import child_environment
-from gpurun.launch.spec_file import write_spec
+from gpurun.launch.launch_command import child_environment, write_spec
 from gpurun.measure.run_events import ProcessLog
 from gpurun.profilers.api import Profiler
 from gpurun.records.codec import from_json

@@ -9,19 +9,19 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any, ClassVar
 
-from gpurun.records.messages.exit_events import EndEvent as EndEvent
-from gpurun.records.messages.exit_events import ExitRecordEvent as ExitRecordEvent
-from gpurun.records.messages.exit_events import StopEvent as StopEvent
-from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
 from gpurun.records.messages.profile_events import HostSamplesEvent as HostSamplesEvent
 from gpurun.records.messages.profile_events import MemoryTraceEvent as MemoryTraceEvent
 from gpurun.records.messages.profile_events import ProfileEvent as ProfileEvent
-from gpurun.records.messages.source_sites import SourceSiteEvent as SourceSiteEvent
 from gpurun.records.messages.training_events import CeilingsEvent as CeilingsEvent
+from gpurun.records.messages.training_events import EndEvent as EndEvent
+from gpurun.records.messages.training_events import ExitRecordEvent as ExitRecordEvent
 from gpurun.records.messages.training_events import FlopsEvent as FlopsEvent
 from gpurun.records.messages.training_events import LearningRateEvent as LearningRateEvent
 from gpurun.records.messages.training_events import NonfiniteEvent as NonfiniteEvent
 from gpurun.records.messages.training_events import OutOfMemoryEvent as OutOfMemoryEvent
+from gpurun.records.messages.training_events import OutputsEvent as OutputsEvent
+from gpurun.records.messages.training_events import SourceSiteEvent as SourceSiteEvent
+from gpurun.records.messages.training_events import StopEvent as StopEvent
 from gpurun.records.messages.training_events import WorkerTurnEvent as WorkerTurnEvent
 from gpurun.records.messages.turns import TurnEvent as TurnEvent
 from gpurun.records.record import record

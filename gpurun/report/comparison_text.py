@@ -21,9 +21,9 @@ from gpurun.formatting.number_text import (
 )
 from gpurun.formatting.one_line import one_line
 from gpurun.records.bench.comparison import ComparedSide, Comparison, MetricComparison
-from gpurun.report.markdown_text import escaped, table
+from gpurun.report.page.markdown_page import escaped, table
 from gpurun.report.terminal_table import Column, Grid
-from gpurun.stats.intervals import says_nothing
+from gpurun.stats.descriptive import says_nothing
 
 TITLES = {
     "pass": "PASS",

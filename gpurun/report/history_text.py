@@ -23,8 +23,7 @@ from gpurun.records.bench.history import (
     Trend,
 )
 from gpurun.report.comparison_text import NAMES
-from gpurun.report.sparklines import sparklines
-from gpurun.report.terminal_table import Column, Grid
+from gpurun.report.terminal_table import Column, Grid, sparklines
 
 SPARK_WIDTH = 24
 LEAST_SPAN = 0.05

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from gpurun.formatting.number_text import (
     count,
     duration,
     factor,
+    if_known,
     interval,
     joules,
     milliseconds,
@@ -30,9 +30,8 @@ from gpurun.records.tuning import (
     Rejection,
     TuningReport,
 )
-from gpurun.report.sparklines import sparklines
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, write_lines
-from gpurun.report.terminal_table import Column, Grid, print_grid
+from gpurun.report.terminal_table import Column, Grid, print_grid, sparklines
 from gpurun.report.tuning_verdict import (
     larger_batch_sentences,
     proof_in_words,
@@ -126,10 +125,10 @@ def batch_grid(report: TuningReport) -> Grid:
     rows = tuple(
         (
             str(one.batch_size),
-            _text(number, one.samples_per_second),
-            _text(milliseconds, one.step_time_ms),
-            _text(byte_size, one.peak_memory_bytes),
-            _text(percent, one.memory_share),
+            if_known(number, one.samples_per_second),
+            if_known(milliseconds, one.step_time_ms),
+            if_known(byte_size, one.peak_memory_bytes),
+            if_known(percent, one.memory_share),
             one_line("; ".join(one.told)),
         )
         for one in report.batches
@@ -159,12 +158,12 @@ def _cells(report: TuningReport, name: str, row: LadderRow) -> tuple[str, ...]:
         gain = step = bounds = None  # the price of what is tuned for
     return (
         name,
-        _text(number, row.samples_per_second),
-        _text(factor, gain),
-        _text(factor, step),
+        if_known(number, row.samples_per_second),
+        if_known(factor, gain),
+        if_known(factor, step),
         interval(bounds) or "",
-        _text(byte_size, row.peak_memory_bytes),
-        _text("{:.0f} %".format, row.gpu_utilization_percent),
+        if_known(byte_size, row.peak_memory_bytes),
+        if_known("{:.0f} %".format, row.gpu_utilization_percent),
         *_energy(report, row),
         _deviation(row),
         _changes(row),
@@ -179,15 +178,11 @@ def _energy(report: TuningReport, row: LadderRow) -> tuple[str, str]:
     return joules(each), number(1 / each)
 
 
-def _text(written: Callable[[float], str], value: float | None) -> str:
-    return "" if value is None else written(value)
-
-
 def _deviation(row: LadderRow) -> str:
     if row.effect == Effect.TRAINING.value:
         return "other"
     off = row.loss_deviation if row.output_deviation is None else row.output_deviation
-    return _text(percent, off)
+    return if_known(percent, off)
 
 
 def _changes(row: LadderRow) -> str:

@@ -1,4 +1,4 @@
-"""The tuning table that updates in place on a terminal. The only view that draws with rich."""
+"""The progress of `--optimize`: a table that updates in place on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpurun.formatting.knob_text import knobs_text
-from gpurun.formatting.number_text import byte_size, clock, milliseconds, number
+from gpurun.formatting.number_text import byte_size, clock, if_known, milliseconds, number
 from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import TrialPurpose, TrialRecord, TuningReport
-from gpurun.report.terminal_output import gone_terminal_ignored, stderr_console
+from gpurun.report.terminal_output import gone_terminal_ignored, on_terminal, stderr_console
 from gpurun.report.terminal_table import Column, Grid, rich_table
-from gpurun.report.trial_text import STAGES, Baseline, ended_well, outcome_text
+from gpurun.report.tuning_progress import (
+    STAGES,
+    BaselineKnobs,
+    EventLines,
+    StageLines,
+    ended_well,
+    outcome_text,
+)
 from gpurun.tuner.tuning_view import TuningView
 
 if TYPE_CHECKING:
@@ -39,6 +46,17 @@ _COLUMNS = (
 )
 
 
+def tuning_view(quiet: bool, verbose: bool = False) -> TuningView:
+    """The view that suits stderr: none when quiet, in place on a terminal, lines elsewhere."""
+    if quiet:
+        return TuningView()
+    if verbose:
+        return EventLines()
+    if on_terminal():
+        return LiveView()
+    return StageLines()
+
+
 @dataclass(frozen=True)
 class _Running:
     number: int
@@ -57,7 +75,7 @@ class LiveView(TuningView):
         self._title = ""
         self._budget = 0.0
         self._begin = time.monotonic()
-        self._baseline = Baseline()
+        self._baseline = BaselineKnobs()
         self._records: list[TrialRecord] = []
         self._running: _Running | None = None
         self._notes: list[str] = []
@@ -173,9 +191,9 @@ class LiveView(TuningView):
             str(record.number),
             _stage(record.purpose),
             knobs_text(record.knobs, self._baseline.knobs),
-            number(rate) if rate is not None else "",
+            if_known(number, rate),
             milliseconds(times.p50) if times is not None else "",
-            byte_size(memory) if memory is not None else "",
+            if_known(byte_size, memory),
             one_line(outcome_text(record) or "done"),
         )
 

@@ -7,6 +7,7 @@ from gpurun.formatting.number_text import (
     count,
     duration,
     factor,
+    if_known,
     milliseconds,
     number,
     percent,
@@ -17,7 +18,7 @@ from gpurun.records.result import StepSplit
 from gpurun.records.scaling import ScalingFinding, ScalingPoint, ScalingReport, ScalingWay
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.report.terminal_table import Column, Grid, print_grid
-from gpurun.stats.intervals import says_nothing
+from gpurun.stats.descriptive import says_nothing
 
 KIND = {
     "weak": "weak scaling: each device keeps the script's batch",
@@ -67,14 +68,14 @@ def _row(point: ScalingPoint) -> tuple[str, ...]:
     interval = point.efficiency_confidence_interval
     return (
         f"{point.gpus}",
-        "" if point.samples_per_second is None else number(point.samples_per_second),
-        "" if point.speedup is None else factor(point.speedup),
-        "" if point.efficiency is None else percent(point.efficiency),
+        if_known(number, point.samples_per_second),
+        if_known(factor, point.speedup),
+        if_known(percent, point.efficiency),
         "" if interval is None else _interval(interval),
-        "" if point.step_time_ms is None else milliseconds(point.step_time_ms),
+        if_known(milliseconds, point.step_time_ms),
         "" if exposed is None else percent(exposed / 100),
         "" if point.imbalance is None else percent(point.imbalance - 1),
-        "" if point.peak_memory_bytes is None else byte_size(point.peak_memory_bytes),
+        if_known(byte_size, point.peak_memory_bytes),
         one_line(point.error, 80) if point.error else _split(point.step_split, point.step_time_ms),
     )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 
-from gpurun.formatting.ceilings_text import ceilings_sentence
-from gpurun.formatting.finding_sentence import finding_sentence
+from gpurun.formatting.finding_sentence import ceilings_sentence, finding_sentence
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import (
     count,
@@ -29,7 +28,7 @@ from gpurun.records.tuning import (
     TuningReport,
     WaitingLine,
 )
-from gpurun.stats.intervals import says_nothing
+from gpurun.stats.descriptive import says_nothing
 
 OTHERS_SHARE = 0.1
 """The share of the cores that other programs may use without a remark."""

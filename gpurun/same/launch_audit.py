@@ -19,7 +19,7 @@ from gpurun.records.events import (
     SamplesEvent,
     StepRow,
 )
-from gpurun.records.messages.model_outputs import OutputsEvent
+from gpurun.records.messages.training_events import OutputsEvent
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
+from gpurun.records.messages.training_events import OutputsEvent, TensorFigures
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.named_distance import Distance, Distances, Kind, Name, exact, relative
 from gpurun.same.sameness_table import TABLE, K

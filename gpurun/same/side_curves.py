@@ -28,9 +28,8 @@ from gpurun.same.sameness_table import (
     PARTS,
     SMALLEST,
 )
-from gpurun.stats.descriptive import mean
+from gpurun.stats.descriptive import chance_of_more, mean
 from gpurun.stats.loss_curve_points import blocks, steps_below
-from gpurun.stats.two_samples import chance_of_more
 
 HONEST = "one more random number, or other rounding, also causes this"
 

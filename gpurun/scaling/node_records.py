@@ -12,7 +12,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.launch.error_in_output import AT_THE_END
+from gpurun.launch.exit_code import AT_THE_END
 from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.failure import Failure

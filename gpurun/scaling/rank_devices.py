@@ -67,14 +67,14 @@ class RankDevices:
         return kept
 
 
-def devices(environment: Mapping[str, str] = os.environ) -> RankDevices:
+def devices() -> RankDevices:
     """The machine's devices, within CUDA_VISIBLE_DEVICES, affinity mask and cgroup quota."""
     from gpurun.measure.machine import machine
 
-    here, threads = machine(), environment.get(THREADS)
+    here, threads = machine(), os.environ.get(THREADS)
     if not here.gpus:
         return RankDevices(CORES, (), here.cores, threads)
-    words = [word.strip() for word in environment.get(VISIBLE, "").split(",") if word.strip()]
+    words = [word.strip() for word in os.environ.get(VISIBLE, "").split(",") if word.strip()]
     names = dict.fromkeys(here.gpus)
     found = words[: len(here.gpus)] if words else [str(i) for i in range(len(here.gpus))]
     return RankDevices(" and ".join(names), tuple(found), here.cores, threads)

@@ -21,12 +21,11 @@ from gpurun.records.scaling import (
     ScalingReport,
 )
 from gpurun.scaling.ddp_option_trials import WORTH_TRYING
-from gpurun.scaling.efficiency import Efficiency, efficiencies
+from gpurun.scaling.efficiency import Efficiency, StepCosts, costs, efficiencies
 from gpurun.scaling.finished_launch import FinishedLaunch
 from gpurun.scaling.launch_rounds import Measurements
 from gpurun.scaling.rank_devices import RankDevices
 from gpurun.scaling.scaling_findings import GOOD, findings
-from gpurun.scaling.step_costs import StepCosts, costs
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.scaling_model import MeasuredCount, Projection, project
 

@@ -12,7 +12,7 @@ from gpurun.diagnoses.api import gain_without
 from gpurun.diagnoses.thresholds import Thresholds, gain_severity
 from gpurun.records.finding import WARNING
 from gpurun.records.scaling import ScalingFinding
-from gpurun.scaling.step_costs import StepCosts, parts_of_own_work
+from gpurun.scaling.efficiency import StepCosts, parts_of_own_work
 
 GOOD = 0.90
 """Efficiency from which on there is nothing to find."""

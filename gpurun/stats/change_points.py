@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from gpurun.stats.descriptive import median
-from gpurun.stats.student_t import t_quantile
+from gpurun.stats.descriptive import median, t_quantile
 
 if TYPE_CHECKING:
     from gpurun.stats.level_shifts import Array, Left, Places
@@ -46,7 +45,7 @@ class Direction(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Change:
+class LevelChange:
     """A change of level that stays until the next one."""
 
     commit: str
@@ -94,16 +93,14 @@ class ChangePlan:
     """In a longer history only the last so many are searched: time grows with their cube."""
 
 
-def find_changes(
-    points: Sequence[Point], higher_is_better: bool = True, plan: ChangePlan | None = None
-) -> tuple[Change, ...]:
+def find_changes(points: Sequence[Point], higher_is_better: bool = True) -> tuple[LevelChange, ...]:
     """The changes of a history, oldest first; see `find_trend`."""
-    return find_trend(points, higher_is_better, plan)[0]
+    return find_trend(points, higher_is_better)[0]
 
 
 def find_trend(
     points: Sequence[Point], higher_is_better: bool = True, plan: ChangePlan | None = None
-) -> tuple[tuple[Change, ...], Drift | None]:
+) -> tuple[tuple[LevelChange, ...], Drift | None]:
     """The changes of a history, oldest first, and its drift; `points` in the order of commits.
 
     Raises ValueError for a value that is not a positive number.
@@ -252,7 +249,7 @@ class _ChangeFinder:
         others = tuple(p for p in found if p != place)
         return self._one(self.series.left(others, found), self._around(others, place))[0]
 
-    def described(self, found: Places, place: int) -> Change:
+    def described(self, found: Places, place: int) -> LevelChange:
         """One of the changes `found`."""
         import numpy as np
 
@@ -264,7 +261,7 @@ class _ChangeFinder:
         first, last = (int(np.searchsorted(below, q * below[-1])) for q in (0.05, 0.95))
         height, error = left.height(place)
         half = t_quantile(left.freedom, 0.975) * error
-        return Change(
+        return LevelChange(
             commit=self.points[place].commit,
             earliest=self.points[min(around[first], place)].commit,
             latest=self.points[max(around[last], place)].commit,

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpurun.stats.descriptive import percentile_of_sorted
-from gpurun.stats.student_t import t_quantile
+from gpurun.stats.descriptive import percentile_of_sorted, t_quantile
 
 LARGEST = 1024
 SMALLEST = 16

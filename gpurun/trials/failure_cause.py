@@ -8,15 +8,15 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from gpurun.formatting.number_text import count
-from gpurun.launch.error_in_output import (
+from gpurun.launch.exit_code import (
     EXCEPTION,
     is_out_of_memory,
     last_error_line,
     last_lines,
     out_of_memory,
 )
+from gpurun.measure.kernel_facts import killed_for_memory
 from gpurun.measure.measured_window import measured_span
-from gpurun.measure.oom_kills import killed_for_memory
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.messages.traits import PARALLEL_REFUSED

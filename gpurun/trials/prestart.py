@@ -16,7 +16,7 @@ from gpurun.errors import GpurunError
 from gpurun.isolation.folder_removal import discard
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
-from gpurun.launch.spec_file import write_spec
+from gpurun.launch.launch_command import write_spec
 from gpurun.measure.machine import available_cores, available_memory
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.spec import RunSpec

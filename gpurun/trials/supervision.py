@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.isolation.sandbox import Sandbox
-from gpurun.measure.sampler import Sampler
+from gpurun.measure.sampler import RunSampler
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import FIRST_STEP, GO
 from gpurun.trials.progress import Progress
@@ -35,7 +35,7 @@ class Supervision:
 
 
 def supervise(
-    sandbox: Sandbox, run_dir: Path, sampler: Sampler, supervision: Supervision
+    sandbox: Sandbox, run_dir: Path, sampler: RunSampler, supervision: Supervision
 ) -> Failure | None:
     """Wait for the end of a sandbox; why it must be given up, None if it ended by itself."""
     progress = Progress(run_dir, run_dir / "output.log")

@@ -24,19 +24,21 @@ from pathlib import Path
 from typing import Protocol
 
 from gpurun.errors import say
-from gpurun.isolation.draft_removal import remove_drafts
-from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark
+from gpurun.isolation.folder_removal import discard, discard_abandoned, hold, mark, remove_drafts
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.quiet_services import quiet_services
 from gpurun.isolation.rank_command import layered_target
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
-from gpurun.launch.child_environment import child_environment
 from gpurun.launch.compile_caches import kernels_in, shared_cache_environment
-from gpurun.launch.launch_command import agent_command_line, command_line
-from gpurun.launch.spec_file import write_spec
+from gpurun.launch.launch_command import (
+    agent_command_line,
+    child_environment,
+    command_line,
+    write_spec,
+)
 from gpurun.measure.run_events import read_run
-from gpurun.measure.sampler import Sampler
+from gpurun.measure.sampler import RunSampler
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.messages.traits import CONNECTED
@@ -68,7 +70,7 @@ KEPT = "kernels"
 class Waiting(Protocol):
     """A launch that stays alive beside others."""
 
-    sampler: Sampler
+    sampler: RunSampler
 
     @property
     def pid(self) -> int:
@@ -80,7 +82,7 @@ class TakesTurns(Protocol):
 
     seconds: float
 
-    def begin(self, sandbox: Sandbox, sampler: Sampler) -> None:
+    def begin(self, sandbox: Sandbox, sampler: RunSampler) -> None:
         """It was started."""
 
     def look(self) -> Failure | None:
@@ -132,7 +134,7 @@ class TrialLauncher:
         """
         started = time.monotonic()
         with ExitStack() as stack:
-            sampler = stack.enter_context(closing(Sampler(request.run_dir)))
+            sampler = stack.enter_context(closing(RunSampler(request.run_dir)))
             sampler.look_around(None if self.waiting is None else self.waiting.sampler)
             stack.callback(self.prestarted.go_on)
             holds = self._holds(request)

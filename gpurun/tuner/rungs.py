@@ -19,7 +19,7 @@ from gpurun.pairs.gain import Look
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.effects import ALLOW_ALL
 from gpurun.records.tuning import Candidate, GuardVerdict, LadderRow
-from gpurun.stats.student_t import t_quantile
+from gpurun.stats.descriptive import t_quantile
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.search.changes import strongest_effect
 from gpurun.tuner.tuning_trial import Trial

@@ -11,7 +11,7 @@ from typing import TypeGuard
 from gpurun.arguments.options import Options, TargetKind
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN
-from gpurun.measure.training_clock import StepClock, planned_work, step_clock, training_loaders
+from gpurun.measure.training_clock import RecordedClock, planned_work, step_clock, training_loaders
 from gpurun.records.events import LoaderEvent, RootEvent
 from gpurun.records.facts import BatchFlag, Facts, Machine
 from gpurun.records.result import RunResult
@@ -45,7 +45,7 @@ def gather_facts(options: Options, machine: Machine, result: RunResult, log: Pro
     )
 
 
-def _planned_steps(log: ProcessLog, clock: StepClock) -> int | None:
+def _planned_steps(log: ProcessLog, clock: RecordedClock) -> int | None:
     work = planned_work(log, clock, ranks=1)
     if work is None:
         return None

@@ -11,12 +11,11 @@ from typing import Any
 
 from gpurun.arguments.options import Objective, Options
 from gpurun.diagnoses.thresholds import Thresholds
-from gpurun.formatting.ceilings_text import ceilings_sentence
-from gpurun.formatting.finding_sentence import finding_sentence
+from gpurun.formatting.finding_sentence import ceilings_sentence, finding_sentence
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
-from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
+from gpurun.measure.resource_use import is_about_gpus
 from gpurun.pairs.engine import ToldOnce
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule

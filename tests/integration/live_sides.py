@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
-from gpurun.launch.child_environment import child_environment
+from gpurun.launch.launch_command import child_environment
 from gpurun.pairs.side import Side
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec

@@ -16,7 +16,7 @@ from gpurun.bench.trees.git import open_repository
 from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, prepared_sides
 from gpurun.errors import GpurunError
-from gpurun.launch.child_environment import child_environment
+from gpurun.launch.launch_command import child_environment
 from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.events import OriginsEvent

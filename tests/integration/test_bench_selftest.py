@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.records.bench.selftest import Selftest
+from gpurun.records.bench.comparison import Selftest
 from gpurun.records.codec import from_json
 from tests.forked import NURSERY, REPOSITORY, as_text
 from tests.repositories import commit, git, new_repository, state

@@ -14,7 +14,7 @@ from gpurun.measure.training_clock import samples_per_second
 from gpurun.records.events import CeilingsEvent
 from gpurun.records.spec import StopRule, TrialSpec
 from gpurun.records.tuning import TrialPurpose
-from gpurun.report.trial_text import outcome_text
+from gpurun.report.tuning_progress import outcome_text
 from gpurun.runtime.trial.ceilings import LEAST_STEPS
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome

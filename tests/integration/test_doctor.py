@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.doctor import driver_probe, profiling_checks, software_checks, system_checks
-from gpurun.doctor.driver_probe import Machine, NvmlProbe, TorchProbe
+from gpurun.doctor import driver_probe, software_checks, system_checks
+from gpurun.doctor.driver_probe import NvmlProbe, ProbedMachine, TorchProbe
 from gpurun.records.codec import from_json
-from gpurun.records.doctor import Check, DoctorReport, State
+from gpurun.records.command_reports import Check, DoctorReport, State
 from tests.conftest import Gpurun
 
 H200 = "NVIDIA H200"
@@ -77,7 +77,7 @@ def test_an_nsys_counts_as_working_only_if_it_writes_a_report(
     (tmp_path / "nsys").write_text(f"#!/bin/sh\n{does}\n")
     (tmp_path / "nsys").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    check = profiling_checks.nsys_check(Machine(CUDA, NvmlProbe((H200,), True), (H200,)))
+    check = software_checks.nsys_check(ProbedMachine(CUDA, NvmlProbe((H200,), True), (H200,)))
     assert check.state is state
     assert found in check.found
     assert todo in check.todo
@@ -86,14 +86,14 @@ def test_an_nsys_counts_as_working_only_if_it_writes_a_report(
 
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
 def test_the_real_nsys_works_here_or_says_why() -> None:
-    check = profiling_checks.nsys_check(Machine(CPU, "no NVML", ()))
+    check = software_checks.nsys_check(ProbedMachine(CPU, "no NVML", ()))
     assert check.state is State.OK or (check.found and check.todo)
 
 
 def test_an_nsys_that_hangs_does_not_hang_the_doctor(tmp_path: Path) -> None:
     (tmp_path / "nsys").write_text("#!/bin/sh\nexec sleep 1000\n")
     (tmp_path / "nsys").chmod(0o755)
-    why, todo = profiling_checks.nsys_obstacle(str(tmp_path / "nsys"), seconds=0.5)
+    why, todo = software_checks.nsys_obstacle(str(tmp_path / "nsys"), seconds=0.5)
     assert "no report within" in why
     assert todo
 
@@ -110,7 +110,7 @@ def test_an_nsys_that_hangs_does_not_hang_the_doctor(tmp_path: Path) -> None:
 def test_torchs_profiler_is_judged_by_the_gpu_that_is_here(
     torch: TorchProbe | str, gpus: tuple[str, ...], state: State
 ) -> None:
-    check = profiling_checks.torch_profiler_check(Machine(torch, "no NVML", gpus))
+    check = software_checks.torch_profiler_check(ProbedMachine(torch, "no NVML", gpus))
     assert check.state is state
     assert bool(check.todo) == (state is not State.OK)
 
@@ -119,12 +119,12 @@ def test_nvidias_profilers_are_missed_only_where_there_is_a_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    for look in (profiling_checks.nsys_check, profiling_checks.ncu_check):
-        missed = look(Machine(CUDA, NvmlProbe((H200,), True), (H200,)))
+    for look in (software_checks.nsys_check, software_checks.ncu_check):
+        missed = look(ProbedMachine(CUDA, NvmlProbe((H200,), True), (H200,)))
         assert missed.state is State.MISSING
         assert missed.cost
         assert missed.todo
-        assert look(Machine(CPU, "no NVML", ())).state is State.UNNEEDED
+        assert look(ProbedMachine(CPU, "no NVML", ())).state is State.UNNEEDED
 
 
 def test_a_torch_that_cannot_be_imported_is_named_with_its_error(
@@ -155,13 +155,13 @@ def test_a_driver_that_hangs_does_not_hang_the_doctor(monkeypatch: pytest.Monkey
 def test_torch_is_judged_by_the_gpu_that_is_here(
     torch: TorchProbe | str, state: State, said: str
 ) -> None:
-    check = software_checks.torch_check(Machine(torch, NvmlProbe((H200,), True), (H200,)))
+    check = software_checks.torch_check(ProbedMachine(torch, NvmlProbe((H200,), True), (H200,)))
     assert check.state is state
     assert said in f"{check.cost}; {check.todo}"
 
 
 def test_a_cpu_build_of_torch_is_fine_where_there_is_no_gpu() -> None:
-    assert software_checks.torch_check(Machine(CPU, "no NVML", ())).state is State.OK
+    assert software_checks.torch_check(ProbedMachine(CPU, "no NVML", ())).state is State.OK
 
 
 def test_a_gpu_without_nvml_loses_its_figures_and_is_still_seen(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_gpu_without_nvml_loses_its_figures_and_is_still_seen(tmp_path: Path) 
     (entry / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 0\n")
     gpus = driver_probe.driver_gpus(tmp_path)
     assert gpus == (H200,)
-    machine = Machine(CUDA, "NVMLError_LibraryNotFound", gpus)
+    machine = ProbedMachine(CUDA, "NVMLError_LibraryNotFound", gpus)
     assert software_checks.nvml_check(machine).state is State.MISSING
     assert software_checks.gpm_check(machine).state is State.LIMITED
     assert software_checks.gpu_check(machine).found == "1 × NVIDIA H200"
@@ -228,12 +228,14 @@ def test_a_read_only_folder_keeps_its_records_elsewhere(
 
 def test_counters_that_exist_and_are_refused_are_limited_with_the_drivers_words() -> None:
     refused = NvmlProbe((H200,), True, gpm_refused="Insufficient Permissions")
-    check = software_checks.gpm_check(Machine(CUDA, refused, (H200,)))
+    check = software_checks.gpm_check(ProbedMachine(CUDA, refused, (H200,)))
     assert (check.state, check.found) == (State.LIMITED, "refused: Insufficient Permissions")
 
 
 def test_a_gpu_in_slices_tells_less() -> None:
-    check = software_checks.nvml_check(Machine(CUDA, NvmlProbe((H200,), False, sliced=1), (H200,)))
+    check = software_checks.nvml_check(
+        ProbedMachine(CUDA, NvmlProbe((H200,), False, sliced=1), (H200,))
+    )
     assert (check.state, check.found) == (State.LIMITED, "1 device, 1 in MIG slices")
 
 

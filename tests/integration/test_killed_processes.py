@@ -15,7 +15,7 @@ import pytest
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.kill_orphans import parent_of
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
-from gpurun.launch.child_environment import child_environment
+from gpurun.launch.launch_command import child_environment
 from gpurun.pairs.side import SideEnded, await_both, tree_below
 from gpurun.pairs.turn_ratio import Round
 from gpurun.pairs.turn_taking import take_turns

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.launch.child_environment import BOOTSTRAP
+from gpurun.launch.launch_command import BOOTSTRAP
 from tests.conftest import REPOSITORY, Gpurun
 from tests.integration.launched import obey_permissions, start, wait_for
 

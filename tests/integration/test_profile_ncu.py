@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.errors import GpurunError
-from gpurun.launch.spec_file import write_spec
+from gpurun.launch.launch_command import write_spec
 from gpurun.measure.run_events import read_run
 from gpurun.profilers.ncu import Ncu, function_name
 from gpurun.records.spec import ProfileSpec, RunSpec

@@ -260,7 +260,7 @@ def test_only_a_named_address_leaves_loopback(
 def test_without_the_client_the_flag_is_refused(
     words: list[str], tmp_path: Path, in_process: Gpurun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpurun.report.live.required_package.find_spec", lambda name: None)
+    monkeypatch.setattr("gpurun.report.live.find_spec", lambda name: None)
     (tmp_path / "train.py").write_text("open('started', 'w')")
     script = [] if words == ["monitor"] else ["train.py"]
     done = in_process(*words, "--prometheus", "0", *script)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.isolation.quiet_services import quiet_services
-from gpurun.launch.child_environment import child_environment
+from gpurun.launch.launch_command import child_environment
 from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec

@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, in_process: Gpu
 def test_without_tensorboard_the_flag_is_refused(
     tmp_path: Path, in_process: Gpurun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpurun.report.live.required_package.find_spec", lambda name: None)
+    monkeypatch.setattr("gpurun.report.live.find_spec", lambda name: None)
     (tmp_path / "train.py").write_text("open('started', 'w')")
     done = in_process("--tensorboard", "tb", "train.py")
     assert done.returncode == 2

@@ -7,8 +7,7 @@ from typing import Any
 
 from gpurun.arguments.options import ScaleOptions
 from gpurun.records.result import StepSplit
-from gpurun.scaling.finished_launch import FinishedLaunch
-from gpurun.scaling.launch_figures import LaunchFigures
+from gpurun.scaling.finished_launch import FinishedLaunch, LaunchCosts
 from gpurun.scaling.launch_rounds import Measurements
 from gpurun.scaling.rank_devices import CORES, RankDevices
 from gpurun.scaling.scaling_document import MeasurementContext
@@ -36,7 +35,7 @@ def launch(
 ) -> FinishedLaunch:
     """One that was measured: 8 samples a rank and step; `changes` of its fields."""
     rate = planned.ranks * 8000 / step_ms
-    seen = LaunchFigures(rate, rate, step_ms, parts, imbalance, 8.0, 50, busiest)
+    seen = LaunchCosts(rate, rate, step_ms, parts, imbalance, 8.0, 50, busiest)
     known: dict[str, Any] = {
         "planned": planned,
         "result": result(rate),

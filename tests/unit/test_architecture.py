@@ -30,7 +30,7 @@ OWNERS = {
     "sqlalchemy": ("gpurun.bench.store",),
     "psycopg": ("gpurun.bench.store",),
     "pynvml": ("gpurun.measure.nvml",),
-    "psutil": ("gpurun.measure.host_sampler", "gpurun.launch"),
+    "psutil": ("gpurun.measure.sampler", "gpurun.launch"),
     "prometheus_client": ("gpurun.report.live",),
     "tensorboard": ("gpurun.report.live.tensorboard_events",),
 }

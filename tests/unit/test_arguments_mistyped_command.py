@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpurun import main
-from gpurun.arguments.mistyped_command import BELOW_BENCH
+from gpurun.arguments.flag_parser import BELOW_BENCH
 from gpurun.cli import COMMANDS
 from gpurun.commands.bench import BELOW
 

@@ -9,8 +9,8 @@ import pytest
 from gpurun.arguments.main_flags import parse
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.errors import GpurunError
-from gpurun.scaling.distributed_by_source import by_source, spawns_by_source
 from gpurun.scaling.rank_devices import CORES, RankDevices
+from gpurun.scaling.scaling_requests import by_source, spawns_by_source
 
 GPUS = RankDevices("NVIDIA H200", ("2", "3", "5"), 48.0)
 CPU = RankDevices(CORES, (), 2.5)

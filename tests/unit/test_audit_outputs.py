@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpurun.records.messages.model_outputs import OutputsEvent
+from gpurun.records.messages.training_events import OutputsEvent
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.trial.audit_outputs import OutputsAudit
 from gpurun.runtime.trial.tensor_figures import MOST_TENSORS, Sampler, tensors_in

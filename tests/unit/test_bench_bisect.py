@@ -27,7 +27,7 @@ from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.bisection import BisectedCommit, BisectionReport
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.spec import StopRule
-from gpurun.report.bisection_text import bisection_lines, bisection_markdown
+from gpurun.report.bench_text import bisection_lines, bisection_markdown
 from gpurun.trials.signal_guard import SignalGuard
 from tests.unit.bench_launches import BENCHMARK, device, launch
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.stats.change_points import Change, Direction, Point, find_changes, find_trend
+from gpurun.stats.change_points import Direction, LevelChange, Point, find_changes, find_trend
 from scripts.simulate_changepoints import changes, drift_rates, errors, simulate
 
 
@@ -109,7 +109,7 @@ def test_a_commit_without_values_is_left_out_and_not_read_as_zero() -> None:
 
 
 def test_several_values_of_a_commit_weigh_more_than_one() -> None:
-    def change(count: int) -> Change:
+    def change(count: int) -> LevelChange:
         rng = random.Random(6)
         levels = [100.0] * 15 + [94.0] * 15
         return find_changes(

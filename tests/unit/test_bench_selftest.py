@@ -17,12 +17,12 @@ from gpurun.bench.trees.prepared_sides import Side
 from gpurun.errors import GpurunError
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.comparison import Selftest
 from gpurun.records.bench.metrics import Metric
-from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import PlantedEvent
 from gpurun.records.spec import StopRule
-from gpurun.report.selftest_text import selftest_lines
+from gpurun.report.bench_text import selftest_lines
 from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import commit, git, new_repository
 from tests.unit.bench_launches import BENCHMARK, launch

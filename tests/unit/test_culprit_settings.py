@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpurun.commands.culprit_settings import KnobGroup, culprits
-from gpurun.records.settings_reports import LaunchState
+from gpurun.commands.blame import KnobGroup, culprits
+from gpurun.records.command_reports import LaunchState
 
 NAMES = "abcdefgh"
 

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from gpurun.cli import main
-from gpurun.commands.compare_profiles import changed_section
+from gpurun.commands.diagnose import changed_section
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingLaunch, ScalingPoint, ScalingReport
 from gpurun.report.page.markdown_page import markdown_page

@@ -23,8 +23,7 @@ from gpurun.records.profile_figures import (
     ProfileFigures,
     SyncFigures,
 )
-from gpurun.records.result import HostUse, KnobOutcome, StepSplit
-from gpurun.records.topology import GpuPair, Topology
+from gpurun.records.result import GpuPair, HostUse, KnobOutcome, StepSplit, Topology
 from gpurun.timeline.model import Group, Phase, Timeline
 from tests.unit.diagnosis_cases import (
     FIGURES,

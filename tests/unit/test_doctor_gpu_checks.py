@@ -8,7 +8,7 @@ import pytest
 
 from gpurun.arguments.subcommand_flags import parse_doctor
 from gpurun.doctor.gpu_checks import GpuProbe, GpuProbes, checks_of, governor_check, gpu_checks
-from gpurun.records.doctor import Check, State
+from gpurun.records.command_reports import Check, State
 
 SOUND = GpuProbe("NVIDIA H200", 6.9e14, 1755.0, 1980.0, 0x4, 0, False, False)
 

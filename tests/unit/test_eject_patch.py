@@ -28,7 +28,7 @@ from gpurun.knobs.source_forms import (
 )
 from gpurun.records.events import RUNTIME_ONLY, KnobEvent
 from gpurun.records.facts import Facts
-from gpurun.records.messages.source_sites import SiteKind, SourceSiteEvent
+from gpurun.records.messages.training_events import SiteKind, SourceSiteEvent
 
 SOURCE = """\
 import torch

@@ -10,7 +10,7 @@ import pytest
 
 from gpurun.formatting import knob_text, number_text
 from gpurun.formatting.one_line import one_line
-from gpurun.report.sparklines import sparklines
+from gpurun.report.terminal_table import sparklines
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpurun.records.monitor import GpuProcess, GpuState
-from gpurun.report.live.gpu_hints import hints
+from gpurun.report.live.monitor_table import hints
 
 GIB = 1024**3
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.isolation.draft_removal import OLD_SECONDS, remove_drafts, sweep
+from gpurun.isolation.folder_removal import OLD_SECONDS, remove_drafts, sweep_drafts
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.rundir import DRAFT, write_json
 from gpurun.trials.trial_launcher import TrialLauncher
@@ -53,7 +53,7 @@ def test_a_run_removes_the_drafts_beside_its_folder_too(tmp_path: Path) -> None:
     left = [draft(tmp_path / name / NAME) for name in ("tuned", "probes", "benchmarks/accepted")]
     own = draft(tmp_path / "runs" / NEXT / NAME, seconds=1)
     foreign = draft(tmp_path / "my-own" / NAME)
-    sweep(own.parent)
+    sweep_drafts(own.parent)
     assert not any(path.exists() for path in (*left, own))
     assert foreign.exists()
 

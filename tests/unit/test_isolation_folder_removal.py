@@ -17,7 +17,7 @@ from gpurun.ddp.verified_reduction import FOLDERS
 from gpurun.isolation.available_modes import PROBE_FOLDER, probe_folder
 from gpurun.isolation.folder_removal import MARK, discard, mark, scratch_folder
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.isolation.written_files import copy_written
+from gpurun.isolation.working_copy import copy_written
 from gpurun.trials.trial_launcher import SHARED, TrialLauncher
 from tests.conftest import REPOSITORY
 from tests.integration.isolation_launcher import tree

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpurun.launch.rank_failures import failures_of, first_cause_first
-from gpurun.records.ranks import RankFailure
+from gpurun.launch.attempt_log import failures_of, first_cause_first
+from gpurun.records.failure import RankFailure
 
 
 def found(code: int, local_rank: int, message: Any = "<NONE>", at: int = 100) -> Any:

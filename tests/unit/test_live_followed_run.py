@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure.live.followed_run import FollowedRun
+from gpurun.measure.followed_run import FollowedRun
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import LearningRateEvent
 from gpurun.records.monitor import RankState

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.launch.spec_file import write_spec
-from gpurun.measure.live.machine_state import command_of, running_runs
+from gpurun.launch.launch_command import write_spec
+from gpurun.measure.machine_state import command_of, running_runs
 from gpurun.records.spec import RunSpec
 
 NEVER = 2**22 + 1

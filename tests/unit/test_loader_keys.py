@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpurun.records.messages.loader_keys import feeds_training
+from gpurun.records.messages.traits import feeds_training
 
 
 @pytest.mark.parametrize(

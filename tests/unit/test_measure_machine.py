@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from gpurun.measure.fingerprint import differences, fingerprint
-from gpurun.measure.host_sampler import HostSampler
-from gpurun.measure.machine import available_cores, available_memory, machine, slow_governor
-from gpurun.measure.other_programs import busy_seconds_in
+from gpurun.measure.machine import (
+    available_cores,
+    available_memory,
+    busy_seconds_in,
+    machine,
+    slow_governor,
+)
 from gpurun.measure.resource_use import Samples, host_use, read_samples
-from gpurun.measure.sampler import Sampler
+from gpurun.measure.sampler import HostSampler, RunSampler
 from gpurun.measure.visible_gpus import visible_order
 from gpurun.records.samples import HostSample
 
@@ -100,7 +104,7 @@ def test_the_sampler_sees_the_whole_process_tree(tmp_path: Path) -> None:
         "stdin=subprocess.PIPE); sys.stdin.readline(); p.communicate(b'\\n')"
     )
     process = subprocess.Popen([sys.executable, "-c", parent, code], stdin=subprocess.PIPE)
-    sampler = Sampler(tmp_path)
+    sampler = RunSampler(tmp_path)
     try:
         deadline = time.monotonic() + 300
         while time.monotonic() < deadline:
@@ -133,7 +137,7 @@ def test_a_programs_own_children_are_not_among_the_others(tmp_path: Path) -> Non
     process = subprocess.Popen(
         [sys.executable, "-c", BUSY_CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    sampler = Sampler(tmp_path)
+    sampler = RunSampler(tmp_path)
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == b"\n", "the child has begun to spin"
@@ -196,7 +200,7 @@ def test_only_our_cores_and_only_processes_count_as_busy() -> None:
 def test_the_sampler_outlives_the_process_that_it_watches(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    sampler = Sampler(tmp_path)
+    sampler = RunSampler(tmp_path)
     sampler.tick(process.pid)
     sampler.close()
     assert read_samples(tmp_path).host == ()
@@ -206,7 +210,7 @@ def test_a_jump_of_the_clock_does_not_lengthen_what_was_sampled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    sampler, hour, begun = Sampler(tmp_path), 3600 * 10**9, time.monotonic()
+    sampler, hour, begun = RunSampler(tmp_path), 3600 * 10**9, time.monotonic()
     try:
         sampler.tick(process.pid)
         monkeypatch.setattr("time.time_ns", lambda: int(time.time() * 1e9) + hour)

@@ -12,8 +12,8 @@ import pytest
 
 from gpurun.doctor.system_checks import topology_checks
 from gpurun.measure.machine_topology import interfaces, topology
-from gpurun.records.doctor import State
-from gpurun.records.topology import Topology
+from gpurun.records.command_reports import State
+from gpurun.records.result import Topology
 from tests.sysfs_trees import write_sysfs
 
 

@@ -15,7 +15,7 @@ import pytest
 from gpurun.measure.machine import machine
 from gpurun.measure.nvml import DeviceSampler, driver_version, exclusive_gpu
 from gpurun.measure.resource_use import read_samples
-from gpurun.measure.sampler import Sampler
+from gpurun.measure.sampler import RunSampler
 from tests.nvml_stand_in import NVMLError, StandIn
 
 
@@ -163,7 +163,7 @@ def test_a_process_that_waits_beside_the_trial_is_no_stranger(
         trial, beside = parent(), parent()
         grandchildren = [int(x.stdout.readline()) for x in (trial, beside) if x.stdout]
         nvml.pids = [trial.pid, beside.pid, *grandchildren]
-        sampler = Sampler(tmp_path, (beside.pid,))
+        sampler = RunSampler(tmp_path, (beside.pid,))
         sampler.tick(trial.pid)
         sampler.close()
         (sample,) = read_samples(tmp_path).device

@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpurun.measure.run_events import read_run
-from gpurun.measure.training_clock import StepClock, step_clock
+from gpurun.measure.training_clock import RecordedClock, step_clock
 from gpurun.records.events import StepRow
 from tests.unit.recorded_runs import epoch, loader, row, steady, steps, write_events
 
 
-def clock_of(run_dir: Path, *events: object) -> StepClock | None:
+def clock_of(run_dir: Path, *events: object) -> RecordedClock | None:
     write_events(run_dir, events)
     return step_clock(read_run(run_dir).processes[0])
 
 
-def known_clock(run_dir: Path, *events: object) -> StepClock:
+def known_clock(run_dir: Path, *events: object) -> RecordedClock:
     clock = clock_of(run_dir, *events)
     assert clock is not None
     return clock

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gpurun.measure.warmup import warmup_steps
+from gpurun.measure.measured_window import warmup_steps
 
 
 def noisy(count: int, level: float = 10.0, noise: float = 0.02, seed: int = 1) -> list[float]:

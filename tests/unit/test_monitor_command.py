@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.launch.spec_file import write_spec
-from gpurun.measure.live.machine_state import MachineState
+from gpurun.launch.launch_command import write_spec
+from gpurun.measure.machine_state import MachineState
 from gpurun.measure.nvml import DeviceSampler
 from gpurun.measure.resource_use import read_samples
 from gpurun.records.codec import from_json
@@ -78,7 +78,7 @@ def test_the_document_is_a_report(running: Path, in_process: Gpurun, tmp_path: P
 def test_a_gpu_is_shown_with_its_processes_and_a_hint(
     running: Path, in_process: Gpurun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpurun.measure.live.machine_state.DeviceSampler", RecordedGpus)
+    monkeypatch.setattr("gpurun.measure.machine_state.DeviceSampler", RecordedGpus)
     told = in_process("monitor", "--once").stderr.decode()
     assert "NVIDIA H200" in told
     assert f"{os.getpid()} " in told

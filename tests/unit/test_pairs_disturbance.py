@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.measure.other_programs import CROWDED
+from gpurun.measure.machine import CROWDED
 from gpurun.pairs.engine import disturbance, trouble_of_both
 from gpurun.records.result import HostUse, RunResult
 from tests.unit.bench_launches import device, result

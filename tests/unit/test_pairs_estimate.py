@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpurun.pairs.estimate import MEMORY_SD, MOST_WEIGHT, WIDENING, Reading, estimate
-from gpurun.stats.descriptive import SD_FLOOR, mean
-from gpurun.stats.student_t import t_quantile
+from gpurun.stats.descriptive import SD_FLOOR, mean, t_quantile
 
 QUIET = 0.02
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure.live.followed_run import FollowedRun
+from gpurun.measure.followed_run import FollowedRun
 from gpurun.measure.resource_use import read_samples
 from gpurun.records.monitor import MonitorReport, RankState, TrainingState
-from gpurun.report.live.prometheus_metrics import SHORTEST_SECONDS, Metrics
+from gpurun.report.live.metrics_server import SHORTEST_SECONDS, Metrics
 from tests.conftest import REPOSITORY
 from tests.recordings import unpacked
 

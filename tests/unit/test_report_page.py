@@ -20,7 +20,7 @@ from gpurun.records.finding import Finding, FindingType, Location
 from gpurun.records.result import RunResult
 from gpurun.records.scaling import ScalingPoint, ScalingReport
 from gpurun.records.tuning import Ceilings, GuardVerdict, LossCurves, Rejection
-from gpurun.report.page.figure_table import figure_grid
+from gpurun.report.page.headline_section import figure_grid
 from gpurun.report.page.html_page import html_page
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.page.page_blocks import Page, PagePart, Section, Table

@@ -11,11 +11,10 @@ import pytest
 
 from gpurun.measure.resource_use import Samples
 from gpurun.records.samples import DeviceSample
-from gpurun.report.page.bar_chart import Bar, bar_chart, stacked_bars
-from gpurun.report.page.gauges_section import gauges_section
-from gpurun.report.page.line_chart import Line, line_chart, tick_text, ticks
-from gpurun.report.page.recorded_series import gauges_of, series_of
-from gpurun.report.page.thinning import thinned
+from gpurun.report.page.charts import Bar, BarChart, Line, LineChart, stacked_chart
+from gpurun.report.page.launch_sections import gauges_section
+from gpurun.report.page.recorded_series import gauges_of, series_of, thinned
+from gpurun.report.page.svg_charts import svg, tick_text, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = '<script>alert("1")</script>\n]]>&\x00'
@@ -71,8 +70,8 @@ def test_ticks_are_written_without_false_zeros() -> None:
 
 
 def test_lines_lie_inside_their_picture() -> None:
-    svg = line_chart("Loss", [Line("a", [(1, -5.0), (2, 7.0), (9, 1e6)])], "step", from_zero=False)
-    root = ET.fromstring(svg)
+    lines = [Line("a", [(1, -5.0), (2, 7.0), (9, 1e6)])]
+    root = ET.fromstring(svg(LineChart("Loss", lines, "step", from_zero=False)))
     width, height = numbers(root, "width", "height")
     assert root.attrib["role"] == "img"
     assert root.attrib["aria-label"] == "Loss"
@@ -85,25 +84,26 @@ def test_lines_lie_inside_their_picture() -> None:
 
 @pytest.mark.parametrize("points", [[(3.0, 4.0)], [(1.0, 2.0), (1.0, 2.0)], [(0.0, 0.0)]])
 def test_a_line_without_extent_is_drawn(points: list[tuple[float, float]]) -> None:
-    assert "nan" not in line_chart("t", [Line("a", points)], "x")
+    assert "nan" not in svg(LineChart("t", [Line("a", points)], "x"))
 
 
 def test_several_lines_have_a_legend_and_one_has_none() -> None:
     lines = [Line("first", [(0, 1), (1, 2)]), Line("second", [(0, 2), (1, 1)])]
-    assert "second" in texts(line_chart("t", lines, "x"))
-    assert "first" not in texts(line_chart("t", lines[:1], "x"))
+    assert "second" in texts(svg(LineChart("t", lines, "x")))
+    assert "first" not in texts(svg(LineChart("t", lines[:1], "x")))
 
 
 def test_bars_are_as_long_as_their_values() -> None:
-    svg = bar_chart("t", [Bar("a", "×1", 1.0), Bar("b", "nan", math.nan), Bar("c", "×4", 4.0)])
-    bars = list(ET.fromstring(svg).iter(f"{SVG}rect"))
-    short, long = (numbers(bar, "width")[0] for bar in bars)
+    bars = [Bar("a", "×1", 1.0), Bar("b", "nan", math.nan), Bar("c", "×4", 4.0)]
+    drawn = list(ET.fromstring(svg(BarChart("t", bars))).iter(f"{SVG}rect"))
+    short, long = (numbers(bar, "width")[0] for bar in drawn)
     assert long == pytest.approx(4 * short)
 
 
 def test_parts_of_a_bar_follow_one_another() -> None:
-    svg = stacked_bars("t", [("before", "10 ms", [4.0, 6.0]), ("after", "5 ms", [1.0, 4.0])], "ab")
-    bars = [numbers(r, "x", "width", "y") for r in ET.fromstring(svg).iter(f"{SVG}rect")][:4]
+    rows = [("before", "10 ms", [4.0, 6.0]), ("after", "5 ms", [1.0, 4.0])]
+    root = ET.fromstring(svg(stacked_chart("t", rows, "ab")))
+    bars = [numbers(r, "x", "width", "y") for r in root.iter(f"{SVG}rect")][:4]
     assert bars[1][0] == pytest.approx(bars[0][0] + bars[0][1])
     assert bars[3][0] == pytest.approx(bars[2][0] + bars[2][1])
     assert bars[0][1] + bars[1][1] == pytest.approx(2 * (bars[2][1] + bars[3][1]), abs=0.2)
@@ -111,13 +111,13 @@ def test_parts_of_a_bar_follow_one_another() -> None:
 
 def test_foreign_text_is_text_in_every_picture() -> None:
     line = [Line(HOSTILE, [(0, 1), (1, 2)]), Line("b", [(0, 1)])]
-    for svg in (
-        line_chart(HOSTILE, line, HOSTILE),
-        bar_chart(HOSTILE, [Bar(HOSTILE, HOSTILE, 1.0, (0.5, 2.0))], mark=1.0),
-        stacked_bars(HOSTILE, [(HOSTILE, HOSTILE, [1.0])], [HOSTILE]),
+    for chart in (
+        LineChart(HOSTILE, line, HOSTILE),
+        BarChart(HOSTILE, [Bar(HOSTILE, HOSTILE, 1.0, (0.5, 2.0))], mark=1.0),
+        stacked_chart(HOSTILE, [(HOSTILE, HOSTILE, [1.0])], [HOSTILE]),
     ):
-        assert not list(ET.fromstring(svg).iter(f"{SVG}script"))
-        assert any(said.startswith("<script>alert") for said in texts(svg))
+        assert not list(ET.fromstring(svg(chart)).iter(f"{SVG}script"))
+        assert any(said.startswith("<script>alert") for said in texts(svg(chart)))
 
 
 def sample(second: int, gpu: int, activity: float) -> DeviceSample:

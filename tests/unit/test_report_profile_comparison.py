@@ -17,6 +17,7 @@ from gpurun.records.diagnosis import (
     ThingKind,
 )
 from gpurun.records.finding import Finding, FindingType, Location
+from gpurun.report.page.charts import BarChart
 from gpurun.report.page.page_blocks import (
     Bullets,
     Card,
@@ -128,14 +129,14 @@ def test_the_section_stands_in_any_page_under_its_heading() -> None:
 
 
 def test_every_block_of_a_page_is_told_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    picture = Picture("<svg/>", "a falling line")
+    picture = Picture(BarChart("t", ()), "a falling line")
     blocks = (
         Paragraph("a sentence"),
         Bullets(("one thing", "another")),
         Code("run", "gpurun train.py"),
         Table(Grid((Column("heading"),), (("cell",),))),
         picture,
-        Pictures((Picture("<svg/>", "a rising line"),)),
+        Pictures((Picture(BarChart("t", ()), "a rising line"),)),
         Card("a finding", "warning", ("do: this",), "loss.item()"),
     )
     part = PagePart("", (Section("A section", blocks),), missing=("a file",))

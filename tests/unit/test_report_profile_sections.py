@@ -21,6 +21,7 @@ from gpurun.report.page.html_page import html_page
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.page.page_blocks import Picture, Section, Table
 from gpurun.report.page.profile_sections import picture_section, profile_sections
+from gpurun.report.page.svg_charts import svg
 from gpurun.report.page.terminal_page import print_sections
 from tests.conftest import REPOSITORY
 from tests.recordings import unpacked
@@ -98,13 +99,13 @@ def test_the_picture_of_a_step_shows_host_and_device_on_one_scale(
 ) -> None:
     (picture,) = by_title(profile_sections(recorded))["One step"].blocks
     assert isinstance(picture, Picture)
-    root = ET.fromstring(picture.svg)
+    root = ET.fromstring(svg(picture.chart))
     width, height = numbers(root, "width", "height")
     for bar in root.iter(f"{SVG}rect"):
         x, y, wide, high = numbers(bar, "x", "y", "width", "height")
         assert 0 <= x <= x + wide <= width + 0.5
         assert 0 <= y <= y + high <= height
-    said = texts(picture.svg)
+    said = texts(svg(picture.chart))
     assert {"parts of the step", "calls of CUDA", "copies", "forward", "backward"} <= set(said)
     assert any(words.startswith("kernels of stream ") for words in said)
 
@@ -117,9 +118,9 @@ def test_two_steps_are_drawn_on_the_scale_of_the_longer_one() -> None:
     assert isinstance(before, Picture)
     assert isinstance(after, Picture)
     for picture in (before, after):
-        bar = next(ET.fromstring(picture.svg).iter(f"{SVG}rect"))
+        bar = next(ET.fromstring(svg(picture.chart)).iter(f"{SVG}rect"))
         assert numbers(bar, "x", "width") == [0, 240]
-    assert "Step 3 of the window of before: 8.00 ms" in texts(before.svg)
+    assert "Step 3 of the window of before: 8.00 ms" in texts(svg(before.chart))
 
 
 def test_operators_have_their_shapes() -> None:

@@ -15,11 +15,11 @@ from gpurun import main
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.commands.diagnosed_launch import diagnose_run
 from gpurun.records.codec import to_json
-from gpurun.report.page.recorded_series import LossCurve, Series
+from gpurun.report.page.recorded_series import LossSeries, Series
 from gpurun.report.page.run_contents import Recording, RunContents, read_contents
 from gpurun.report.page.run_page import run_page
 from gpurun.report.plots import plot_style
-from gpurun.report.plots.run_plot import draw_runs, panels_of
+from gpurun.report.plots.run_plot import charts_of, draw_chart, draw_runs
 from tests.recordings import unpacked
 from tests.unit.report_records import unmeasured_result
 
@@ -77,18 +77,18 @@ def test_a_run_that_recorded_nothing_to_draw_has_a_page_and_a_line_that_says_so(
 def panels(*runs: RunContents) -> list[tuple[str, Axes]]:
     """Title and content of each panel, as drawn."""
     found = []
-    for draw in panels_of(runs):
+    for chart in charts_of(runs):
         axes = plot_style.new_figure(5, 3).subplots()
-        draw(axes)
+        draw_chart(axes, chart)
         found.append((axes.get_title(loc="left"), axes))
     return found
 
 
 def test_a_loss_of_one_step_is_a_dot_and_one_that_broke_says_so() -> None:
     once = Series("loss", ((3.0, 0.5),), 0.5, 0.5, 0.5)
-    recording = Recording("", loss=LossCurve(once, not_finite=2))
+    recording = Recording("", loss=LossSeries(once, not_finite=2))
     ((title, axes),) = panels(RunContents("one", recordings=(recording,)))
-    assert title == "Loss; the run not finite in 2 steps"
+    assert title == "Loss by step; the run not finite in 2 steps"
     assert [line.get_marker() for line in axes.get_lines()] == ["o"]
 
 

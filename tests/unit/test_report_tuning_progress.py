@@ -14,7 +14,7 @@ import json, sys, time
 from dataclasses import replace
 from gpurun.records.codec import from_json
 from gpurun.records.tuning import PAIR_SIDES, TuningReport
-from gpurun.report.tuning_progress import tuning_view
+from gpurun.report.live_tuning_table import tuning_view
 report = from_json(TuningReport, json.load(open(sys.argv[1])))
 view = tuning_view(quiet=QUIET, verbose=VERBOSE)
 view.started("train.py", "overlay", 300.0)

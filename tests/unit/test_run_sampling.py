@@ -8,8 +8,7 @@ from typing import cast
 
 import pytest
 
-from gpurun.commands.live_outputs import LiveOutputs
-from gpurun.commands.run_sampling import RunSampling
+from gpurun.commands.live_outputs import LiveOutputs, RunSampling
 from gpurun.measure.resource_use import SAMPLES_FILE
 
 
@@ -27,7 +26,7 @@ class Failing:
 def test_samples_go_on_where_live_figures_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("gpurun.commands.run_sampling.uses_torch", lambda run: True)
+    monkeypatch.setattr("gpurun.commands.live_outputs.uses_torch", lambda run: True)
     outputs = Failing()
     sampling = RunSampling(tmp_path, cast(LiveOutputs, outputs))
     for _ in range(2):

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpurun.records.messages.loader_keys import place
+from gpurun.records.messages.traits import place
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.runtime.observe.step_clock import LoaderState, StepClock
 from gpurun.runtime.observe.torch_loader_internals import LoaderIterator

@@ -10,7 +10,7 @@ import pytest
 
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
-from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
+from gpurun.records.messages.training_events import OutputsEvent, TensorFigures
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict
 from gpurun.runtime.trial.tensor_figures import MOST_VALUES, ROTATIONS, places

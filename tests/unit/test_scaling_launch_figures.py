@@ -8,15 +8,13 @@ import pytest
 
 from gpurun.measure.run_events import read_run
 from gpurun.records.events import TraitEvent
-from gpurun.scaling.launch_figures import LaunchFigures, figures, work_together
+from gpurun.scaling.finished_launch import LaunchCosts, figures, work_together
 from tests.unit.recorded_runs import end, loader, root, row, steady, steps, write_events
 
 
-def measured(
-    run: Path, ranks: int, *, strong: bool = False, exchange: bool = True
-) -> LaunchFigures:
+def measured(run: Path, ranks: int, *, strong: bool = False, exchange: bool = True) -> LaunchCosts:
     found = figures(read_run(run).processes, ranks, strong=strong, exchange=exchange)
-    assert isinstance(found, LaunchFigures), found
+    assert isinstance(found, LaunchCosts), found
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpurun.arguments.settings_file import without
-from gpurun.commands.culprit_settings import parts_of
+from gpurun.commands.blame import parts_of
 from gpurun.errors import GpurunError
 from gpurun.records.tuning import SavedSettings
 

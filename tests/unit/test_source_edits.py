@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.eject.source_edits import SourceEdits
-from gpurun.records.messages.source_sites import SiteKind, SourceSiteEvent
+from gpurun.records.messages.training_events import SiteKind, SourceSiteEvent
 
 
 def edits_of(folder: Path, source: str) -> SourceEdits:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gpurun.stats.pace_drift import pace_drift
+from gpurun.measure.full_run import pace_drift
 
 
 def noisy(levels: list[float], sd: float, seed: int) -> list[float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure.oom_kills import kernel_oom_kills, killed_for_memory
+from gpurun.measure.kernel_facts import kernel_oom_kills, killed_for_memory
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.rundir import write_json
 from gpurun.trials.failure_cause import failure_of, printed

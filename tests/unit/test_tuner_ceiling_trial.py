@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from gpurun.formatting.ceilings_text import ceilings_sentence
+from gpurun.formatting.finding_sentence import ceilings_sentence
 from gpurun.measure.run_events import read_run
 from gpurun.measure.training_clock import samples_per_second
 from gpurun.records.events import CeilingsEvent
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import Ceilings, TrialPurpose
-from gpurun.report.trial_text import outcome_text
+from gpurun.report.tuning_progress import outcome_text
 from gpurun.report.tuning_verdict import remarks
 from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.trial_length import PROBE

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpurun.knobs.api import Effect
-from gpurun.records.messages.model_outputs import OutputsEvent
+from gpurun.records.messages.training_events import OutputsEvent
 from gpurun.records.tuning import TrialPurpose
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind

@@ -12,7 +12,7 @@ import pytest
 
 from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.launch.error_in_output import OUT_OF_MEMORY, last_error_line
+from gpurun.launch.exit_code import OUT_OF_MEMORY, last_error_line
 from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.pairs.engine import PairOutcome
 from gpurun.records.events import CompileEvent, StopEvent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpurun.stats.two_samples import chance_of_more
+from gpurun.stats.descriptive import chance_of_more
 
 
 def test_counts_are_compared_as_fisher_does() -> None:

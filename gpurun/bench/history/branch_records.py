@@ -16,7 +16,7 @@ from gpurun.bench.workload import Work, figure
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 from gpurun.records.bench.metrics import Metric
-from gpurun.stats.change_points import Change, ChangePlan, Drift, Point, find_trend
+from gpurun.stats.change_points import ChangePlan, Drift, LevelChange, Point, find_trend
 from gpurun.stats.descriptive import geometric_mean
 
 PURPOSES = (BenchmarkPurpose.BENCH, BenchmarkPurpose.COMPARE)
@@ -126,7 +126,9 @@ def work_of(record: BenchmarkRecord) -> Work:
     return Work(record.batch_size, record.parameters, record.steps if record.whole else None)
 
 
-def trend_of(metric: Metric, series: Sequence[Measured]) -> tuple[tuple[Change, ...], Drift | None]:
+def trend_of(
+    metric: Metric, series: Sequence[Measured]
+) -> tuple[tuple[LevelChange, ...], Drift | None]:
     """The changes of level, oldest first, with indices into `series` for commits; and the drift.
 
     `series` is in the order of commits. Records of one commit are one point; a tree with

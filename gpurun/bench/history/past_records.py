@@ -36,8 +36,7 @@ from gpurun.pairs.gate import GateResult, MetricResult, Verdict
 from gpurun.records.bench.benchmark import INTERRUPTED, BenchmarkFingerprint, BenchmarkRecord
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Point
-from gpurun.stats.descriptive import SD_FLOOR, mean, standard_deviation
-from gpurun.stats.student_t import t_quantile, t_upper_tail
+from gpurun.stats.descriptive import SD_FLOOR, mean, standard_deviation, t_quantile, t_upper_tail
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore

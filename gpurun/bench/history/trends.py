@@ -24,7 +24,7 @@ from gpurun.records.bench.history import (
     Trend,
 )
 from gpurun.records.bench.metrics import Metric
-from gpurun.stats.change_points import Change, Drift
+from gpurun.stats.change_points import Drift, LevelChange
 from gpurun.stats.descriptive import geometric_mean
 
 LEAST_USUAL = 3
@@ -112,7 +112,7 @@ def _point(one: Measured, branch: Branch) -> HistoryPoint:
     )
 
 
-def _levels(series: Sequence[Measured], changes: Sequence[Change]) -> tuple[HistoryLevel, ...]:
+def _levels(series: Sequence[Measured], changes: Sequence[LevelChange]) -> tuple[HistoryLevel, ...]:
     """Between changes; uncommitted trees count only where there is nothing else."""
     bounds = (0, *(int(change.commit) for change in changes), len(series))
     levels = []
@@ -124,7 +124,7 @@ def _levels(series: Sequence[Measured], changes: Sequence[Change]) -> tuple[Hist
     return tuple(levels)
 
 
-def _change(change: Change, series: Sequence[Measured], branch: Branch) -> HistoryChange:
+def _change(change: LevelChange, series: Sequence[Measured], branch: Branch) -> HistoryChange:
     start = int(change.commit)
     record = series[start].record
     return HistoryChange(

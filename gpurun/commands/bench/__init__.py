@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.arguments.mistyped_command import refuse_mistyped
+from gpurun.arguments.flag_parser import refuse_mistyped
 from gpurun.commands import run_command
 
 BELOW = {

@@ -13,8 +13,7 @@ from gpurun.bench.history.branch_records import PURPOSES, series_key
 from gpurun.bench.store import open_store
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.commands.bench.chosen_benchmarks import records_home
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json, say
+from gpurun.commands.written_outputs import check_outputs, emit_json, print_verdict, say
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import number
 from gpurun.records.bench.benchmark import (

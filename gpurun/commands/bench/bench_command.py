@@ -1,4 +1,4 @@
-"""`gpurun bench`: measure benchmarks, or compare them with a baseline."""
+"""`gpurun bench`: measure benchmarks, or judge them against a baseline."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from gpurun.arguments.bench_flags import BenchOptions, parse_bench
 from gpurun.arguments.flag_table import flags_of
-from gpurun.arguments.gpurun_toml import load_config
+from gpurun.arguments.gpurun_toml import Config, load_config
 from gpurun.bench.benchmark_launcher import isolation
-from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.benchmarks import GATED, Benchmark, benchmarks
 from gpurun.bench.compare.compare_sides import (
     CompareRequest,
     compare,
@@ -21,7 +21,11 @@ from gpurun.bench.compare.compare_sides import (
     not_compared,
     read_settings,
 )
-from gpurun.bench.compare.compare_with_records import compare_with_history
+from gpurun.bench.compare.compare_with_records import (
+    compare_stored,
+    compare_with_history,
+    read_results,
+)
 from gpurun.bench.history.branch_records import PURPOSES
 from gpurun.bench.record_of_launches import (
     DEFAULT_LAUNCHES,
@@ -38,17 +42,14 @@ from gpurun.commands.bench.bench_outputs import (
     emit_exports,
     shown,
 )
-from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
-from gpurun.commands.bench.each_benchmark import of_each
-from gpurun.commands.bench.judge_results import judge_results
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
+from gpurun.commands.bench.chosen_benchmarks import chosen_by, gated, of_each, records_home
+from gpurun.commands.written_outputs import check_outputs, emit_json, print_verdict, say, teller
 from gpurun.errors import ExitCode
 from gpurun.pairs.gate import GatePlan
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
-from gpurun.report.benchmark_text import record_lines
+from gpurun.report.bench_text import record_lines
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.rundir import new_run
 from gpurun.trials.signal_guard import SignalGuard
@@ -198,3 +199,56 @@ def _measure(
         verdict, code = "interrupted", interruption.exit_code
     print_verdict(verdict, code, records=len(records))
     return code
+
+
+# -- stored results --------------------------------------------------------------------------------
+
+
+def judge_results(options: BenchOptions, home: Path, store: BenchmarkStore) -> int:
+    """Judge each benchmark of the file; the exit codes are those of a comparison."""
+    assert options.results is not None
+    records = {one.benchmark: one for one in read_results(Path(options.results))}
+    config = load_config(Path.cwd())
+    wanted = [gated(_benchmark(record, config), options) for record in records.values()]
+    baseline = None if options.baseline is None else Path(options.baseline)
+    asked = CompareRequest(
+        ref="HEAD",
+        home=home,
+        plan=GatePlan(),
+        deadline=math.inf,
+        in_place=False,
+        keep=store.add,
+        tell=teller(options.quiet),
+        fail_on_training_change=options.fail_on_training_change,
+    )
+    with SignalGuard() as interruption:
+        documents = of_each(
+            wanted,
+            interruption,
+            find=lambda benchmark: compare_stored(
+                benchmark, records[benchmark.name], baseline, asked, store, interruption
+            ),
+            without=not_compared,
+            shown=lambda found: shown(found, options),
+            tell=asked.tell,
+        )
+        return conclude(documents, options)
+
+
+def _benchmark(record: BenchmarkRecord, config: Config) -> Benchmark:
+    """The benchmark of a record, gated as the configuration here says where it has that one."""
+    known = {one.name: one for one in benchmarks(config)}
+    if record.benchmark in known:
+        return replace(known[record.benchmark], script=record.script, args=record.args)
+    return Benchmark(
+        name=record.benchmark,
+        folder=Path.cwd(),
+        script=record.script,
+        args=record.args,
+        steps=None,
+        setup=None,
+        env={},
+        needed=(),
+        metrics=GATED,
+        thresholds={metric: metric.default_threshold for metric in GATED},
+    )

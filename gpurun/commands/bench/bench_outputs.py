@@ -10,8 +10,7 @@ from gpurun.arguments.bench_flags import BenchOptions
 from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.tracker_formats import TRACKERS, Tracked, tracked
 from gpurun.bench.unfinished import worst_with_others
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import attempt, emit_json, emit_text, say
+from gpurun.commands.written_outputs import attempt, emit_json, emit_text, print_verdict, say
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown

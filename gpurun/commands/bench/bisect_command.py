@@ -12,13 +12,11 @@ from gpurun.bench.bisect.culprit_search import SearchPlan, severity
 from gpurun.bench.store import open_store
 from gpurun.bench.unfinished import worst_with_others
 from gpurun.commands.bench.bench_outputs import emit_markdown
-from gpurun.commands.bench.chosen_benchmarks import chosen, records_home
-from gpurun.commands.bench.each_benchmark import of_each
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
+from gpurun.commands.bench.chosen_benchmarks import chosen, of_each, records_home
+from gpurun.commands.written_outputs import check_outputs, emit_json, print_verdict, say, teller
 from gpurun.records.bench.bisection import BisectionReport
 from gpurun.records.codec import to_json
-from gpurun.report.bisection_text import bisection_lines, bisection_markdown
+from gpurun.report.bench_text import bisection_lines, bisection_markdown
 from gpurun.trials.signal_guard import SignalGuard
 
 HELP = f"""\

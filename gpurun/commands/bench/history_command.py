@@ -16,8 +16,7 @@ from gpurun.bench.history.trends import Accepted, trends
 from gpurun.bench.store import open_store
 from gpurun.bench.trees.git import incomparable
 from gpurun.commands.bench.chosen_benchmarks import records_home
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json, must_write, say
+from gpurun.commands.written_outputs import check_outputs, emit_json, must_write, print_verdict, say
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment, utc_text

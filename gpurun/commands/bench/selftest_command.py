@@ -11,14 +11,12 @@ from gpurun.bench.compare.compare_sides import CompareRequest
 from gpurun.bench.gate_selftest import not_tried, selftest
 from gpurun.bench.store import open_store
 from gpurun.bench.unfinished import worst_with_others
-from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
-from gpurun.commands.bench.each_benchmark import of_each
-from gpurun.commands.verdict_line import print_verdict
-from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
+from gpurun.commands.bench.chosen_benchmarks import chosen_by, of_each, records_home
+from gpurun.commands.written_outputs import check_outputs, emit_json, print_verdict, say, teller
 from gpurun.pairs.gate import GatePlan
-from gpurun.records.bench.selftest import Selftest
+from gpurun.records.bench.comparison import Selftest
 from gpurun.records.codec import to_json
-from gpurun.report.selftest_text import selftest_lines
+from gpurun.report.bench_text import selftest_lines
 from gpurun.trials.signal_guard import SignalGuard
 
 WORST_FIRST = ("interrupted", "wrong", "failed", "inconclusive", "pass")

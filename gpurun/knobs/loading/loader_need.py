@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpurun.knobs.api import Hooks, LoaderCall, Skip
 from gpurun.records.facts import Facts
-from gpurun.records.messages.loader_keys import keys_in, place
+from gpurun.records.messages.traits import keys_in, place
 
 NOTICEABLE = 0.02
 """A data wait below this part of a step is not worth a trial: its end would gain less."""

@@ -213,7 +213,7 @@ def new_id(moment: datetime) -> str:
     return f"{moment.astimezone(timezone.utc):%Y%m%d-%H%M%S}-{os.urandom(6).hex()}"
 
 
-def check_kept(document: BenchmarkRecord | AcceptedBaseline, where: str = "$") -> None:
+def check_kept(document: BenchmarkRecord | AcceptedBaseline) -> None:
     """`RecordError` for what the types cannot say: ids, times and schemas that are none."""
     kinds = {BenchmarkRecord: BENCHMARK_SCHEMA, AcceptedBaseline: BASELINE_SCHEMA}
     ids = {"id": document.id}
@@ -221,15 +221,15 @@ def check_kept(document: BenchmarkRecord | AcceptedBaseline, where: str = "$") -
         ids["record"] = document.record
     for name, value in ids.items():
         if not ID.fullmatch(value):
-            raise RecordError(f"{where}.{name}: {value!r} is no id")
+            raise RecordError(f"$.{name}: {value!r} is no id")
     try:
         utc_moment(document.time)
     except ValueError as error:
-        raise RecordError(f"{where}.time: {error}") from None
+        raise RecordError(f"$.time: {error}") from None
     if not 0 < len(document.benchmark) <= MOST_LETTERS:
-        raise RecordError(f"{where}.benchmark: a name has 1 to {MOST_LETTERS} letters")
+        raise RecordError(f"$.benchmark: a name has 1 to {MOST_LETTERS} letters")
     for name in ("peak_memory_bytes", "device_count"):
         if abs(getattr(document, name, None) or 0) > MOST:
-            raise RecordError(f"{where}.{name}: no such number of bytes or devices")
+            raise RecordError(f"$.{name}: no such number of bytes or devices")
     if document.schema != kinds[type(document)]:
-        raise RecordError(f"{where}.schema: expected {kinds[type(document)]!r}")
+        raise RecordError(f"$.schema: expected {kinds[type(document)]!r}")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from gpurun.formatting.number_text import byte_size, count, milliseconds, number, percent
+from gpurun.formatting.number_text import byte_size, count, if_known, milliseconds, number, percent
 from gpurun.formatting.one_line import one_line
 from gpurun.records.monitor import GpuProcess, GpuState, HostState, MonitorReport, TrainingState
 from gpurun.report.terminal_output import PREFIX, stderr_console, write_lines
@@ -15,6 +15,46 @@ from gpurun.report.terminal_table import Column, Grid, print_grid, rich_table
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+
+LITTLE_ACTIVITY = 50.0
+"""Percent: below it the GPU mostly waits."""
+MUCH_ACTIVITY = 80.0
+LITTLE_MEMORY = 0.5
+MEMORY_PRESSURE = 0.95
+
+
+def hints(gpus: tuple[GpuState, ...]) -> tuple[str, ...]:
+    """At most one hint for each GPU that is in use."""
+    return tuple(hint for gpu in gpus if (hint := _hint(gpu)))
+
+
+def _hint(gpu: GpuState) -> str | None:
+    used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    activity = gpu.gpu_utilization_percent
+    if used is None or not total or not _in_use(gpu):
+        return None
+    share = used / total
+    name = f"GPU {gpu.gpu_id}"
+    memory = f"{percent(share)} of its memory is in use"
+    if share >= MEMORY_PRESSURE:
+        return f"{name}: {memory}. A little more may end the run out of memory."
+    if activity is None:
+        return None
+    busy = f"{name} is {activity:.0f} % busy, and {memory}"
+    if activity < LITTLE_ACTIVITY and share < LITTLE_MEMORY:
+        return f"{busy}. There is room for a larger batch: gpurun --optimize measures its gain."
+    if activity < LITTLE_ACTIVITY:
+        return f"{busy}. It waits for data or for the processor: gpurun profile finds the cause."
+    if activity >= MUCH_ACTIVITY and share < LITTLE_MEMORY:
+        return f"{busy}. A larger batch would fit, and may be faster."
+    return None
+
+
+def _in_use(gpu: GpuState) -> bool:
+    """True if somebody computes on it, as far as it tells."""
+    return bool(gpu.processes) or bool(gpu.gpu_utilization_percent)
+
 
 GPU_COLUMNS = (
     Column("GPU"),
@@ -116,8 +156,8 @@ def _training_rows(training: TrainingState) -> list[tuple[str, ...]]:
             "" if rank.rank is None else str(rank.rank),
             f"{rank.steps:,}",
             "" if rank.step_time_seconds is None else milliseconds(rank.step_time_seconds * 1e3),
-            "" if rank.samples_per_second is None else number(rank.samples_per_second),
-            "" if rank.loss is None else number(rank.loss),
+            if_known(number, rank.samples_per_second),
+            if_known(number, rank.loss),
             "" if rank.learning_rate is None else f"{rank.learning_rate:.3g}",
             script,
         )

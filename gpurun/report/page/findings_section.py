@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from gpurun.formatting.finding_sentence import gain_text
@@ -25,18 +25,8 @@ from gpurun.report.page.run_contents import RunContents
 
 LINE_LENGTH = 160
 
-SourceLine = Callable[[Location], str]
-"""The text of the line at a place; "" where it is not to be had."""
 
-
-def line_of(location: Location) -> str:
-    """The line as the file has it now, if the file is there."""
-    if location.line is None:
-        return ""
-    return linecache.getline(location.file, location.line).strip()[:LINE_LENGTH]
-
-
-def findings_sections(contents: RunContents, source: SourceLine = line_of) -> list[Section]:
+def findings_sections(contents: RunContents) -> list[Section]:
     """Findings of the script as it is, of the chosen settings, and of the run."""
     groups: list[tuple[str, Sequence[Finding]]] = []
     if contents.tuning is not None:
@@ -44,14 +34,14 @@ def findings_sections(contents: RunContents, source: SourceLine = line_of) -> li
         groups.append(("Findings that are left", contents.tuning.findings_left))
     if contents.diagnosis is not None:
         groups.append(("Findings", contents.diagnosis.findings))
-    return [_section(title, findings, source) for title, findings in groups if findings]
+    return [_section(title, findings) for title, findings in groups if findings]
 
 
 def diagnosis_page(report: DiagnosisReport, everything: bool = False) -> Page:
     """A page of a diagnosis alone: the most severe five findings, or all."""
     shown = report.findings if everything else report.findings[:TOP]
     sections = [
-        Section(HEADINGS[level], tuple(_card(finding, line_of) for finding in group))
+        Section(HEADINGS[level], tuple(map(_card, group)))
         for level, group in groupby(shown, key=lambda finding: finding.level)
     ]
     told = (estimated_improvement(report.findings), why_not_replayed(report))
@@ -66,17 +56,16 @@ def diagnosis_page(report: DiagnosisReport, everything: bool = False) -> Page:
     return Page(f"gpurun {headline(report)}", (part,))
 
 
-def _section(title: str, findings: Sequence[Finding], source: SourceLine) -> Section:
-    cards = [_card(finding, source) for finding in findings]
+def _section(title: str, findings: Sequence[Finding]) -> Section:
     gain = estimated_improvement(findings)
-    return Section(title, (*cards, *([Paragraph(f"{gain}.")] if gain else [])))
+    return Section(title, (*map(_card, findings), *([Paragraph(f"{gain}.")] if gain else [])))
 
 
-def _card(finding: Finding, source: SourceLine) -> Card:
+def _card(finding: Finding) -> Card:
     lines, code = [], ""
     if finding.location is not None:
         lines.append(f"where: {place(finding.location)}")
-        code = source(finding.location)
+        code = _line_of(finding.location)
     if finding.evidence:
         lines.append(f"evidence: {evidence_text(finding.evidence)}")
     lines += [f"do: {tip}" for tip in advice(finding)]
@@ -85,3 +74,10 @@ def _card(finding: Finding, source: SourceLine) -> Card:
     said = finding.description[:1].upper() + finding.description[1:]
     title = f"{said} ({finding.type.value}, severity {finding.severity:.2f})"
     return Card(title, finding.level, tuple(lines), code)
+
+
+def _line_of(location: Location) -> str:
+    """The line as the file has it now; "" if the file is not there."""
+    if location.line is None:
+        return ""
+    return linecache.getline(location.file, location.line).strip()[:LINE_LENGTH]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpurun.report.page.charts import Chart
 from gpurun.report.terminal_table import Grid
 
 
@@ -39,9 +40,9 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """An SVG picture. `sentence` says in words what it shows, for those who do not see it."""
+    """A chart. `sentence` says in words what it shows, for those who do not see it."""
 
-    svg: str
+    chart: Chart
     sentence: str
 
 

@@ -5,17 +5,61 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpurun.formatting.kernel_names import short_kernel_name
-from gpurun.formatting.number_text import byte_size, factor, milliseconds, number, percent
+from gpurun.formatting.number_text import byte_size, factor, if_known, milliseconds, number, percent
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import Location
 from gpurun.records.messages.profile_events import FunctionSamples, MemoryTraceEvent
-from gpurun.records.profile_figures import IdleTime, ProfileFigures, StepPicture
+from gpurun.records.profile_figures import IdleTime, KernelCounters, ProfileFigures, StepPicture
 from gpurun.replay.spent_time import IDLE
-from gpurun.report.counter_grid import TITLE, counter_grid
 from gpurun.report.findings_text import place
-from gpurun.report.page.bar_chart import Span, span_chart
+from gpurun.report.page.charts import Span, SpanChart
 from gpurun.report.page.page_blocks import Block, Paragraph, Picture, Section, Table
 from gpurun.report.terminal_table import Column, Grid
+
+TITLE = "Nsight Compute, percent of the device's peak (n/a: not measured)"
+NOT_MEASURED = "n/a"
+_COLUMNS = (
+    "time", "launches", "SM", "DRAM", "occupancy", "warps", "registers", "shared memory", "grid",
+    "block",
+)  # fmt: skip
+
+
+def counter_grid(kernels: Sequence[KernelCounters]) -> Grid:
+    """The kernels in their order."""
+    columns = (*(Column(name, right=True) for name in _COLUMNS), Column("kernel"))
+    return Grid(columns, tuple(map(_row, kernels)))
+
+
+def _row(kernel: KernelCounters) -> tuple[str, ...]:
+    cells = (
+        None if kernel.mean_us is None else f"{number(kernel.mean_us)} µs",
+        str(kernel.launches),
+        _percent(kernel.sm_percent),
+        _percent(kernel.dram_percent),
+        _percent(kernel.occupancy_percent),
+        _percent(kernel.warp_efficiency_percent),
+        None if kernel.registers is None else str(kernel.registers),
+        None if kernel.shared_memory_bytes is None else byte_size(kernel.shared_memory_bytes),
+        _dimensions(kernel.grid),
+        _dimensions(kernel.block),
+        short_kernel_name(kernel.name),
+    )
+    return tuple(NOT_MEASURED if cell is None else cell for cell in cells)
+
+
+def _percent(value: float | None) -> str | None:
+    return None if value is None else percent(value / 100)
+
+
+def _dimensions(size: tuple[int, int, int] | None) -> str | None:
+    """Trailing ones say nothing: 64, 16×8, 16×1×8."""
+    if size is None:
+        return None
+    kept = [*size]
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return "×".join(map(str, kept))
+
 
 COLOURS = (
     "forward", "backward", "data", "optimizer", "waits", "launches", "products", "other",
@@ -63,12 +107,12 @@ def _picture(name: str, step: StepPicture, longest_ms: float) -> Picture:
     sentence = (
         f"{title}. Busy: {told}. The height of a bar is the share of its time that is filled."
     )
-    return Picture(span_chart(title, rows, COLOURS, longest_ms), sentence)
+    return Picture(SpanChart(title, rows, COLOURS, longest_ms), sentence)
 
 
 def _what_if(report: DiagnosisReport, most: int | None) -> Iterator[Section]:
     rows = [
-        (milliseconds(each.step_ms), "" if each.gain is None else factor(each.gain), each.change)
+        (milliseconds(each.step_ms), if_known(factor, each.gain), each.change)
         for each in report.what_if[:most]
     ]
     columns = (Column("step", right=True), Column("gain", right=True), Column("if"))
@@ -92,7 +136,7 @@ def _kernels(figures: ProfileFigures, most: int | None) -> Section:
     rows = [
         (
             _ms(kernel.share, figures.step_ms),
-            _each(kernel.calls_per_step),
+            if_known(number, kernel.calls_per_step),
             f"{number(kernel.mean_us)} µs",
             percent(kernel.share),
             ON_CORES[kernel.tensor_core],
@@ -117,7 +161,7 @@ def _operators(figures: ProfileFigures, most: int | None) -> Section:
     rows = [
         (
             _ms(each.share, figures.step_ms),
-            _each(each.calls_per_step),
+            if_known(number, each.calls_per_step),
             percent(each.share),
             each.name,
             each.shapes or "",
@@ -134,8 +178,8 @@ def _copies(figures: ProfileFigures, most: int | None) -> Section:
         (
             _ms(copy.share, figures.step_ms),
             _ms(copy.exposed_share, figures.step_ms),
-            _each(copy.calls_per_step),
-            "" if copy.bytes_per_step is None else byte_size(copy.bytes_per_step),
+            if_known(number, copy.calls_per_step),
+            if_known(byte_size, copy.bytes_per_step),
             f"{copy.kind}{memory[copy.pageable]}",
         )
         for copy in (figures.copies or ())[:most]
@@ -209,7 +253,7 @@ def _memory_trace(trace: MemoryTraceEvent, most: int | None) -> Iterator[Section
     lines = [
         (
             byte_size(each.bytes),
-            _each(each.calls),
+            if_known(number, each.calls),
             byte_size(each.largest_bytes),
             each.phase or "",
             place(Location(each.file, each.line, each.function)),
@@ -234,7 +278,3 @@ def _table(columns: tuple[Column, ...], rows: Sequence[tuple[str, ...]]) -> Iter
 def _ms(share: float | None, step_ms: float | None) -> str:
     """A share of the window as that of a mean step."""
     return "" if share is None or step_ms is None else milliseconds(share * step_ms)
-
-
-def _each(calls: float | None) -> str:
-    return "" if calls is None else number(calls)

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gpurun.measure.resource_use import Samples
-from gpurun.measure.training_clock import StepClock
+from gpurun.measure.training_clock import RecordedClock
 from gpurun.records.samples import DeviceSample, HostSample
-from gpurun.report.page.thinning import Point, thinned
+from gpurun.report.page.charts import Point
 
 GIB = 1024.0**3
 NS = 1e9
+MOST_POINTS = 400
+"""Points of a thinned series: a picture is not wider in pixels."""
 MOST_DEVICES = 3
 """More devices than these are drawn as the lowest, the highest and the mean of them."""
 LEAST_SECONDS = 0.2
@@ -46,7 +48,7 @@ class Gauge:
 
 
 @dataclass(frozen=True)
-class LossCurve:
+class LossSeries:
     """The loss by step, where it was looked at. `not_finite`: steps whose loss was NaN or inf."""
 
     series: Series
@@ -62,6 +64,26 @@ def series_of(name: str, points: Sequence[Point], steady: Point | None = None) -
     return Series(name, thinned(finite), _mean(finite, steady), min(values), max(values))
 
 
+def thinned(points: Sequence[Point], most: int = MOST_POINTS) -> tuple[Point, ...]:
+    """At most `most` of the points, in their order.
+
+    First and last point stay; of each stretch between them the lowest and the highest stay.
+    """
+    if len(points) <= most:
+        return tuple(points)
+    inner = points[1:-1]
+    stretches = max((most - 2) // 2, 1)
+    kept = [points[0]]
+    for number in range(stretches):
+        begin = number * len(inner) // stretches
+        end = (number + 1) * len(inner) // stretches
+        stretch = range(begin, end)
+        lowest = min(stretch, key=lambda i: inner[i][1])
+        highest = max(stretch, key=lambda i: inner[i][1])
+        kept += [inner[i] for i in sorted({lowest, highest})]
+    return (*kept, points[-1])
+
+
 def _mean(points: Sequence[Point], steady: Point | None) -> float:
     """The mean by time between two ends, each value holding since the one before; else of all."""
     begin, end = steady or (math.inf, -math.inf)
@@ -73,12 +95,12 @@ def _mean(points: Sequence[Point], steady: Point | None) -> float:
     return math.fsum(values) / len(values)
 
 
-def loss_curve(clock: StepClock) -> LossCurve | None:
+def loss_curve(clock: RecordedClock) -> LossSeries | None:
     """The loss that a process looked at, by the number of the step; None if it never did."""
     losses = clock.steps.loss
     series = series_of("loss", [(n, loss) for n, loss in enumerate(losses, 1) if loss == loss])
     infinite = sum(1 for loss in losses if math.isinf(loss))
-    return None if series is None else LossCurve(series, infinite)
+    return None if series is None else LossSeries(series, infinite)
 
 
 def gauges_of(samples: Samples, bounds_ns: tuple[int, int] | None = None) -> tuple[Gauge, ...]:

@@ -12,7 +12,7 @@ from gpurun.measure.measured_window import measured_window
 from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records
-from gpurun.measure.training_clock import PlannedWork, StepClock, planned_work, step_clock
+from gpurun.measure.training_clock import PlannedWork, RecordedClock, planned_work, step_clock
 from gpurun.records.bench.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.codec import RecordError
@@ -28,7 +28,7 @@ from gpurun.records.tuning import (
     TrialRecord,
     TuningReport,
 )
-from gpurun.report.page.recorded_series import Gauge, LossCurve, gauges_of, loss_curve
+from gpurun.report.page.recorded_series import Gauge, LossSeries, gauges_of, loss_curve
 from gpurun.rundir import read_json
 from gpurun.timeline.limits import limited
 
@@ -44,7 +44,7 @@ class Recording:
 
     label: str
     result: RunResult | None = None
-    loss: LossCurve | None = None
+    loss: LossSeries | None = None
     gauges: tuple[Gauge, ...] = ()
     work: PlannedWork | None = None
     folder: str = ""
@@ -335,7 +335,7 @@ def _named(what: str, folder: Path, label: str) -> str:
     return f"{what} of trial {folder.name}" if label else what
 
 
-def _main_process(processes: tuple[ProcessLog, ...]) -> tuple[ProcessLog, StepClock] | None:
+def _main_process(processes: tuple[ProcessLog, ...]) -> tuple[ProcessLog, RecordedClock] | None:
     """The first rank of those that train by the best clock."""
     clocked = [(log, clock) for log in processes if (clock := step_clock(log)) is not None]
     best = min((CLOCKS.index(clock.kind) for _, clock in clocked), default=0)

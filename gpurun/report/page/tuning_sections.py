@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpurun.formatting.finding_sentence import ceiling_rates
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import (
     byte_size,
     count,
     duration,
     factor,
+    if_known,
     interval,
     milliseconds,
     number,
@@ -33,13 +35,12 @@ from gpurun.report.ladder import (
     rejection_line,
     rejections_on_the_way,
 )
-from gpurun.report.page.bar_chart import Bar, bar_chart
-from gpurun.report.page.line_chart import Line, line_chart
+from gpurun.report.page.charts import Bar, BarChart, Line, LineChart
 from gpurun.report.page.page_blocks import Block, Bullets, Paragraph, Picture, Section, Table
 from gpurun.report.page.recorded_series import series_of
 from gpurun.report.page.run_contents import RunContents
 from gpurun.report.terminal_table import Column, Grid
-from gpurun.report.trial_text import outcome_text
+from gpurun.report.tuning_progress import outcome_text
 
 _TRIAL_COLUMNS = (
     Column("#", right=True),
@@ -91,9 +92,9 @@ def _trial_row(trial: TrialRecord) -> tuple[str, ...]:
         str(trial.number),
         trial.purpose.value,
         knobs_text(trial.knobs),
-        number(rate) if rate is not None else "",
+        if_known(number, rate),
         milliseconds(times.p50) if times is not None else "",
-        byte_size(memory) if memory is not None else "",
+        if_known(byte_size, memory),
         duration(trial.seconds),
         outcome_text(trial) or trial.status,
     )
@@ -101,9 +102,8 @@ def _trial_row(trial: TrialRecord) -> tuple[str, ...]:
 
 def _ladder(report: TuningReport) -> Section:
     blocks: list[Block] = []
-    if bars := ladder_bars(report):
-        sentence = "The dashed mark is ×1.00. The table has the same figures."
-        blocks.append(Picture(bar_chart(GAINS, bars, mark=1.0), sentence))
+    if picture := gains_picture(report):
+        blocks.append(picture)
     if (grid := ladder_grid(report)).rows:
         blocks.append(Table(grid))
     if report.verdict in PROVEN:
@@ -117,13 +117,13 @@ def _ladder(report: TuningReport) -> Section:
     return Section("Ladder", tuple(blocks))
 
 
-def ladder_bars(report: TuningReport) -> list[Bar]:
-    """The rows whose gain over the script as it is was measured; none without a proven speedup.
+def gains_picture(report: TuningReport, run: str = "") -> Picture | None:
+    """The rows whose gain over the script as it is was measured; None without a proven speedup.
 
     The proof is the bar of the last row that is kept.
     """
     if report.verdict != "faster":
-        return []
+        return None
     bars = []
     for name, row in ladder_rows(report):
         gain = 1.0 if row.stage == AS_IT_IS else row.speedup
@@ -132,21 +132,19 @@ def ladder_bars(report: TuningReport) -> list[Bar]:
             told = f"{factor(gain)}{f' ({within})' if within else ''}"
             bounds = row.speedup_confidence_interval if within else None
             bars.append(Bar(name, told, gain, bounds, strong=name.endswith(ALL)))
-    return bars
+    if not bars:
+        return None
+    chart = BarChart(f"{GAINS}{f': {run}' if run else ''}", bars, mark=1.0)
+    return Picture(chart, "The dashed mark is ×1.00. The table has the same figures.")
 
 
 def ceilings_picture(ceilings: Ceilings) -> Picture | None:
     """The speed of loader, model and script as bars; None where neither side was measured."""
-    rates = (
-        ("loader alone", ceilings.loader_samples_per_second),
-        ("model alone", ceilings.model_samples_per_second),
-        ("the script", ceilings.script_samples_per_second),
-    )
-    if rates[0][1] is None and rates[1][1] is None:
+    bars = [Bar(name, f"{number(rate)} samples/s", rate) for name, rate in ceiling_rates(ceilings)]
+    if not bars:
         return None
-    bars = [Bar(name, f"{number(r)} samples/s", r) for name, r in rates if r is not None]
     sentence = "; ".join(f"{bar.name}: {bar.told}" for bar in bars)
-    return Picture(bar_chart("Each side of the training alone, as it is", bars), f"{sentence}.")
+    return Picture(BarChart("Each side of the training alone, as it is", bars), f"{sentence}.")
 
 
 def _guard(report: TuningReport) -> list[Block]:
@@ -183,7 +181,7 @@ def _curves(curves: LossCurves | None, title: str) -> list[Block]:
     lines = [Line(one.name, one.points, dashed=one.name in (_LOWEST, _HIGHEST)) for one in series]
     ends = "; ".join(f"{one.name} ends at {number(one.points[-1][1])}" for one in series)
     told_ends = f"Of the {count(compared, 'step')} of both: {ends}."
-    return [Picture(line_chart(title, lines, "step", from_zero=False), told_ends)]
+    return [Picture(LineChart(title, lines, "step", from_zero=False), told_ends)]
 
 
 def _points(values: Sequence[float | None]) -> list[tuple[float, float]]:

@@ -1,34 +1,124 @@
-"""One picture of a run or of several: the outcome in words, gains, step parts, series, loss."""
+"""The picture of a run or of several: the outcome in words, and the most telling of its charts."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.formatting.number_text import count, factor, milliseconds
+from gpurun.formatting.number_text import count
 from gpurun.formatting.one_line import one_line
-from gpurun.report.page.bar_chart import Bar
+from gpurun.report.page.charts import BarChart, Chart, LineChart, SpanChart
+from gpurun.report.page.launch_sections import gauge_pictures, loss_picture, step_parts_picture
 from gpurun.report.page.page_blocks import Page, Paragraph
-from gpurun.report.page.recorded_series import Gauge
 from gpurun.report.page.run_contents import Named, RunContents, names_of
-from gpurun.report.page.step_parts_section import PARTS, step_parts
-from gpurun.report.page.tuning_sections import GAINS, ladder_bars
+from gpurun.report.page.tuning_sections import gains_picture
 from gpurun.report.plots import plot_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, PANEL, EDGE = 11.0, 2.6, 0.9
-"""Inches: of the picture, of the height of a row of panels, and of what is above them."""
+
 LEGEND_ROOM = 0.22
 """The part of its height that a picture with several lines has above them, for their names."""
-MOST_PANELS = 12
-TITLE_LENGTH, NAME_LENGTH, RUN_LENGTH = 100, 30, 22
+WORDS_ROOM = 0.4
+"""The part of the width that bars leave to the words behind them."""
+TITLE_LENGTH, NAME_LENGTH = 60, 30
 
-Draw = Callable[["Axes"], None]
+
+def draw_chart(axes: Axes, chart: Chart) -> None:
+    """Draw it with its title."""
+    plot_style.plain(axes)
+    if isinstance(chart, BarChart):
+        _bars(axes, chart)
+    elif isinstance(chart, SpanChart):
+        _spans(axes, chart)
+    else:
+        _lines(axes, chart)
+
+
+def _title(axes: Axes, words: str) -> None:
+    axes.set_title(one_line(words, TITLE_LENGTH), fontsize=plot_style.USUAL, loc="left")
+
+
+def _bars(axes: Axes, chart: BarChart) -> None:
+    bars = [bar for bar in chart.bars if bar.drawable]
+    bounds = [bar.bounds or (bar.value, bar.value) for bar in bars]
+    below = [max(0.0, bar.value - low) for bar, (low, _) in zip(bars, bounds, strict=True)]
+    above = [max(0.0, high - bar.value) for bar, (_, high) in zip(bars, bounds, strict=True)]
+    drawn = axes.barh(
+        _short([bar.name for bar in bars]),
+        [bar.value for bar in bars],
+        color=[plot_style.BETTER if bar.strong else plot_style.MEASURED for bar in bars],
+        height=0.6,
+        xerr=[below, above],
+        error_kw={"ecolor": plot_style.LEVEL, "elinewidth": 1.5},
+    )
+    axes.bar_label(drawn, [bar.told for bar in bars], padding=3, fontsize=plot_style.SMALL)
+    if chart.mark is not None:
+        axes.axvline(chart.mark, color=plot_style.FAINT, linestyle="--", linewidth=1)
+    axes.grid(visible=False)
+    axes.invert_yaxis()
+    axes.margins(x=WORDS_ROOM)
+    _title(axes, chart.title)
+
+
+def _spans(axes: Axes, chart: SpanChart) -> None:
+    names = _short([name for name, _, _ in chart.rows])
+    for name, (_, told, spans) in zip(names, chart.rows, strict=True):
+        for span in spans:
+            color = plot_style.SERIES[span.colour]
+            height = 0.6 * span.filled
+            axes.barh([name], span.end - span.begin, left=span.begin, color=color, height=height)
+        end = max((span.end for span in spans), default=0.0)
+        axes.annotate(
+            told, (end, name), (3, 0), textcoords="offset points", va="center",
+            fontsize=plot_style.SMALL,
+        )  # fmt: skip
+    for place in chart.colours_used:
+        axes.barh(names[:1], 0.0, color=plot_style.SERIES[place], label=chart.names[place])
+    axes.set_xlabel("ms", fontsize=plot_style.SMALL)
+    axes.grid(visible=False)
+    axes.invert_yaxis()
+    axes.margins(y=0.35)
+    axes.legend(fontsize=plot_style.SMALL, frameon=False, ncols=3, loc="lower left")
+    _title(axes, chart.title)
+
+
+def _lines(axes: Axes, chart: LineChart) -> None:
+    lines = chart.finite_lines
+    for number, line in enumerate(lines):
+        axes.plot(
+            *zip(*line.points, strict=True),
+            color=plot_style.SERIES[number % len(plot_style.SERIES)],
+            linewidth=1.2 + 0.9 * min(len(lines) - 1 - number, 2),  # equal curves stay visible
+            linestyle="--" if line.dashed else "-",
+            marker="o" if line.dots or len(line.points) == 1 else None,
+            label=one_line(line.name, NAME_LENGTH),
+        )
+    axes.set_xlabel(chart.x_name, fontsize=plot_style.SMALL)
+    lowest, highest = axes.get_ylim()
+    if chart.from_zero:
+        values = [value for line in lines for _, value in line.points]
+        lowest, highest = 0.0, max([*values, chart.y_to or 0.0], default=0.0) * 1.06 or 1.0
+    room = LEGEND_ROOM if len(lines) > 1 else 0.0
+    axes.set_ylim(lowest, highest + room * (highest - lowest))
+    if len(lines) > 1:
+        axes.legend(fontsize=plot_style.SMALL, frameon=False, ncols=3, loc="upper right")
+    _title(axes, f"{chart.title}; {chart.remark}" if chart.remark else chart.title)
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """Names as they are written, cut where there is no room; equal ones stay apart."""
+    cut = [one_line(name, NAME_LENGTH) for name in names]
+    return [f"{name}{' ' * cut[:n].count(name)}" for n, name in enumerate(cut)]
+
+
+WIDTH, PANEL, EDGE = 11.0, 2.6, 0.9
+"""Inches: of the picture, of the height of a row of panels, and of what is above them."""
+MOST_PANELS = 12
+TITLE_LENGTH, RUN_LENGTH = 100, 22
 
 
 def draw_runs(path: Path, page: Page, runs: Sequence[RunContents]) -> bool:
@@ -36,20 +126,19 @@ def draw_runs(path: Path, page: Page, runs: Sequence[RunContents]) -> bool:
 
     `page`: the page about the same runs, for its words.
     """
-    panels = panels_of(runs)
-    if not panels:
+    charts = charts_of(runs)
+    if not charts:
         return False
-    left, panels = len(panels) - MOST_PANELS, panels[:MOST_PANELS]
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
+    left, charts = len(charts) - MOST_PANELS, charts[:MOST_PANELS]
+    columns = min(2, len(charts))
+    rows = -(-len(charts) // columns)
     figure = plot_style.new_figure(WIDTH, PANEL * rows + EDGE)
     places = figure.subplots(rows, columns, squeeze=False).flat
-    for axes, panel in zip(places, [*panels, None], strict=False):
-        if panel is None:
+    for axes, chart in zip(places, [*charts, None], strict=False):
+        if chart is None:
             axes.set_axis_off()
         else:
-            plot_style.plain(axes)
-            panel(axes)
+            draw_chart(axes, chart)
     words = textwrap.fill(_headline(page), TITLE_LENGTH)
     figure.suptitle(words, fontsize=plot_style.LARGE, fontweight="bold")
     if left > 0:
@@ -66,8 +155,8 @@ def _headline(page: Page) -> str:
     return f"{page.title}. {strong}" if strong and len(page.parts) == 1 else page.title
 
 
-def panels_of(runs: Sequence[RunContents]) -> list[Draw]:
-    """A function for each panel that the runs have data for; the outcome comes first."""
+def charts_of(runs: Sequence[RunContents]) -> list[Chart]:
+    """The charts of the page that the runs have data for; the outcome comes first."""
     several = len(runs) > 1
     names = [one_line(name, RUN_LENGTH) if several else "" for name in names_of(runs)]
     launches: list[Named] = [
@@ -75,95 +164,14 @@ def panels_of(runs: Sequence[RunContents]) -> list[Draw]:
         for name, run in zip(names, runs, strict=True)
         for recording in run.recordings
     ]
-    panels: list[Draw] = [
-        partial(_gains, name, bars)
-        for name, run in zip(names, runs, strict=True)
-        if run.tuning is not None and (bars := ladder_bars(run.tuning))
+    pictures = [
+        *(
+            gains_picture(run.tuning, name)
+            for name, run in zip(names, runs, strict=True)
+            if run.tuning is not None
+        ),
+        step_parts_picture(launches),
+        loss_picture(launches),
+        *gauge_pictures(launches),
     ]
-    if parts := step_parts(launches):
-        panels.append(partial(_step, parts))
-    curves = [
-        (name, recording.loss.series.points) for name, recording in launches if recording.loss
-    ]
-    if curves:
-        broken = [(n, r.loss.not_finite) for n, r in launches if r.loss and r.loss.not_finite]
-        told = [f"{name} not finite in {count(steps, 'step')}" for name, steps in broken]
-        panels.append(partial(_lines, "; ".join(["Loss", *told]), "step", curves))
-    gauges = [(name, gauge) for name, recording in launches for gauge in recording.gauges]
-    titles = list(dict.fromkeys(gauge.title for _, gauge in gauges))
-    gauges.sort(key=lambda named: titles.index(named[1].title))  # the same of each launch together
-    return panels + [partial(_gauge, name, gauge) for name, gauge in gauges]
-
-
-def _gains(name: str, bars: Sequence[Bar], axes: Axes) -> None:
-    """The factor of throughput after each stage, with its interval."""
-    values = [bar.value for bar in bars]
-    bounds = [bar.bounds or (v, v) for bar, v in zip(bars, values, strict=True)]
-    errors = [(max(0.0, v - a), max(0.0, b - v)) for v, (a, b) in zip(values, bounds, strict=True)]
-    drawn = axes.barh(
-        _short([bar.name for bar in bars]),
-        values,
-        color=[plot_style.BETTER if bar.strong else plot_style.MEASURED for bar in bars],
-        height=0.6,
-        xerr=list(zip(*errors, strict=True)),
-        error_kw={"ecolor": plot_style.LEVEL, "elinewidth": 1.5},
-    )
-    axes.bar_label(drawn, [factor(v) for v in values], padding=3, fontsize=plot_style.SMALL)
-    axes.axvline(1.0, color=plot_style.FAINT, linestyle="--", linewidth=1)
-    axes.grid(visible=False)
-    axes.invert_yaxis()
-    _title(axes, f"{GAINS}{f': {name}' if name else ''}")
-
-
-def _step(parts: Sequence[tuple[str, Sequence[float]]], axes: Axes) -> None:
-    """The parts of the mean step of each launch, one after the other."""
-    names = _short([name for name, _ in parts])
-    left = [0.0] * len(parts)
-    for number, (_, part) in enumerate(PARTS):
-        widths = [values[number] for _, values in parts]
-        if any(widths):
-            color = plot_style.SERIES[number]
-            bars = axes.barh(names, widths, left=left, color=color, height=0.6, label=part)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes.bar_label(bars, [milliseconds(x) for x in left], padding=3, fontsize=plot_style.SMALL)
-    axes.set_xlabel("ms", fontsize=plot_style.SMALL)
-    axes.grid(visible=False)
-    axes.invert_yaxis()
-    axes.margins(y=0.35)
-    axes.legend(fontsize=plot_style.SMALL, frameon=False, ncols=3, loc="lower left")
-    _title(axes, "Parts of the mean step")
-
-
-def _gauge(name: str, gauge: Gauge, axes: Axes) -> None:
-    lines = [(series.name, series.points) for series in gauge.series]
-    _lines(f"{gauge.title}, {gauge.unit}: {name}", "seconds", lines, axes)
-    highest = max((value for _, points in lines for _, value in points), default=0.0)
-    room = 0.06 if len(lines) == 1 else LEGEND_ROOM
-    axes.set_ylim(0.0, (1.0 + room) * highest if highest > 0 else 1.0)
-
-
-def _lines(
-    title: str, x: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]], axes: Axes
-) -> None:
-    for number, (name, points) in enumerate(lines):
-        color = plot_style.SERIES[number % len(plot_style.SERIES)]
-        label = one_line(name, NAME_LENGTH)
-        width = 1.2 + 0.9 * min(len(lines) - 1 - number, 2)  # equal curves stay visible
-        dot = "o" if len(points) == 1 else None
-        axes.plot(*zip(*points, strict=True), color=color, linewidth=width, marker=dot, label=label)
-    axes.set_xlabel(x, fontsize=plot_style.SMALL)
-    if len(lines) > 1:
-        lowest, highest = axes.get_ylim()
-        axes.set_ylim(lowest, highest + LEGEND_ROOM * (highest - lowest))
-        axes.legend(fontsize=plot_style.SMALL, frameon=False, ncols=3, loc="upper right")
-    _title(axes, title)
-
-
-def _short(names: Sequence[str]) -> list[str]:
-    """Names as they are written, cut where there is no room; equal ones stay apart."""
-    cut = [one_line(name, NAME_LENGTH) for name in names]
-    return [f"{name}{' ' * cut[:n].count(name)}" for n, name in enumerate(cut)]
-
-
-def _title(axes: Axes, words: str) -> None:
-    axes.set_title(one_line(words, 60), fontsize=plot_style.USUAL, loc="left")
+    return [picture.chart for picture in pictures if picture is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,18 +62,7 @@ def _throughput(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -
     axes.plot(
         [gpus[0], last], linear, color=plot_style.FAINT, linestyle="--", linewidth=1, label="linear"
     )
-    ahead = report.projection
-    if ahead is not None:
-        shown = [(gpus[-1], points[-1].efficiency or 1.0, _band(points[-1]))]
-        shown += [(p.gpus, p.efficiency, p.efficiency_band) for p in ahead.points]
-        counts = [n for n, _, _ in shown]
-        _project(
-            axes,
-            counts,
-            [per_device * n * e for n, e, _ in shown],
-            [per_device * n * band[0] for n, _, band in shown],
-            [per_device * n * band[1] for n, _, band in shown],
-        )
+    _project(axes, report, points[-1], lambda devices, share: per_device * devices * share)
     axes.errorbar(gpus, values, yerr=_bars(points, values), **_style())
     for ranks, value in zip(gpus, values, strict=True):
         _label(axes, (ranks, value), f"{value:,.4g}", offset=(-7, 5), side="right")
@@ -91,17 +81,7 @@ def _efficiency(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -
     gpus = [point.gpus for point in points]
     axes.axhline(100, color=plot_style.FAINT, linestyle="--", linewidth=1)
     axes.axhline(100 * GOOD, color=plot_style.FAINT, linestyle=":", linewidth=1, label="90 %")
-    ahead = report.projection
-    if ahead is not None:
-        shown = [(gpus[-1], points[-1].efficiency or 1.0, _band(points[-1]))]
-        shown += [(p.gpus, p.efficiency, p.efficiency_band) for p in ahead.points]
-        _project(
-            axes,
-            [n for n, _, _ in shown],
-            [100 * e for _, e, _ in shown],
-            [100 * band[0] for _, _, band in shown],
-            [100 * band[1] for _, _, band in shown],
-        )
+    _project(axes, report, points[-1], lambda devices, share: 100 * share)
     axes.errorbar(gpus, values, yerr=_bars(points, values), **_style())
     highest = 0.0
     for point, value in zip(points, values, strict=True):
@@ -115,8 +95,17 @@ def _efficiency(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -
 
 
 def _project(
-    axes: Axes, gpus: list[int], middle: list[float], low: list[float], high: list[float]
+    axes: Axes, report: ScalingReport, last: ScalingPoint, value: Callable[[int, float], float]
 ) -> None:
+    """Draw the projection from the last measured point on. `value`: of devices and efficiency."""
+    if report.projection is None:
+        return
+    shown = [(last.gpus, last.efficiency or 1.0, _band(last))]
+    shown += [(p.gpus, p.efficiency, p.efficiency_band) for p in report.projection.points]
+    gpus = [n for n, _, _ in shown]
+    middle = [value(n, share) for n, share, _ in shown]
+    low = [value(n, band[0]) for n, _, band in shown]
+    high = [value(n, band[1]) for n, _, band in shown]
     axes.fill_between(gpus, low, high, color=PROJECTED, alpha=0.15, linewidth=0)
     axes.plot(
         gpus, middle, color=PROJECTED, linestyle="-.", linewidth=1.3, marker="o", markersize=3.5,

@@ -21,7 +21,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, get_worker_info
 
-from gpurun.records.messages.loader_keys import feeds_training
+from gpurun.records.messages.traits import feeds_training
 from gpurun.records.spec import Share
 from gpurun.runtime.core.patching import replace, stands_in
 from gpurun.runtime.ddp.batch_shards import (

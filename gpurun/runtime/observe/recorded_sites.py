@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from gpurun.knobs.api import LoaderCall
 from gpurun.knobs.callers import caller_past, is_ours, is_users
 from gpurun.records.frames import drop_frame
-from gpurun.records.messages.source_sites import SiteKind, SourceSiteEvent
+from gpurun.records.messages.training_events import SiteKind, SourceSiteEvent
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.optimizers import OPTIMIZERS

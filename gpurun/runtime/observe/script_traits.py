@@ -17,8 +17,13 @@ import torch
 from gpurun.knobs.callers import OURS, caller_past, is_ours, is_users_file
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
-from gpurun.records.messages.loader_keys import joined, keys_in
-from gpurun.records.messages.traits import COPIES_GRADIENTS, DOUBLE_BACKWARD, OUT_OF_MEMORY
+from gpurun.records.messages.traits import (
+    COPIES_GRADIENTS,
+    DOUBLE_BACKWARD,
+    OUT_OF_MEMORY,
+    joined,
+    keys_in,
+)
 from gpurun.runtime.core.call_contexts import CallContexts
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER

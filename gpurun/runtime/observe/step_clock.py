@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpurun.identity_map import IdentityMap
 from gpurun.records.events import CLOCKS, StepRow, StepsEvent
-from gpurun.records.messages.loader_keys import place
+from gpurun.records.messages.traits import place
 from gpurun.runtime.core.device_clock import OF_THE_PARENT, DeviceClock
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER

@@ -24,7 +24,7 @@ from gpurun.knobs.callers import caller_past, is_ours
 from gpurun.knobs.loading.loader_fitness import start_method
 from gpurun.records.events import EpochEvent, LoaderEvent
 from gpurun.records.frames import drop_frame, transparent
-from gpurun.records.messages.loader_keys import feeds_training, place
+from gpurun.records.messages.traits import feeds_training, place
 from gpurun.runtime.core.batch_size_source import batch_size_expression
 from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off

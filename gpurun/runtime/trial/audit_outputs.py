@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gpurun.records.messages.model_outputs import OutputsEvent
+from gpurun.records.messages.training_events import OutputsEvent
 from gpurun.records.spec import OUTPUT_CALLS
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from gpurun.records.events import CeilingsEvent
-from gpurun.records.messages.loader_keys import feeds_training
+from gpurun.records.messages.traits import feeds_training
 from gpurun.records.spec import StopRule
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.recorder import RECORDER, error_text

@@ -16,7 +16,7 @@ from typing import Any, SupportsFloat, cast
 import torch
 from torch import Tensor
 
-from gpurun.records.messages.model_outputs import TensorFigures
+from gpurun.records.messages.training_events import TensorFigures
 from gpurun.runtime.core.tensor_values import is_tensor, plain
 
 MOST_TENSORS = 512

@@ -14,7 +14,7 @@ from gpurun.records.bench.metrics import Metric
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import GuardVerdict, Proof
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.stats.intervals import says_nothing
+from gpurun.stats.descriptive import says_nothing
 from gpurun.tuner.tuning_trial import Trial
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from gpurun.measure.resource_use import SAMPLES_FILE, utilization_source
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.step_table import UNKNOWN, StepTable
-from gpurun.measure.training_clock import StepClock, step_clock, sum_known
+from gpurun.measure.training_clock import RecordedClock, step_clock, sum_known
 from gpurun.records.codec import RecordError
 from gpurun.records.events import CLOCKS, LearningRateEvent, ProcessEvent, StepRow, StepsEvent
 from gpurun.records.monitor import GpuState, MonitorReport, RankState, TrainingState
@@ -183,7 +183,7 @@ def _table(rows: Iterable[list[Any]]) -> StepTable:
     return table
 
 
-def _pace(clock: StepClock) -> tuple[float | None, float | None]:
+def _pace(clock: RecordedClock) -> tuple[float | None, float | None]:
     """Seconds a step and samples a second; None from fewer than two steps."""
     ends = clock.steps[StepRow.END_NS]
     steps, seconds = len(ends) - 1, (ends[-1] - ends[0]) / 1e9

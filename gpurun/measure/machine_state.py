@@ -7,10 +7,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gpurun.measure.live.followed_run import FollowedRun, gpu_state
+from gpurun.measure.followed_run import FollowedRun, gpu_state
+from gpurun.measure.kernel_facts import start_ticks
+from gpurun.measure.machine import STAT, busy_seconds_in, shared_cores
 from gpurun.measure.nvml import DeviceSampler
-from gpurun.measure.other_programs import STAT, busy_seconds_in, shared_cores
-from gpurun.measure.start_ticks import start_ticks
 from gpurun.records.monitor import GpuProcess, GpuState, HostState, MonitorReport
 from gpurun.records.script_arguments import masked
 from gpurun.rundir import read_json

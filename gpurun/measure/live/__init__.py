@@ -1,1 +1,0 @@
-"""Running trainings and the machine as they are now, for the monitor and the exporters."""
