@@ -177,21 +177,21 @@ def _nonfinite(baseline: Curves, current: Curves) -> TrainingComparison | None:
     ends = [c.nonfinite_step for c in _seen([*baseline, *current]) if c.nonfinite_step]
     if not ends or None in (*baseline, *current):
         return None
-    bad, fine = zip(*(_ended(_seen(side), max(ends)) for side in (baseline, current)), strict=True)
-    step, proven, lost = min(ends), min(bad[0] + fine[0], bad[1] + fine[1]) > 1 or None, None
-    if not bad[0] and not fine[1]:
+    (was, before), (now, after) = (_ended(_seen(side), max(ends)) for side in (baseline, current))
+    step, proven, lost = min(ends), min(before, after) > 1 or None, None
+    if not was and now == after:
         told = f"the loss is not finite from step {step} on; the baseline's is finite"
         lost = step if proven else None
-    elif not bad[1] and not fine[0]:
+    elif not now and was == before:
         told = f"the training differs: the baseline's loss is not finite from step {step} on"
         told += "; the current one's is finite"
     else:
         told = (
-            f"the loss is not finite in {bad[0]} of {count(bad[0] + fine[0], 'launch')} of the "
-            f"baseline and in {bad[1]} of {bad[1] + fine[1]} of the current side"
+            f"the loss is not finite in {was} of {count(before, 'launch')} of the "
+            f"baseline and in {now} of {after} of the current side"
         )
-        sides = [(bad[side], bad[side] + fine[side]) for side in (0, 1)]
-        chance = min(chance_of_more(*sides), chance_of_more(*reversed(sides)))
+        sides = (was, before), (now, after)
+        chance = min(chance_of_more(*sides), chance_of_more(*sides[::-1]))
         proven = chance < NOT_BY_CHANCE or None
         told = f"the training differs: {told}" if proven else told
     return TrainingComparison(
@@ -200,9 +200,9 @@ def _nonfinite(baseline: Curves, current: Curves) -> TrainingComparison | None:
 
 
 def _ended(side: Sequence[LossCurve], last: int) -> tuple[int, int]:
-    """How many curves cease to be finite, and how many are finite beyond the step `last`."""
+    """How many curves cease to be finite, of how many that do, or go beyond the step `last`."""
     bad = sum(bool(c.nonfinite_step) for c in side)
-    return bad, sum(not c.nonfinite_step and steps_below(len(c.points)) > last for c in side)
+    return bad, bad + sum(not c.nonfinite_step and steps_below(len(c.points)) > last for c in side)
 
 
 def _by_curves(

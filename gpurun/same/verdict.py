@@ -111,7 +111,8 @@ def _nearest(known: Baselines, candidate: LaunchAudit, rounds: bool) -> Pair:
     found: Distances = {}
     for kind in Kind:
         sides = [{n: d for n, d in p.distances.items() if n.kind is kind} for p in pairs]
-        found |= min(filter(None, sides), key=_largest, default={})
+        nearest = sorted((side for side in sides if side), key=_largest)
+        found |= nearest[0] if nearest else {}
     return Pair(found, *draws)
 
 
