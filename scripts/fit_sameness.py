@@ -38,8 +38,8 @@ from gpurun.knobs.api import Effect
 from gpurun.measure.machine import available_cores
 from gpurun.measure.run_events import read_run
 from gpurun.same.launch_audit import LaunchAudit, audit_of
-from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind
-from gpurun.same.sameness_table import EXACT, TABLE
+from gpurun.same.measured_distance import REPEATS, ROUNDING, SEEDS, STILL
+from gpurun.same.sameness_table import Kind
 from gpurun.same.verdict import Sameness, judge
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DEVICE, SOUND, Case
@@ -218,7 +218,7 @@ def fit(folder: Path) -> int:
         for row in verdict.table[:3] if verdict.same else ():
             print(f"      {row.scaled:8.2f}  {row.name}: {row.reason[:100]}")
     print(f"  {'row':22} {'at least':>9} {'table':>7} {'at most':>9} {'middle':>7}   cases")
-    outside = [kind for kind in TABLE if TABLE[kind] != EXACT and not _print_range(kind, found)]
+    outside = [kind for kind in Kind if kind.value.least and not _print_range(kind, found)]
     broken = [verdict for case, verdict in found if case.broken]
     sound_ones = [verdict for case, verdict in found if not case.broken]
     print(
@@ -239,12 +239,12 @@ def _print_range(kind: Kind, found: Sequence[tuple[Case, Sameness]]) -> bool:
             needed = max([needed, *sizes])
         elif verdict.failing == {kind}:
             shown = min(shown, (max(r.distance.size for r in rows if r.fails), case.name))
-    least = TABLE[kind].least
+    least = kind.value.least
     right = needed[0] <= least < shown[0]
     middle = math.sqrt(needed[0] * shown[0]) if needed[0] and shown[1] else math.nan
     print(
-        f"{' ' if right else '!'} {kind.value:22} {needed[0]:9.3g} {least:7.3g} {shown[0]:9.3g} "
-        f"{middle:7.3g}   {needed[1][:40]}; {shown[1][:40]}"
+        f"{' ' if right else '!'} {kind.value.label:22} {needed[0]:9.3g} {least:7.3g} "
+        f"{shown[0]:9.3g} {middle:7.3g}   {needed[1][:40]}; {shown[1][:40]}"
     )
     return right
 

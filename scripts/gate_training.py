@@ -33,7 +33,7 @@ from unittest import mock
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpurun.records.bench.benchmark import LossCurve
-from gpurun.same.side_curves import compare_training
+from gpurun.same.curve_distances import compare_training
 from gpurun.stats.loss_curve_points import curve_of
 from scripts.planted_slowdown import git
 

@@ -36,13 +36,19 @@ from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
 from gpurun.same.launch_audit import LaunchAudit, audit_of
-from gpurun.tuner.training_judge import MOST_DRAWS, AuditLaunches, TrainingJudge, rounding_rule
+from gpurun.tuner.training_judge import (
+    MOST_DRAWS,
+    AuditLaunches,
+    TrainingJudge,
+    audited_alone,
+    rounding_rule,
+)
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
 
 STEPS = 64
 STOP = StopRule(min_steps=STEPS, min_seconds=0, max_steps=STEPS, warmup_steps=4, audit_steps=8)
-STILL_STOP = StopRule(min_steps=9, min_seconds=0, max_steps=9, warmup_steps=4, audit_steps=8)
+STILL_STOP = audited_alone(STOP)
 SEEDS = (0, 1, 2)
 """Seed offsets of the baseline's trials; the first is launched twice."""
 CANDIDATE_SEEDS = (0, 1)
@@ -120,15 +126,20 @@ def start(one: Launch) -> int:
 
 
 def launched_audit(one: Launch) -> LaunchAudit:
-    """What the trial showed; RuntimeError with its output if it or a knob of it failed."""
+    """What the trial showed; RuntimeError with its output if it or a knob of it failed.
+
+    A trial without dropout ends with its audited steps. A knob that acts in an evaluation after
+    them has no outcome there; the case's other trials, which are longer, show that it was applied.
+    """
     logs = read_run(one.folder).processes
     output = (one.folder / "output.log").read_text()
     audit = audit_of(logs[0], one.seed, one.rounded, one.still) if logs else None
     if audit is None:
         raise RuntimeError(f"{one} showed nothing:\n{output}")
     hooks = [h.error for log in logs for h in log.hooks]
-    applied = {k.knob for log in logs for k in log.knobs if k.outcome == "applied"}
-    if hooks or not applied >= {k for k, _ in one.settings}:
+    told = [k for log in logs for k in log.knobs]
+    reached = {k.knob for k in told} if one.still else {k for k, _ in one.settings}
+    if hooks or not reached <= {k.knob for k in told if k.outcome == "applied"}:
         raise RuntimeError(f"{one}: {hooks or [log.knobs for log in logs]}\n{output}")
     return audit
 

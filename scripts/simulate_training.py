@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpurun.same.side_curves import compare_training
+from gpurun.same.curve_distances import compare_training
 from gpurun.stats.loss_curve_points import curve_of
 from scripts.simulate_pairs import wilson
 

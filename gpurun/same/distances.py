@@ -15,35 +15,12 @@ from itertools import combinations
 
 from gpurun.same.curve_distances import curve_distances, finite_distances, runaway_distances
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import (
-    REPEATS,
-    ROUNDING,
-    SEEDS,
-    Distances,
-    Floor,
-    Floors,
-    Kind,
-)
+from gpurun.same.measured_distance import REPEATS, ROUNDING, SEEDS, Distances, Floor, Floors
 from gpurun.same.output_distances import output_distances
-from gpurun.same.sameness_table import ENOUGH, FAR_ENOUGH
+from gpurun.same.sameness_table import AFTER_STEPS, ENOUGH, FAR_ENOUGH, OF_STEPS, Kind
 from gpurun.same.sample_distances import drawn_later, sample_distances
 from gpurun.same.setting_distances import setting_distances
 from gpurun.same.step_distances import model_drawn_apart, step_distances
-
-OF_STEPS = frozenset(
-    {
-        Kind.FIRST_LOSS,
-        Kind.INPUTS,
-        Kind.DIRECTIONS,
-        Kind.GRADIENTS,
-        Kind.UPDATES,
-        Kind.SIDE_UPDATES,
-    }
-)
-"""Kinds that only say that nothing is lost where the model drew other random numbers; launches
-whose model draws none are compared by them alone."""
-AFTER_STEPS = frozenset({Kind.EVALUATIONS, Kind.EVALUATED_DECISIONS})
-"""Kinds that say nothing where weights have parted, for other random numbers were drawn."""
 
 
 @dataclass(frozen=True)
@@ -87,9 +64,6 @@ def compare(
     return Pair({n: d for n, d in found.items() if told(n.kind, d.value)}, masks, later)
 
 
-# -- floors ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Baselines:
     """The launches of the script as it is. `rounded`: those that only round. `still`: the one whose
@@ -102,11 +76,10 @@ class Baselines:
     @staticmethod
     def of(launches: Sequence[LaunchAudit]) -> Baselines:
         """The kinds told apart."""
-        exact = [launch for launch in launches if not launch.rounded]
         return Baselines(
-            [launch for launch in exact if not launch.still],
+            [launch for launch in launches if not launch.rounded and not launch.still],
             [launch for launch in launches if launch.rounded],
-            [launch for launch in exact if launch.still],
+            [launch for launch in launches if launch.still and not launch.rounded],
         )
 
     def partners(self, candidate: LaunchAudit) -> Sequence[LaunchAudit]:
@@ -139,28 +112,26 @@ class Baselines:
 def floors(known: Baselines, *, rounds: bool, drawn: bool, steps: int) -> Floors:
     """Floors for a candidate that may round, drew other random numbers, and shows so many steps."""
     found: Floors = {}
-    for source, distances in _sources(known, rounds, drawn, steps):
-        for name, distance in distances.items():
-            if name not in found or distance.size > found[name].value:
+    for source, ours, theirs in _sources(known, rounds, drawn):
+        far = min(len(ours.losses), len(theirs.losses)) >= FAR_ENOUGH * steps
+        for name, distance in compare(ours, theirs, rounds=rounds, steps=steps).distances.items():
+            curve = name.kind is Kind.CURVE
+            tells = curve if source == SEEDS else far or not curve or source != ROUNDING
+            if tells and (name not in found or distance.size > found[name].value):
                 found[name] = Floor(distance.size, source)
     return found
 
 
 def _sources(
-    known: Baselines, rounds: bool, drawn: bool, steps: int
-) -> Iterator[tuple[str, Distances]]:
+    known: Baselines, rounds: bool, drawn: bool
+) -> Iterator[tuple[str, LaunchAudit, LaunchAudit]]:
+    """Pairs of launches that are the same by construction, and what each pair shows."""
     for a, b in combinations(known.plain, 2):
         if a.seed == b.seed:
-            yield REPEATS, compare(b, a, rounds=rounds, steps=steps).distances
+            yield REPEATS, b, a
         elif drawn and not known.few_seeds:
-            yield SEEDS, _of(compare(b, a, rounds=rounds, steps=steps).distances, Kind.CURVE)
+            yield SEEDS, b, a
     for draw in known.rounded if rounds else ():
         own = known.longest(draw)
         if own is not None:
-            apart = compare(draw, own, rounds=True, steps=steps).distances
-            far = min(len(own.losses), len(draw.losses)) >= FAR_ENOUGH * steps
-            yield ROUNDING, {n: d for n, d in apart.items() if far or n.kind is not Kind.CURVE}
-
-
-def _of(distances: Distances, kind: Kind) -> Distances:
-    return {name: distance for name, distance in distances.items() if name.kind is kind}
+            yield ROUNDING, draw, own

@@ -11,17 +11,18 @@ from gpurun.same.curve_distances import parts
 from gpurun.same.distances import Baselines
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.measured_distance import Measured
-from gpurun.same.named_distance import Kind
+from gpurun.same.sameness_table import SHARES, Kind
 from gpurun.same.verdict import Sameness
 
-NUMBERS = frozenset({Kind.OUTPUTS, Kind.EVALUATIONS})
-ANY_OUTPUTS = NUMBERS | {Kind.DECISIONS, Kind.EVALUATED_DECISIONS}
+ANY_OUTPUTS = SHARES | {Kind.OUTPUTS, Kind.EVALUATIONS}
 SHOWN = {
     "samples": {Kind.SAMPLES, Kind.ORDER},
     "gradients": {Kind.GRADIENTS},
     "losses": {Kind.CURVE},
 }
 """What a report says was compared, beside outputs, and the kinds that say so."""
+PARTIAL = ("worst call", "as a whole", "inputs of calls")
+"""Places of outputs that are no tensor over all calls."""
 Launches = Sequence[LaunchAudit]
 
 
@@ -31,14 +32,19 @@ def guard_verdict(found: Sameness, baselines: Launches, candidates: Launches) ->
     told = {kind for kind in Kind if found.worst(kind) is not None}
     if found.outputs_unseen is not None:
         told -= ANY_OUTPUTS
-    if any(b.nonfinite_from for b in plain):
+    if any(b.ends_infinite for b in plain):
         told -= {Kind.CURVE}
     loss = found.worst(Kind.CURVE) if Kind.CURVE in told else None
-    outputs = [m for m in found.table if m.name.kind in told & ANY_OUTPUTS and _whole(m)]
-    numbers = [m.distance.size for m in outputs if m.name.kind in NUMBERS]
-    shares = [1 - m.distance.size**2 for m in outputs if m.name.kind not in NUMBERS]
+    outputs = [
+        m
+        for m in found.table
+        if m.name.kind in told & ANY_OUTPUTS and not m.name.place.endswith(PARTIAL)
+    ]
+    numbers = [m.distance.size for m in outputs if m.name.kind not in SHARES]
+    shares = [1 - m.distance.size**2 for m in outputs if m.name.kind in SHARES]
     compared = [name for name, kinds in SHOWN.items() if kinds & told]
     forward_only = bool(candidates) and all(c.forward_only for c in candidates)
+    worst = {m.name.kind: m for m in reversed(found.table)}
     return GuardVerdict(
         accepted=found.same,
         loss_deviation=None if loss is None else loss.distance.size,
@@ -50,26 +56,20 @@ def guard_verdict(found: Sameness, baselines: Launches, candidates: Launches) ->
         outputs_not_compared=found.outputs_unseen,
         compared=tuple([*compared, "outputs"] if outputs else compared),
         forward_only=forward_only,
-        distances=_of_each_kind(found.table),
+        distances=tuple(_written(m) for m in found.table if worst[m.name.kind] is m),
     )
 
 
-def _of_each_kind(table: Sequence[Measured]) -> tuple[NamedDistance, ...]:
-    """The distance of each kind that sticks out most; infinities are None."""
-    worst: dict[Kind, Measured] = {}
-    for measured in table:
-        worst.setdefault(measured.name.kind, measured)
-    return tuple(
-        NamedDistance(
-            name=str(m.name),
-            distance=_figure(m.distance.size),
-            floor=None if m.floor is None else _figure(m.floor.value),
-            source=None if m.floor is None else m.floor.source,
-            bound=_figure(m.bound),
-            scaled=_figure(m.scaled),
-            compared=m.compared,
-        )
-        for m in worst.values()
+def _written(m: Measured) -> NamedDistance:
+    """The distance of a kind that sticks out most; infinities are None."""
+    return NamedDistance(
+        name=str(m.name),
+        distance=_figure(m.distance.size),
+        floor=None if m.floor is None else _figure(m.floor.value),
+        source=None if m.floor is None else m.floor.source,
+        bound=_figure(m.bound),
+        scaled=_figure(m.scaled),
+        compared=m.compared,
     )
 
 
@@ -77,32 +77,20 @@ def _figure(value: float) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
-def _whole(measured: Measured) -> bool:
-    """True for the distance of a tensor over all calls."""
-    return not measured.name.place.endswith(("worst call", "as a whole", "inputs of calls"))
-
-
 def curves(plain: Launches, candidates: Launches) -> LossCurves | None:
     """The candidate's worst curve beside the longest plain one of its seed, and their range."""
     if not plain or not candidates:
         return None
-    known = Baselines(plain)
-
-    def beside(candidate: LaunchAudit) -> LaunchAudit:
-        return known.longest(candidate) or plain[0]
-
-    def off(candidate: LaunchAudit) -> float:
-        found = parts(candidate.losses, beside(candidate).losses)
-        return max((abs(apart) for apart, _ in found), default=0.0)
-
-    worst = max(candidates, key=off)
+    pairs = [(c.losses, (Baselines(plain).longest(c) or plain[0]).losses) for c in candidates]
+    off = [max((abs(apart) for apart, _ in parts(*pair)), default=0.0) for pair in pairs]
+    worst, beside = pairs[off.index(max(off))]
     steps = [
         [x for x in at if math.isfinite(x)]
         for at in zip_longest(*(b.losses for b in plain), fillvalue=math.nan)
     ]
     return LossCurves(
-        baseline=_plain(beside(worst).losses),
-        candidate=_plain(worst.losses),
+        baseline=_plain(beside),
+        candidate=_plain(worst),
         lowest=tuple(min(at, default=None) for at in steps),
         highest=tuple(max(at, default=None) for at in steps),
     )

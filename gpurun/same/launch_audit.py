@@ -7,7 +7,7 @@ computed but the choice of the clock whose steps count.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpurun.measure.run_events import ProcessLog
@@ -57,16 +57,10 @@ class LaunchAudit:
         return any(math.isfinite(x) for x in self.losses)
 
     @property
-    def nonfinite_from(self) -> int | None:
-        """The step, counted from 1, from which on no loss is finite; None if the last one is."""
-        steps = list(enumerate(self.losses, 1))
-        last = max((step for step, loss in steps if math.isfinite(loss)), default=0)
-        return next((step for step, loss in steps if step > last and math.isinf(loss)), None)
-
-    @property
-    def never_finite(self) -> bool:
-        """True if it has losses, and not one is finite."""
-        return self.nonfinite_from is not None and not self.finite_losses
+    def ends_infinite(self) -> bool:
+        """True if the last loss that was seen is not finite."""
+        seen = [x for x in self.losses if not math.isnan(x)]
+        return bool(seen) and math.isinf(seen[-1])
 
     @property
     def draws(self) -> bool:
@@ -81,13 +75,15 @@ def audit_of(
     clock = step_clock(log)
     if clock is None:
         return None
+    # without the audits of a clock that a better one replaced (evaluation before training)
+    starts = [number for number, audit in enumerate(log.audits) if audit.step == 1]
     training = set(clock.training_loaders)
     samples = tuple(s for s in log.samples if s.loader in training or not training)
     return LaunchAudit(
         seed=seed,
         losses=tuple(clock.steps.loss),
         microbatches=tuple(clock.steps[StepRow.MICROBATCHES]),
-        audits=_of_the_last_clock(log.audits),
+        audits=tuple(log.audits[starts[-1] if starts else 0 :]),
         samples=samples,
         again={s.loader: s.again for s in samples if s.again},
         loaders=tuple(x for x in log.loaders if x.loader in training),
@@ -98,9 +94,3 @@ def audit_of(
         rounded=rounded,
         still=still,
     )
-
-
-def _of_the_last_clock(audits: Sequence[AuditEvent]) -> tuple[AuditEvent, ...]:
-    """Without the audits of a clock that a better one replaced (evaluation before training)."""
-    starts = [number for number, audit in enumerate(audits) if audit.step == 1]
-    return tuple(audits[starts[-1] :]) if starts else tuple(audits)

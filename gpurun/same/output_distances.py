@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpurun.records.messages.training_events import OutputsEvent, TensorFigures
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import Distance, Distances, Kind, Name, exact, relative
-from gpurun.same.sameness_table import TABLE, K
+from gpurun.same.measured_distance import Distance, Distances, Name, exact, relative
+from gpurun.same.sameness_table import K, Kind
 from gpurun.stats.descriptive import mean, root_mean_square
 
 RESOLUTION = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
 """The machine epsilon by type."""
+KINDS = {
+    False: (Kind.INPUTS, Kind.OUTPUTS, Kind.DECISIONS),
+    True: (Kind.EVALUATIONS, Kind.EVALUATIONS, Kind.EVALUATED_DECISIONS),
+}
+"""What inputs, numbers and decisions are compared as: of calls before training steps, and after."""
 
 Call = tuple[OutputsEvent, OutputsEvent]
 """A call in our launch, and the same call in the other."""
@@ -28,19 +33,15 @@ def output_distances(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     """Form of all shared calls, then their inputs, numbers and decisions."""
     calls = _shared(ours, theirs)
     if not calls:
-        lost = "no output was seen" if theirs.outputs and ours.forward_only else None
-        return exact(Kind.FORM, "calls", lost) if lost else {}
+        lost = theirs.outputs and ours.forward_only
+        return exact(Kind.FORM, "calls", "no output was seen") if lost else {}
     varying = _varying(theirs)
-    found = {**_form(calls, varying), **_call_inputs(calls)}
-    alike = _on_equal_inputs(calls)
-    for kinds, trained in ((_UNTRAINED, False), (_TRAINED, True)):
-        group = [call for call in alike if bool(call[1].trained) is trained]
-        found |= _numbers(kinds, group, varying if trained else set())
+    found = _form(calls, varying)
+    for trained in KINDS:
+        group = [call for call in calls if bool(call[1].trained) is trained]
+        found |= _call_inputs(group, KINDS[trained][0])
+        found |= _numbers(_on_equal_inputs(group), trained, varying if trained else set())
     return found
-
-
-_UNTRAINED = (Kind.OUTPUTS, Kind.DECISIONS)
-_TRAINED = (Kind.EVALUATIONS, Kind.EVALUATED_DECISIONS)
 
 
 def compared_calls(ours: LaunchAudit, theirs: LaunchAudit) -> tuple[int, int]:
@@ -50,15 +51,12 @@ def compared_calls(ours: LaunchAudit, theirs: LaunchAudit) -> tuple[int, int]:
 
 def unreadable(launch: LaunchAudit) -> str | None:
     """Why outputs of a launch cannot be compared with anything; None if they can."""
-    if not launch.outputs:
-        return "no call of a model without gradients was seen"
-    if not any(event.outputs for event in launch.outputs):
-        return "the model returns no tensors"
-    figures = (figure for event in launch.outputs for figure in event.outputs)
-    unread = next((f for f in figures if not f.values and 0 not in f.shape), None)
-    if unread is not None:
-        return f"{unread.path or 'the output'} ({unread.dtype}) cannot be read"
-    return None
+    figures = [figure for event in launch.outputs for figure in event.outputs]
+    if not figures:
+        unseen = "no call of a model without gradients was seen"
+        return "the model returns no tensors" if launch.outputs else unseen
+    bad = next((f for f in figures if not f.values and 0 not in f.shape), None)
+    return None if bad is None else f"{bad.path or 'the output'} ({bad.dtype}) cannot be read"
 
 
 @dataclass(frozen=True)
@@ -68,11 +66,6 @@ class OutputTensor:
     module: str
     path: str
     dtype: str
-
-    @property
-    def resolution(self) -> float:
-        """The relative difference of neighbouring numbers of this type."""
-        return RESOLUTION.get(self.dtype, 0.0)
 
     def __str__(self) -> str:
         where = f"output {self.path} of {self.module}"
@@ -110,9 +103,11 @@ def _varying(launch: LaunchAudit) -> set[OutputTensor]:
 
 
 def _form(calls: Sequence[Call], varying: set[OutputTensor]) -> Distances:
+    late = [ours.call for ours, theirs in calls if ours.overwritten and theirs.overwritten is False]
+    lost = f"the output of call {late[0]} held other numbers after the next call" if late else None
     reasons = {
         "kind": next((r for call in calls if (r := _other_kind(*call, varying))), None),
-        "overwritten": next((r for call in calls if (r := _overwritten(*call))), None),
+        "overwritten": lost,
         "zeros": _zeros(calls),
         "draws": _training_mode(calls, "draws random numbers", "draws"),
         "buffers": _training_mode(calls, "changes its buffers", "moved"),
@@ -140,21 +135,13 @@ def _other_kind(ours: OutputsEvent, theirs: OutputsEvent, varying: set[OutputTen
     return None
 
 
-def _overwritten(ours: OutputsEvent, theirs: OutputsEvent) -> str | None:
-    if ours.overwritten and theirs.overwritten is False:
-        return f"the output of call {ours.call} held other numbers after the next call"
-    return None
-
-
 def _zeros(calls: Sequence[Call]) -> str | None:
     """A floating tensor that is zero in all calls, and not in the other launch."""
     zero: dict[OutputTensor, tuple[bool, bool]] = defaultdict(lambda: (True, True))
-    for ours, theirs in calls:
-        for mine, other in zip(ours.outputs, theirs.outputs, strict=False):
-            if _floating(other.dtype) and mine.dtype == other.dtype:
-                place = _tensor(theirs, other)
-                a, b = zero[place]
-                zero[place] = a and not any(mine.values), b and not any(other.values)
+    for place, mine, other in _tensors(calls):
+        if _floating(other.dtype):
+            a, b = zero[place]
+            zero[place] = a and not any(mine.values), b and not any(other.values)
     return next((f"{place} is zero" for place, (a, b) in zero.items() if a and not b), None)
 
 
@@ -167,25 +154,19 @@ def _training_mode(calls: Sequence[Call], what: str, field_name: str) -> str | N
     return None
 
 
-# -- inputs ----------------------------------------------------------------------------------------
-
-
-def _call_inputs(calls: Sequence[Call]) -> Distances:
-    found: Distances = {}
-    for kind, trained in ((Kind.INPUTS, False), (Kind.EVALUATIONS, True)):
-        group = [call for call in calls if bool(call[1].trained) is trained]
-        if group:
-            worst = max(group, key=lambda call: _input_distance(*call))
-            which = f"call {worst[1].call} of {worst[1].module}"
-            said = f"{which} is given other inputs than in the baseline"
-            found[Name(kind, "inputs of calls")] = Distance(_input_distance(*worst), said)
-    return found
+def _call_inputs(calls: Sequence[Call], kind: Kind) -> Distances:
+    if not calls:
+        return {}
+    apart, number = max((_input_distance(*call), -place) for place, call in enumerate(calls))
+    worst = calls[-number][1]
+    said = f"call {worst.call} of {worst.module} is given other inputs than in the baseline"
+    return {Name(kind, "inputs of calls"): Distance(apart, said)}
 
 
 def _on_equal_inputs(calls: Sequence[Call]) -> list[Call]:
     """After training steps a recurrent state was computed by weights that have parted."""
-    limits = (TABLE[Kind.INPUTS].least, TABLE[Kind.EVALUATIONS].least)
-    return [call for call in calls if _input_distance(*call) <= limits[bool(call[1].trained)]]
+    least = {trained: kinds[0].value.least for trained, kinds in KINDS.items()}
+    return [call for call in calls if _input_distance(*call) <= least[bool(call[1].trained)]]
 
 
 def _input_distance(ours: OutputsEvent, theirs: OutputsEvent) -> float:
@@ -202,7 +183,7 @@ def _apart(ours: TensorFigures, theirs: TensorFigures) -> float:
     same_form = (ours.path, ours.dtype, ours.shape) == (theirs.path, theirs.dtype, theirs.shape)
     if not same_form or not _floating(theirs.dtype):
         return math.inf
-    pairs = _finite_pairs(ours, theirs)
+    pairs = _finite_pairs(ours.values, theirs.values)
     size = root_mean_square([b for _, b in pairs])
     return relative(root_mean_square([a - b for a, b in pairs]), size)
 
@@ -210,60 +191,58 @@ def _apart(ours: TensorFigures, theirs: TensorFigures) -> float:
 # -- numbers ---------------------------------------------------------------------------------------
 
 
+def _tensors(calls: Sequence[Call]) -> Iterator[tuple[OutputTensor, TensorFigures, TensorFigures]]:
+    """The tensors of one type that both launches return, with the place of each."""
+    for ours, theirs in calls:
+        for mine, other in zip(ours.outputs, theirs.outputs, strict=False):
+            if mine.dtype == other.dtype:
+                yield _tensor(theirs, other), mine, other
+
+
 @dataclass
 class _Tensor:
     """What calls show of one tensor, added up."""
 
-    shares: list[float] = field(default_factory=list)
-    """Differences of numbers, each as a fraction of its own distance from the mean."""
-    worst: float = 0.0
-    """Their RMS in the worst call."""
-    norm: float = 0.0
-    """The largest relative difference of norms, or of sums of integers: what sampling missed."""
-    norms: tuple[float, float] = (0.0, 0.0)
-    wrong: int = 0
-    decisions: int = 0
-    """Integers, and rows' largest numbers: how many, and how many of them differ."""
+    shares: list[list[float]] = field(default_factory=list)
+    """By call: differences of numbers, each as a fraction of its own distance from the mean."""
+    norms: list[tuple[float, float]] = field(default_factory=list)
+    """Norms, or sums of integers, on both sides: what sampling missed."""
+    turned: list[bool] = field(default_factory=list)
+    """Of integers, and of rows' largest numbers: is it another one?"""
     leads: list[float] = field(default_factory=list)
     """The leads that largest numbers lost."""
     tops: list[tuple[float, float]] = field(default_factory=list)
 
     def add(self, ours: TensorFigures, theirs: TensorFigures) -> None:
-        if ours.norm is not None and theirs.norm is not None:
-            apart = relative(abs(ours.norm - theirs.norm), abs(theirs.norm))
-            if apart > self.norm:
-                self.norm, self.norms = apart, (ours.norm, theirs.norm)
+        self.norms += _finite_pairs([ours.norm], [theirs.norm])
         if not _floating(theirs.dtype):
-            self.decisions += len(theirs.values)
-            self.wrong += sum(a != b for a, b in zip(ours.values, theirs.values, strict=False))
+            self.turned += [a != b for a, b in zip(ours.values, theirs.values, strict=False)]
             return
-        shares = list(_shares(_finite_pairs(ours, theirs)))
-        self.shares += shares
-        self.worst = max(self.worst, root_mean_square(shares))
+        self.shares.append(list(_shares(_finite_pairs(ours.values, theirs.values))))
         turned = [a != b for a, b in zip(ours.largest, theirs.largest, strict=False)]
-        self.decisions += len(turned)
-        self.wrong += sum(turned)
+        self.turned += turned
         leads = zip(turned, theirs.margins, strict=False)
         self.leads += [lead for other, lead in leads if other and lead is not None]
-        tops = zip(ours.tops, theirs.tops, strict=False)
-        self.tops += [(a, b) for a, b in tops if a is not None and b is not None]
+        self.tops += _finite_pairs(ours.tops, theirs.tops)
 
     @property
     def disagreement(self) -> float:
         """The part of decisions that differ by more than the error of the numbers explains."""
-        wrong = self.wrong
+        wrong = sum(self.turned)
         if self.leads and self.tops:
             error = root_mean_square([a - b for a, b in self.tops])
             middle = mean([b for _, b in self.tops])
             scatter = root_mean_square([b - middle for _, b in self.tops])
-            error = min(error, TABLE[Kind.OUTPUTS].ceiling * scatter)
+            error = min(error, Kind.OUTPUTS.value.ceiling * scatter)
             least = K * math.sqrt(2) * error  # a row changes by chance if it led by no more
             wrong -= sum(lead <= least for lead in self.leads)
-        return wrong / self.decisions if self.decisions else 0.0
+        return wrong / len(self.turned)
 
 
-def _finite_pairs(ours: TensorFigures, theirs: TensorFigures) -> list[tuple[float, float]]:
-    pairs = zip(ours.values, theirs.values, strict=False)
+def _finite_pairs(
+    ours: Sequence[float | None], theirs: Sequence[float | None]
+) -> list[tuple[float, float]]:
+    pairs = zip(ours, theirs, strict=False)
     return [(a, b) for a, b in pairs if a is not None and b is not None]
 
 
@@ -281,37 +260,40 @@ def _shares(pairs: Sequence[tuple[float, float]]) -> Iterable[float]:
         yield relative(abs(a - b), max(abs(b - middle), usual))
 
 
-def _numbers(
-    kinds: tuple[Kind, Kind], calls: Sequence[Call], without: set[OutputTensor]
-) -> Distances:
+def _numbers(calls: Sequence[Call], trained: bool, without: set[OutputTensor]) -> Distances:
     tensors: dict[OutputTensor, _Tensor] = defaultdict(_Tensor)
-    for ours, theirs in calls:
-        for mine, other in zip(ours.outputs, theirs.outputs, strict=False):
-            place = _tensor(theirs, other)
-            if mine.shape == other.shape and mine.dtype == other.dtype and place not in without:
-                tensors[place].add(mine, other)
+    for place, mine, other in _tensors(calls):
+        if mine.shape == other.shape and place not in without:
+            tensors[place].add(mine, other)
     found: Distances = {}
-    numbers, decisions = kinds
+    _, numbers, decisions = KINDS[trained]
     for place, seen in tensors.items():
-        if seen.shares:
-            apart = root_mean_square(seen.shares)
-            said = f"{place} deviates by {apart:.2%}"
-            found[Name(numbers, str(place))] = Distance(apart, said, resolution=place.resolution)
-            once = f"{place} deviates by {seen.worst:.2%} in one call"
-            found[Name(numbers, f"{place}, worst call")] = Distance(
-                seen.worst, once, resolution=place.resolution
+        for where, value, said in _deviations(place, seen, trained):
+            found[Name(numbers, f"{place}{where}")] = Distance(
+                value, said, resolution=RESOLUTION.get(place.dtype, 0.0)
             )
-        # after training steps a few integers may differ, and their sum by any part
-        if seen.shares or (seen.norm and numbers is Kind.OUTPUTS):
-            said = f"the norm of {place} deviates by {seen.norm:.2%}"
-            if not _floating(place.dtype):
-                said = f"{place} adds up to {seen.norms[0]:g} instead of {seen.norms[1]:g}"
-            found[Name(numbers, f"{place}, as a whole")] = Distance(
-                seen.norm, said, resolution=place.resolution
-            )
-        if seen.decisions:
+        if seen.turned:
             part = seen.disagreement
             said = f"{place} agrees in {1 - part:.1%} only"
             # the root, for a share's standard error is then the same for small and large shares
-            found[Name(decisions, str(place))] = Distance(math.sqrt(max(0.0, part)), said)
+            found[Name(decisions, str(place))] = Distance(math.sqrt(part), said)
     return found
+
+
+def _deviations(
+    place: OutputTensor, seen: _Tensor, trained: bool
+) -> Iterator[tuple[str, float, str]]:
+    """Of a tensor's numbers in all calls, in the worst one, and of its norm: how far, in words."""
+    shares = [share for call in seen.shares for share in call]
+    if shares:
+        apart, worst = root_mean_square(shares), max(map(root_mean_square, seen.shares))
+        yield "", apart, f"{place} deviates by {apart:.2%}"
+        yield ", worst call", worst, f"{place} deviates by {worst:.2%} in one call"
+    norms = ((relative(abs(a - b), abs(b)), a, b) for a, b in seen.norms)
+    off, mine, other = max(norms, key=lambda norm: norm[0], default=(0.0, 0.0, 0.0))
+    # after training steps a few integers may differ, and their sum by any part
+    if shares or (off and not trained):
+        said = f"the norm of {place} deviates by {off:.2%}"
+        if not _floating(place.dtype):
+            said = f"{place} adds up to {mine:g} instead of {other:g}"
+        yield ", as a whole", off, said

@@ -11,23 +11,23 @@ lie: above what sound changes need, below what falsifying ones show.
 
 from __future__ import annotations
 
+import enum
+import math
 from dataclasses import dataclass
-
-from gpurun.same.named_distance import Kind
 
 K = 2.0
 """Rounding differs from draw to draw by less than a factor of two in most trainings."""
-K_OF_SHARES = 3.0
-"""Six of 160 classes were turned in a sound change whose floor was one of 160: the root of six."""
+K_WIDE = 3.0
+"""Where a floor is few decisions, or one launch of ranks. Six of 160 classes were turned in a sound
+change whose floor was one of 160: the root of six."""
 SCATTER = 1.75
 """The floor of a mean of steps, in its own standard errors: launches under other seeds are few, and
 steps are many."""
 ENOUGH = 3
 """Fewer repeats, seeds or audited steps tell nothing of the spread between them."""
-FEW = 16
-"""Fewer samples, or sampled gradients of a child of the model, show nothing of a distribution."""
-FEW_VALUES = 32
-"""Fewer sampled gradients of one parameter do not tell a direction."""
+FEW = 32
+"""Fewer samples of a pass do not tell whether it is shuffled, nor fewer sampled gradients a
+direction."""
 FAR_ENOUGH = 0.8
 """A launch tells of a curve if it goes this part of its length."""
 LEAST_SHARE = 0.5
@@ -42,20 +42,25 @@ ROUNDING_NORM = 1e-5
 """Norms this small against the median of all norms are made of rounding alone."""
 FEW_SIDES = 4
 """Fewer launches of a commit show too little of how far repeats are apart. Where they repeat each
-other exactly there is no chance in them, and two are enough."""
-FEW_NONFINITE = 2
-"""So many launches suffice if all of one commit are finite and all of the other are not: they have
-one seed, and a loss is finite or not."""
+other exactly, or all losses of one commit are finite and none of the other, there is no chance in
+them, and two are enough."""
 NOT_BY_CHANCE = 0.025
 """The one-sided p-value below which losses that are not finite in some launches are no chance."""
+
+
+MOVED = 0.1
+"""Once weights have parted, evaluations may differ by so much of the numbers' scatter, and in this
+part of the decisions. Rounding that moves outputs further explains nothing."""
 
 
 @dataclass(frozen=True)
 class Row:
     """One kind's numbers, in the distance's unit."""
 
-    least: float
-    """The distance that is always the same."""
+    label: str
+    least: float = 0.0
+    """The distance that is always the same. 0: equal or not the same; not compared where repeats
+    differ."""
     highest: float | None = None
     """The ceiling: of a floor, and of what it explains. None: `K` times the least value."""
     k: float = K
@@ -66,84 +71,85 @@ class Row:
         return K * self.least if self.highest is None else self.highest
 
 
-EXACT = Row(0.0)
-"""Equal or not the same; where repeats differ, not compared."""
+class Kind(enum.Enum):
+    """What is compared: the rows of the table."""
 
-TABLE: dict[Kind, Row] = {
-    Kind.FINITE: EXACT,
-    Kind.SETTINGS: EXACT,
-    Kind.ORDER: EXACT,
-    Kind.FORM: EXACT,
-    Kind.SAMPLES: EXACT,
+    FINITE = Row("finite")
+    SETTINGS = Row("settings")
+    ORDER = Row("order")
     # Part of a pass. Shuffles have 0.01 of neighbours; `sorted_later` all.
-    Kind.SHUFFLES: Row(0.1),
+    SHUFFLES = Row("shuffles", 0.1)
+    SAMPLES = Row("samples")
     # Relative. Another model's output in half precision 0.005; a stale batch 1.5.
-    Kind.INPUTS: Row(0.02, 0.2),
+    INPUTS = Row("inputs", 0.02, 0.2)
     # Relative. Autocast to bf16 0.0015 (`evaluated`).
-    Kind.FIRST_LOSS: Row(0.03),
+    FIRST_LOSS = Row("first loss", 0.03)
     # Length between unit vectors. GPT-124M compiled in bf16 0.02; rounding alone 1.1 in early and
     # 0.77 in late layers of ResNet-50, which are therefore not compared.
-    Kind.DIRECTIONS: Row(0.3),
+    DIRECTIONS = Row("gradient directions", 0.3)
     # Natural logarithms; twice the rate is 0.69. ResNet-50 compiled in bf16 0.10; `no_clipping`
     # 1.4.
-    Kind.GRADIENTS: Row(0.22),
+    GRADIENTS = Row("gradient sizes", 0.22)
     # Natural logarithms. ResNet-50 compiled in bf16 0.175, GPT-124M 0.15; `doubled_updates` 0.69.
-    Kind.UPDATES: Row(0.3),
+    UPDATES = Row("update sizes", 0.3)
     # Natural logarithms. An average that begins with the first weights 1.0.
-    Kind.SIDE_UPDATES: Row(0.53),
+    SIDE_UPDATES = Row("side updates", 0.53)
+    FORM = Row("output form")
     # Relative to the scatter of the numbers. Another order of summation stays below 1e-4;
     # `wrong_outputs=scaled` 0.013.
-    Kind.OUTPUTS: Row(1e-4, 0.1),
-    Kind.EVALUATIONS: Row(0.1),
+    OUTPUTS = Row("outputs", 1e-4, MOVED)
     # Roots of shares; 0.1 is 1 %. A detector in bf16 0.03, `wrong_outputs=other integers` 0.88.
-    Kind.DECISIONS: Row(0.1, 0.5, k=K_OF_SHARES),
-    Kind.EVALUATED_DECISIONS: Row(0.32, k=K_OF_SHARES),
+    DECISIONS = Row("output decisions", 0.1, 0.5, k=K_WIDE)
+    EVALUATIONS = Row("evaluations", MOVED)
+    EVALUATED_DECISIONS = Row("evaluation decisions", math.sqrt(MOVED), k=K_WIDE)
     # Relative. Workers with other augmentations 0.11 in 16 steps; `smoothed labels` 0.04.
-    Kind.CURVE: Row(0.02, 0.15),
-    Kind.RUNAWAY: Row(K),
+    CURVE = Row("loss curve", 0.02, 0.15)
+    RUNAWAY = Row("runaway", K)
     # Relative. Ten times the rounding of float32; `scripts/simulate_training.py` has the error
     # rates: 1 gave 7.5 % of false alarms, 2 missed a quarter of doubled rates in a random walk.
-    Kind.SIDES: Row(1e-6, 0.5, k=1.5),
-}
+    SIDES = Row("loss curves of two commits", 1e-6, 0.5, k=1.5)
 
-RANKS = Row(5e-5, 1e-2, k=3.0)
+
+RANKS = Row("ranks", 5e-5, 1e-2, k=K_WIDE)
 """Gradients of ranks beside those of one process (`--ddp`), relative. First gradients have no
 floor: small networks, convolutions and transformers differ by 1e-7 to 2e-6. Of later steps the
 floor is a launch that only rounds; eight steps of AdamW at a rate of 0.01 made 3e-4 of it. The
 ceiling is set, not fitted: a sum whose later steps have no floor trains up to 1 % apart, and sizes
 of updates may always differ so much. Adam makes steps of any size of a gradient that is zero but
 for rounding (a bias of keys in attention)."""
-SLOPE_OF_MEAN, SLOPE_OF_SUM = 0.1, 0.05
-"""The largest distance of a mean's slopes from 1, and of a sum's from 1/N, as a part of it. The
-first is the specification's 0.9 to 1.1, for token means, class weights and contrastive losses; the
-second is half of it. Both are set, not fitted."""
-MOST_APART = 0.2
-"""Ranks whose gradients are further apart from those of one process are not trained. The
-specification's 20 %, set with 0.9 to 1.1, not fitted."""
+LEAST_NORM = RANKS.ceiling
+"""A gradient with less of the norm of all may be rounding (a bias of keys in attention): it is
+compared with this share."""
+SLOPE_OF_MEAN = 0.1
+"""The largest distance of a mean's slopes from 1: the specification's 0.9 to 1.1, for token means,
+class weights and contrastive losses. Set, not fitted, as all that follows from it."""
+SLOPE_OF_SUM = SLOPE_OF_MEAN / 2
+"""The largest distance of a sum's slopes from 1/N, as a part of it."""
+MOST_APART = 2 * SLOPE_OF_MEAN
+"""Ranks whose gradients are further apart from those of one process are not trained."""
 LAST_STEPS = 2
 """A fault that begins late stays to the last step; shares that have more of something alternate, so
 one step is too few. Set for a sum that begins with the fifth of six steps."""
-LEAST_NORM = 1e-2
-"""A gradient with less of the norm of all may be rounding (a bias of keys in attention): it is
-compared with this share. Set, not fitted."""
 LEAST_PART = 1e-3
 """The slope of a part of the model with less of the norm of all gradients says nothing. Set, not
 fitted."""
 
-BY_PLACE = frozenset(
-    {Kind.SAMPLES, Kind.DIRECTIONS, Kind.GRADIENTS, Kind.UPDATES, Kind.SIDE_UPDATES}
-)
-"""Kinds that are compared if any place is: repeats may hand out other images and the same labels;
-rounding turns the gradients of a deep network's early layers before its first step. Of others every
-place must be."""
-WHOLE = frozenset({Kind.CURVE})
-"""Kinds that are compared if their whole is: steps scatter more in a part, which only tells where
-two launches part."""
 FACTORS = frozenset({Kind.GRADIENTS, Kind.UPDATES, Kind.SIDE_UPDATES})
 """Kinds whose values are logarithms of a factor."""
 SHARES = frozenset({Kind.DECISIONS, Kind.EVALUATED_DECISIONS})
 """Kinds whose values are roots of shares."""
 WITHOUT_UNIT = frozenset({Kind.SHUFFLES, Kind.RUNAWAY})
 """Kinds whose values tell a user nothing."""
+BY_PLACE = FACTORS | {Kind.SAMPLES, Kind.DIRECTIONS}
+"""Kinds that are compared if any place is: repeats may hand out other images and the same labels;
+rounding turns the gradients of a deep network's early layers before its first step. Of others every
+place must be, and of the loss curve the whole: steps scatter more in a part."""
+OF_STEPS = FACTORS | {Kind.FIRST_LOSS, Kind.INPUTS, Kind.DIRECTIONS}
+"""Kinds that only say that nothing is lost where the model drew other random numbers; launches
+whose model draws none are compared by them alone."""
+AFTER_STEPS = frozenset({Kind.EVALUATIONS, Kind.EVALUATED_DECISIONS})
+"""Kinds that say nothing where weights have parted, for other random numbers were drawn."""
+OF_OUTPUTS = frozenset({Kind.OUTPUTS, Kind.DECISIONS})
+"""Kinds that say nothing of a script that only infers if its own outputs are random."""
 OF_TRAINING = frozenset({Kind.FINITE, Kind.SAMPLES, Kind.RUNAWAY})
 """All that a change of the training (batch size, learning rate) must leave the same."""

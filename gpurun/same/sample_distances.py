@@ -16,8 +16,8 @@ from itertools import pairwise
 from gpurun.formatting.number_text import count
 from gpurun.records.events import SamplesEvent
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import Distance, Distances, Kind, Name, exact, relative
-from gpurun.same.sameness_table import FEW
+from gpurun.same.measured_distance import Distance, Distances, Name, exact, relative
+from gpurun.same.sameness_table import FEW, Kind
 from gpurun.stats.descriptive import root_mean_square
 
 
@@ -37,7 +37,7 @@ def drawn_later(ours: LaunchAudit, theirs: LaunchAudit) -> bool:
     Samples of workers draw from streams of their own. Where a batch more was seeded by its index,
     the script's own stream is a batch behind.
     """
-    if not any(event.drawn for launch in (ours, theirs) for event in launch.samples):
+    if not any(event.drawn for event in (*ours.samples, *theirs.samples)):
         return False
     one, other = (
         max((event.seeded_batches for event in launch.samples), default=0)
@@ -48,49 +48,41 @@ def drawn_later(ours: LaunchAudit, theirs: LaunchAudit) -> bool:
 
 def other_workers(ours: LaunchAudit, theirs: LaunchAudit) -> bool:
     """True if other processes load the samples of a loader that both have."""
-    one, other = (
-        {x.loader: (x.workers, x.persistent_workers) for x in launch.loaders}
-        for launch in (ours, theirs)
-    )
-    return any(one[loader] != other[loader] for loader in one.keys() & other.keys())
-
-
-# -- contents --------------------------------------------------------------------------------------
+    known = {x.loader: (x.workers, x.persistent_workers) for x in theirs.loaders}
+    mine = {x.loader: (x.workers, x.persistent_workers) for x in ours.loaders}
+    return any(known.get(loader, workers) != workers for loader, workers in mine.items())
 
 
 def _contents(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     """By leaf: the part of the samples whose content is another one than under the same index."""
-    differing: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-    for place, pairs in _same_samples(ours, theirs):
-        wrong, seen = differing[place]
-        differing[place] = wrong + sum(a != b for a, b in pairs), seen + len(pairs)
+    differing: dict[str, list[bool]] = defaultdict(list)
+    for place, differs in _same_samples(ours, theirs):
+        differing[place].append(differs)
     found: Distances = {}
-    for place, (wrong, seen) in differing.items():
-        said = f"{wrong} of {seen} samples have another content than in the baseline"
-        found[Name(Kind.SAMPLES, place)] = Distance(relative(wrong, seen), said)
+    for place, wrong in differing.items():
+        said = f"{sum(wrong)} of {len(wrong)} samples have another content than in the baseline"
+        found[Name(Kind.SAMPLES, place)] = Distance(relative(sum(wrong), len(wrong)), said)
     if other_workers(ours, theirs) and theirs.again:
         lost = None if ours.again else "workers hand out no samples"
         found |= exact(Kind.SAMPLES, "loaded at all", lost)
     return found
 
 
-def _same_samples(
-    ours: LaunchAudit, theirs: LaunchAudit
-) -> Iterator[tuple[str, list[tuple[int, int]]]]:
-    """Places, and the checksums there of samples that both launches show."""
+def _same_samples(ours: LaunchAudit, theirs: LaunchAudit) -> Iterator[tuple[str, bool]]:
+    """Of each leaf of samples that both launches show: where it is, and does its content differ?"""
     for mine, other in _passes(ours, theirs):
         if not _same_start(mine, other):  # padding depends on the other samples of a batch
             continue
-        shared = [
-            (s, other.checksums[i]) for i, s in mine.checksums.items() if i in other.checksums
-        ]
-        for position in range(max((len(a) for a, _ in shared), default=0)):
-            pairs = [(a[position], b[position]) for a, b in shared if position < len(a) == len(b)]
-            yield f"loader {mine.loader}, part {position + 1}", pairs
+        for index in mine.checksums.keys() & other.checksums.keys():
+            one, same = mine.checksums[index], other.checksums[index]
+            if len(one) == len(same):
+                for part, (a, b) in enumerate(zip(one, same, strict=True), 1):
+                    yield f"loader {mine.loader}, part {part}", a != b
     for loader in ours.again.keys() & theirs.again.keys() if other_workers(ours, theirs) else ():
         for one, same in zip(ours.again[loader], theirs.again[loader], strict=False):
             if one[:1] == same[:1]:  # not in batches of another size
-                yield f"loader {loader}, loaded again", list(zip(one[1:], same[1:], strict=False))
+                for a, b in zip(one[1:], same[1:], strict=False):
+                    yield f"loader {loader}, loaded again", a != b
 
 
 def _same_start(a: SamplesEvent, b: SamplesEvent) -> bool:
@@ -98,21 +90,18 @@ def _same_start(a: SamplesEvent, b: SamplesEvent) -> bool:
     return a.order[:common] == b.order[:common]
 
 
-def _by_loader(launch: LaunchAudit) -> dict[int, list[SamplesEvent]]:
-    found: dict[int, list[SamplesEvent]] = defaultdict(list)
-    for event in launch.samples:
-        found[event.loader].append(event)
-    return found
-
-
-# -- order -----------------------------------------------------------------------------------------
-
-
 def _order(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
-    """The first pass hands out the same indices in the same order; whole passes are as long."""
+    """The first pass hands out the same indices in the same order; whole passes are as long.
+
+    A pass that was followed by another is a whole one; the other launch may have ended in it.
+    """
     found: Distances = {}
     for mine, other in _passes(ours, theirs):
-        found |= exact(Kind.ORDER, f"length of pass {mine.epoch}", _length(ours, mine, other))
+        whole = any(s.loader == mine.loader and s.epoch > mine.epoch for s in ours.samples)
+        short = whole and len(mine.order) < len(other.order)
+        handed = f"{count(len(mine.order), 'sample')} instead of {len(other.order)}"
+        lost = f"a pass over the data hands out {handed}" if short else None
+        found |= exact(Kind.ORDER, f"length of pass {mine.epoch}", lost)
     first = [pair for pair in _passes(ours, theirs) if pair[0].epoch == 1]
     if first:
         alike = _same_start(*min(first, key=lambda pair: pair[0].loader))
@@ -129,26 +118,17 @@ def _passes(ours: LaunchAudit, theirs: LaunchAudit) -> Iterator[tuple[SamplesEve
             yield mine, other
 
 
-def _length(ours: LaunchAudit, mine: SamplesEvent, other: SamplesEvent) -> str | None:
-    """A pass that was followed by another is a whole one; the other launch may have ended in it."""
-    whole = any(s.loader == mine.loader and s.epoch > mine.epoch for s in ours.samples)
-    if not whole or len(mine.order) >= len(other.order):
-        return None
-    handed = count(len(mine.order), "sample")
-    return f"a pass over the data hands out {handed} instead of {len(other.order)}"
-
-
 def _shuffles(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     """Later passes may be shuffled otherwise (workers draw elsewhere), but as well."""
     found: Distances = {}
-    by_loader = _by_loader(theirs)
-    for loader, passes in _by_loader(ours).items():
-        mine = [s for s in passes if len(s.order) >= FEW]
-        other = [s for s in by_loader.get(loader, []) if len(s.order) >= FEW]
-        if mine and other:
-            for said, measured in _ORDERS.items():
-                value = max(0.0, measured(mine) - measured(other))
-                found[Name(Kind.SHUFFLES, f"loader {loader}: {said}")] = Distance(value, said)
+    for loader in dict.fromkeys(event.loader for event in ours.samples):
+        mine, other = (
+            [s for s in launch.samples if s.loader == loader and len(s.order) >= FEW]
+            for launch in (ours, theirs)
+        )
+        for said, measured in _ORDERS.items() if mine and other else ():
+            value = max(0.0, measured(mine) - measured(other))
+            found[Name(Kind.SHUFFLES, f"loader {loader}: {said}")] = Distance(value, said)
     return found
 
 
@@ -176,19 +156,15 @@ _ORDERS = {
 }
 
 
-# -- what the model is fed -------------------------------------------------------------------------
-
-
 def _inputs(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     """Some values of the first tensor that the model is given, in each audited step."""
     worst, step = 0.0, 0
     for mine, other in zip(ours.audits, theirs.audits, strict=False):
-        if len(mine.input_values) != len(other.input_values) or not other.input_values:
-            continue
-        pairs = zip(mine.input_values, other.input_values, strict=True)
-        size = root_mean_square(other.input_values)
-        apart = relative(root_mean_square([a - b for a, b in pairs]), size)
-        if apart > worst or math.isnan(apart):
-            worst, step = (math.inf if math.isnan(apart) else apart), mine.step
+        if len(mine.input_values) == len(other.input_values) > 0:
+            pairs = zip(mine.input_values, other.input_values, strict=True)
+            apart = root_mean_square([a - b for a, b in pairs])
+            apart = relative(apart, root_mean_square(other.input_values))
+            apart = math.inf if math.isnan(apart) else apart
+            worst, step = max((worst, step), (apart, mine.step), key=lambda at: at[0])
     said = f"the model is fed other tensors in step {step} (off by {worst:.1%})"
     return {Name(Kind.INPUTS): Distance(worst, said)} if ours.audits and theirs.audits else {}

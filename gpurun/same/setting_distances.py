@@ -11,41 +11,72 @@ from collections.abc import Iterator, Mapping
 
 from gpurun.records.events import AuditEvent
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import Distances, Kind, exact
+from gpurun.same.measured_distance import Distances, exact
+from gpurun.same.sameness_table import Kind
 
 IMPLEMENTATION_KEYS = frozenset({"fused", "foreach", "capturable", "differentiable", "initial_lr"})
 """Optimizer settings that choose kernels, not mathematics."""
+PLACES = (
+    "optimizers", "hyperparameters", "learning rates", "backward passes", "modules", "loaders",
+    "draws",
+)  # fmt: skip
 
-Settings = Iterator[tuple[str, object, object]]
-"""What is set, our value, the other one."""
+Settings = Iterator[tuple[str, str, object, object]]
+"""The place, what is set, our value, the other one."""
 
 
 def setting_distances(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     """By place: the first setting that is another one."""
-    distances: Distances = {}
-    for place, settings in _PLACES.items():
-        others = ((what, a, b) for what, a, b in settings(ours, theirs) if a != b)
-        said = next((f"{what} is {a} instead of {b}" for what, a, b in others), None)
-        distances |= exact(Kind.SETTINGS, place, said)
-    return distances
+    said: dict[str, str] = {}
+    for place, what, a, b in (*_of_steps(ours, theirs), *_of_launches(ours, theirs)):
+        if a != b:
+            said.setdefault(place, f"{what} is {a} instead of {b}")
+    found: Distances = {}
+    for place in PLACES:
+        found |= exact(Kind.SETTINGS, place, said.get(place))
+    return found
 
 
-def _steps(ours: LaunchAudit, theirs: LaunchAudit) -> Iterator[tuple[AuditEvent, AuditEvent]]:
-    return zip(ours.audits, theirs.audits, strict=False)
+def _of_steps(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
+    """Learning rates, decay, momentum and the like, by group, whatever the order of groups.
 
-
-def _optimizers(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
-    for mine, other in zip(ours.optimizers, theirs.optimizers, strict=False):
-        yield "the optimizer", mine.class_name, other.class_name
-        yield "the number of optimized parameters", mine.parameters, other.parameters
-
-
-def _hyperparameters(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
-    """Learning rates, decay, momentum and the like, by group, whatever the order of groups."""
-    for mine, other in _steps(ours, theirs):
+    Settings and mode of each module whose class is still the same (a knob may replace some).
+    """
+    for mine, other in zip(ours.audits, theirs.audits, strict=False):
         for a, b in zip(_groups(mine), _groups(other), strict=False):
             for key in sorted(a.keys() & b.keys()):
-                yield f"in step {mine.step} the optimizer's {key}", a[key], b[key]
+                what = f"in step {mine.step} the optimizer's {key}"
+                yield "hyperparameters", what, a[key], b[key]
+        for name, was in other.modules.items():
+            now = mine.modules.get(name, was)
+            if now.split("(")[0] == was.split("(")[0]:
+                yield "modules", f"module {name}", now, was
+    both = min(len(ours.losses), len(theirs.losses)) if ours.rates and theirs.rates else 0
+    for step in sorted({step for step, _ in (*ours.rates, *theirs.rates) if step <= both}):
+        rates = _rate_in(ours, step), _rate_in(theirs, step)
+        yield "learning rates", f"in step {step} the learning rate", *rates
+    for step, passes in enumerate(zip(ours.microbatches, theirs.microbatches, strict=False), 1):
+        what = f"before optimizer step {step} the number of backward passes"
+        yield "backward passes", what, *passes  # a skipped step leaves two in one
+
+
+def _of_launches(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
+    for mine, other in zip(ours.optimizers, theirs.optimizers, strict=False):
+        yield "optimizers", "the optimizer", mine.class_name, other.class_name
+        what = "the number of optimized parameters"
+        yield "optimizers", what, mine.parameters, other.parameters
+    known = {x.loader: x for x in theirs.loaders}
+    for one in ours.loaders:
+        twin = known.get(one.loader, one)
+        for what, a, b in (
+            ("the number of samples in the data set", one.dataset_length, twin.dataset_length),
+            ("the number of batches", one.length, twin.length),
+            ("the batch size", one.batch_size, twin.batch_size),
+        ):
+            if a is not None and b is not None:
+                yield "loaders", what, a, b
+    if theirs.draws and ours.audits:  # a model that draws random numbers must go on drawing them
+        yield "draws", "dropout", "on" if ours.draws else "off", "on"
 
 
 def _groups(audit: AuditEvent) -> list[Mapping[str, str]]:
@@ -60,60 +91,8 @@ def _shown(value: object) -> str:
     return f"{value:.5g}" if isinstance(value, (int, float)) else str(value)
 
 
-def _rates(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
-    """The learning rates of all steps that both launches took, whatever the order of groups."""
-    if ours.rates and theirs.rates:
-        both = min(len(ours.losses), len(theirs.losses))
-        for step in sorted({step for step, _ in (*ours.rates, *theirs.rates) if step <= both}):
-            yield f"in step {step} the learning rate", _rate_in(ours, step), _rate_in(theirs, step)
-
-
 def _rate_in(launch: LaunchAudit, step: int) -> str:
+    """The rates of all groups, whatever their order."""
     changed = bisect_right(launch.rates, step, key=lambda change: change[0]) - 1
     rates = launch.rates[changed][1] if changed >= 0 else ()
     return ", ".join(sorted("?" if rate is None else f"{rate:.5g}" for rate in rates))
-
-
-def _backward_passes(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
-    """A skipped step leaves two in one."""
-    for step, pair in enumerate(zip(ours.microbatches, theirs.microbatches, strict=False), 1):
-        yield f"before optimizer step {step} the number of backward passes", *pair
-
-
-def _modules(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
-    """Settings and mode of each module whose class is still the same (a knob may replace some)."""
-    for mine, other in _steps(ours, theirs):
-        for name, was in other.modules.items():
-            now = mine.modules.get(name, was)
-            if now.split("(")[0] == was.split("(")[0]:
-                yield f"module {name}", now, was
-
-
-def _loaders(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
-    known = {x.loader: x for x in theirs.loaders}
-    for mine in ours.loaders:
-        other = known.get(mine.loader, mine)
-        for what, a, b in (
-            ("the number of samples in the data set", mine.dataset_length, other.dataset_length),
-            ("the number of batches", mine.length, other.length),
-            ("the batch size", mine.batch_size, other.batch_size),
-        ):
-            if a is not None and b is not None:
-                yield what, a, b
-
-
-def _draws(ours: LaunchAudit, theirs: LaunchAudit) -> Settings:
-    """A model that draws random numbers must go on drawing them."""
-    if theirs.draws and ours.audits:
-        yield "dropout", "on" if ours.draws else "off", "on"
-
-
-_PLACES = {
-    "optimizers": _optimizers,
-    "hyperparameters": _hyperparameters,
-    "learning rates": _rates,
-    "backward passes": _backward_passes,
-    "modules": _modules,
-    "loaders": _loaders,
-    "draws": _draws,
-}

@@ -13,11 +13,13 @@ from itertools import islice
 
 from gpurun.records.events import BUFFERS, AuditEvent
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import Distance, Distances, Kind, Name, exact, relative
-from gpurun.same.sameness_table import ENOUGH, FEW, FEW_VALUES, ROUNDING_NORM, TABLE
-from gpurun.stats.descriptive import median
+from gpurun.same.measured_distance import Distance, Distances, Name, relative
+from gpurun.same.sameness_table import ENOUGH, FEW, ROUNDING_NORM, Kind
+from gpurun.stats.descriptive import mean, median
 
 Norms = Mapping[str, "float | None"]
+Told = tuple[Norms, Mapping[str, float]]
+"""Of a step: the norms of our launch, and those of the other one that tell something."""
 
 
 def step_distances(ours: LaunchAudit, theirs: LaunchAudit, *, rounds: bool) -> Distances:
@@ -41,7 +43,7 @@ def model_drawn_apart(ours: LaunchAudit, theirs: LaunchAudit, found: Distances) 
     """
     if ours.still or not theirs.draws:
         return False
-    return any(d.size > TABLE[n.kind].least for n, d in found.items() if math.isfinite(d.value))
+    return any(d.size > n.kind.value.least for n, d in found.items() if math.isfinite(d.value))
 
 
 def _first_loss(ours: AuditEvent, theirs: AuditEvent) -> Distances:
@@ -53,23 +55,25 @@ def _first_loss(ours: AuditEvent, theirs: AuditEvent) -> Distances:
     return {Name(Kind.FIRST_LOSS): Distance(value, said)}
 
 
-# -- directions ------------------------------------------------------------------------------------
-
-
 def _directions(ours: AuditEvent, theirs: AuditEvent) -> Distances:
     """The length of the difference of two unit vectors: 0 the same, 1.41 unrelated, 2 reversed."""
-    found = _direction("", ours.gradient_values, theirs.gradient_values)
     mine, other = gradients_by_name(ours), gradients_by_name(theirs)
-    told = other.keys() - negligible(theirs.gradient_norms)
-    both = sorted(mine.keys() & told)
-    for name in both:
-        if len(other[name]) >= FEW_VALUES:
-            found |= _direction(name, mine[name], other[name])
-    for child, names in by_child(both).items():
-        ours_there, theirs_there = ([x for n in names for x in side[n]] for side in (mine, other))
-        if len(names) > 1 and len(theirs_there) >= FEW:
-            found |= _direction(child, ours_there, theirs_there)
-    return found
+    both = sorted(mine.keys() & other.keys() - negligible(theirs.gradient_norms))
+    found = {"": (ours.gradient_values, theirs.gradient_values)}
+    children = {child: names for child, names in by_child(both).items() if len(names) > 1}
+    for place, names in ({name: [name] for name in both} | children).items():
+        values = [tuple(x for name in names for x in side[name]) for side in (mine, other)]
+        if len(values[1]) >= FEW:
+            found[place] = values[0], values[1]
+    distances: Distances = {}
+    for place, sides in found.items():
+        alike = cosine(*sides)
+        if alike is not None:
+            whose = f"the gradients of {place}" if place else "the gradients"
+            said = f"{whose} point elsewhere in step 1 (cosine {alike:.2f})"
+            apart = math.sqrt(max(0.0, 2 - 2 * alike))
+            distances[Name(Kind.DIRECTIONS, place)] = Distance(apart, said)
+    return distances
 
 
 def by_child(names: Iterable[str]) -> dict[str, list[str]]:
@@ -78,15 +82,6 @@ def by_child(names: Iterable[str]) -> dict[str, list[str]]:
     for name in names:
         children.setdefault(".".join(name.split(".")[:2]), []).append(name)
     return children
-
-
-def _direction(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Distances:
-    alike = cosine(ours, theirs)
-    if alike is None:
-        return {}
-    whose = f"the gradients of {name}" if name else "the gradients"
-    said = f"{whose} point elsewhere in step 1 (cosine {alike:.2f})"
-    return {Name(Kind.DIRECTIONS, name): Distance(math.sqrt(max(0.0, 2 - 2 * alike)), said)}
 
 
 def gradients_by_name(audit: AuditEvent) -> dict[str, tuple[float, ...]]:
@@ -101,36 +96,29 @@ def gradients_by_name(audit: AuditEvent) -> dict[str, tuple[float, ...]]:
 
 def cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
     """The cosine of the angle between two lists of numbers; None if one is empty, or zero."""
-    if len(a) != len(b) or not a:
-        return None
-    size = math.sqrt(math.fsum(x * x for x in a) * math.fsum(y * y for y in b))
-    if not math.isfinite(size) or size == 0:
+    same = len(a) == len(b)
+    size = math.sqrt(math.fsum(x * x for x in a) * math.fsum(y * y for y in b)) if same else 0.0
+    if not size or not math.isfinite(size):
         return None
     return math.fsum(x * y for x, y in zip(a, b, strict=True)) / size
 
 
-# -- sizes -----------------------------------------------------------------------------------------
-
-
 def _gradients(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     """Every parameter gets its gradient, finite and of the usual size."""
-    lost: Distances = {}
+    lost: dict[str, str] = {}
     steps = []
     for mine, other in zip(ours.audits, theirs.audits, strict=False):
         told = _told(other.gradient_norms)
         for name in told:
             norm = mine.gradient_norms.get(name)
             if name not in mine.gradient_norms:
-                said = f"parameter {name} is no longer optimized"
+                lost.setdefault(name, f"parameter {name} is no longer optimized")
             elif not norm:
-                said = f"parameter {name} gets no gradient in step {mine.step}"
-            elif math.isfinite(norm):
-                continue
-            else:
-                said = f"the gradient of {name} is not finite in step {mine.step}"
-            lost.setdefault(Name(Kind.GRADIENTS, name), Distance(math.inf, said))
+                lost.setdefault(name, f"parameter {name} gets no gradient in step {mine.step}")
+            elif not math.isfinite(norm):
+                lost.setdefault(name, f"the gradient of {name} is not finite in step {mine.step}")
         steps.append((mine.gradient_norms, told))
-    return _sizes(Kind.GRADIENTS, "gradients", steps) | lost
+    return _sizes(Kind.GRADIENTS, "gradients", steps, lost)
 
 
 def _updates(ours: LaunchAudit, theirs: LaunchAudit, rounds: bool) -> Distances:
@@ -140,28 +128,20 @@ def _updates(ours: LaunchAudit, theirs: LaunchAudit, rounds: bool) -> Distances:
     nothing: Adam makes whole steps of the rounding that is left of it. If something rounds, it may
     also swallow the least step that a type can hold.
     """
-    silent = _silent(theirs)
+    silent = set.intersection(*(negligible(audit.gradient_norms) for audit in theirs.audits))
     moving = {n for audit in ours.audits for n, d in audit.update_norms.items() if d}
-    lost: Distances = {}
+    lost: dict[str, str] = {}
     steps = []
     for mine, other in zip(ours.audits, theirs.audits, strict=False):
         told = {n: d for n, d in _told(other.update_norms).items() if n not in silent}
         still = [n for n in told if not mine.update_norms.get(n, told[n])]
         swallowed = moving.intersection(other.updates_near_zero) if rounds else set()
-        missed = {n: f"left parameter {n} as it was" for n in still if n not in swallowed}
         if told and len(still) == len(told):
-            missed = {"": "changed no parameter", **missed}
-        for name, said in missed.items():
-            why = Distance(math.inf, f"step {mine.step} {said}")
-            lost.setdefault(Name(Kind.UPDATES, name), why)
+            lost.setdefault("", f"step {mine.step} changed no parameter")
+        for name in (n for n in still if n not in swallowed):
+            lost.setdefault(name, f"step {mine.step} left parameter {name} as it was")
         steps.append((mine.update_norms, told))
-    return _sizes(Kind.UPDATES, "updates", steps) | lost
-
-
-def _silent(launch: LaunchAudit) -> set[str]:
-    """The parameters whose gradient is next to nothing in every audited step."""
-    small = [negligible(audit.gradient_norms) for audit in launch.audits]
-    return set.intersection(*small) if small else set()
+    return _sizes(Kind.UPDATES, "updates", steps, lost)
 
 
 def negligible(norms: Norms) -> set[str]:
@@ -176,52 +156,39 @@ def _told(norms: Norms) -> dict[str, float]:
     return {n: x for n, x in norms.items() if x is not None and math.isfinite(x) and n not in but}
 
 
-def _sizes(kind: Kind, what: str, steps: Sequence[tuple[Norms, Mapping[str, float]]]) -> Distances:
-    """The mean log ratio of all norms together, then of each parameter's, over the steps."""
-    whole = [
-        _log_ratio(_total({n: mine.get(n) for n in told}), _total(told)) for mine, told in steps
-    ]
-    found = _ratio(Name(kind), what, whole)
-    for name in sorted({n for _, told in steps for n in told}):
-        each = [_log_ratio(mine.get(name), told.get(name)) for mine, told in steps]
-        found |= _ratio(Name(kind, name), f"{what} of {name}", each)
-    return found
+def _sizes(kind: Kind, what: str, steps: Sequence[Told], lost: Mapping[str, str]) -> Distances:
+    """The mean log ratio of all norms together, then of each parameter's, over the steps.
 
-
-def _ratio(name: Name, what: str, ratios: Sequence[float | None]) -> Distances:
-    known = [r for r in ratios if r is not None]
-    if len(known) < ENOUGH:
-        return {}
-    mean = math.fsum(known) / len(known)
-    said = f"{what} are {math.exp(mean):.2f} times the baseline's"
-    return {name: Distance(abs(mean), said)}
-
-
-def _total(norms: Norms) -> float:
-    return math.sqrt(math.fsum((x or 0.0) ** 2 for x in norms.values()))
-
-
-def _log_ratio(ours: float | None, theirs: float | None) -> float | None:
-    if not ours or not theirs or not math.isfinite(ours) or not math.isfinite(theirs):
-        return None
-    return math.log(ours / theirs)
-
-
-# -- what moves beside the optimizer ---------------------------------------------------------------
+    `lost`: why a parameter has none.
+    """
+    names = sorted({name for _, told in steps for name in told})
+    found: Distances = {}
+    for place, members in ({"": names} | {name: [name] for name in names}).items():
+        ratios = []
+        for mine, told in steps:
+            seen = [name for name in members if name in told]
+            ours = math.hypot(*(mine.get(name) or 0.0 for name in seen))
+            theirs = math.hypot(*(told[name] for name in seen))
+            if ours and theirs and math.isfinite(ours):
+                ratios.append(math.log(ours / theirs))
+        if len(ratios) >= ENOUGH:
+            whose = f"{what} of {place}" if place else what
+            said = f"{whose} are {math.exp(mean(ratios)):.2f} times the baseline's"
+            found[Name(kind, place)] = Distance(abs(mean(ratios)), said)
+    return found | {Name(kind, name): Distance(math.inf, said) for name, said in lost.items()}
 
 
 def _side_updates(ours: LaunchAudit, theirs: LaunchAudit) -> Distances:
     """EMA copies and statistics of normalisations go on changing, and as far as they used to."""
     mine, found = _moved(ours), Distances()
     for name, size in _moved(theirs).items():
-        if size <= 0 or name not in mine:
-            continue
-        if not mine[name]:
-            found |= exact(Kind.SIDE_UPDATES, name, f"{name} no longer follows the model")
-            continue
-        ratio = mine[name] / size
-        said = f"{name} moves {ratio:.2g} times as far"
-        found[Name(Kind.SIDE_UPDATES, name)] = Distance(abs(math.log(ratio)), said)
+        if size > 0 and name in mine:
+            ratio = mine[name] / size
+            said = f"{name} moves {ratio:.2g} times as far"
+            if not ratio:
+                said = f"{name} no longer follows the model"
+            apart = abs(math.log(ratio)) if ratio else math.inf
+            found[Name(Kind.SIDE_UPDATES, name)] = Distance(apart, said)
     return found
 
 

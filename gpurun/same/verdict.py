@@ -9,32 +9,28 @@ from dataclasses import dataclass
 from gpurun.knobs.api import Effect
 from gpurun.same.distances import Baselines, Pair, compare, floors
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.measured_distance import Measured, measure
-from gpurun.same.named_distance import (
+from gpurun.same.measured_distance import (
     REPEATS,
     ROUNDING,
     SEEDS,
     STILL,
     Distance,
     Distances,
-    Kind,
-    Name,
+    Measured,
+    measure,
 )
 from gpurun.same.output_distances import compared_calls, unreadable
 from gpurun.same.sameness_table import (
     BY_PLACE,
-    EXACT,
     FAR_ENOUGH,
     LEAST_SHARE,
+    OF_OUTPUTS,
     OF_TRAINING,
-    TABLE,
-    WHOLE,
+    Kind,
 )
 from gpurun.same.sample_distances import other_workers
 
 PIPELINE_ONLY = "without that only pipeline changes are applied"
-OF_OUTPUTS = frozenset({Kind.OUTPUTS, Kind.DECISIONS})
-"""Kinds that say nothing of a script that only infers if its own outputs are random."""
 NO_WORKERS = "without that no other processes load them"
 
 
@@ -42,7 +38,6 @@ NO_WORKERS = "without that no other processes load them"
 class Sameness:
     """What two sides' launches have in common. `table`: every distance, the largest scaled first.
 
-    `unsure`: what could not be compared; a change that rounds is then not called the same.
     `missing`: launches that might raise a floor (`REPEATS`, `ROUNDING`, `SEEDS`), or show what
     random numbers of the model hide (`STILL`).
     """
@@ -58,9 +53,9 @@ class Sameness:
         """True if nothing speaks against it."""
         return not self.reasons
 
-    def worst(self, *kinds: Kind) -> Measured | None:
-        """The distance of these kinds that sticks out most; None if their floors are too high."""
-        told = (m for m in self.table if m.name.kind in kinds and (m.compared or not m.too_high))
+    def worst(self, kind: Kind) -> Measured | None:
+        """The distance of this kind that sticks out most; None if its floors are too high."""
+        told = (m for m in self.table if m.name.kind is kind and (m.compared or not m.too_high))
         return next(told, None)
 
     @property
@@ -80,45 +75,29 @@ def judge(
     steps = min((known.shared_steps(c) for c in candidates if not c.still), default=0)
     explained = floors(known, rounds=rounds, drawn=drawn, steps=steps)
     random = incomparable(known.plain)
+    kinds = OF_TRAINING if effect is Effect.TRAINING else frozenset(Kind) - {Kind.RUNAWAY}
+    kinds -= OF_OUTPUTS if random else set()
     table = sorted(
         (
             measure(name, distance, explained.get(name), few=known.few_repeats)
             for name, distance in _together(pairs).items()
-            if _matters(name, effect) and not (random and name.kind in OF_OUTPUTS)
+            if name.kind in kinds
         ),
         key=lambda measured: measured.scaled,
         reverse=True,
     )
-    reasons = _worst_of_each_kind(m for m in table if m.fails)
     unseen = random or _calls_unseen(known, candidates)
-    if rounds:
-        unsure = [] if unseen is None else [f"outputs not compared: {unseen}"]
-        if any(b.never_finite for b in known.plain):
-            unsure.append("losses not compared: the script's own is not finite")
-        unsure += _not_compared(table)
-        reasons += [f"{said}; {PIPELINE_ONLY}" for said in unsure]
+    reasons = _worst_of_each_kind(m for m in table if m.fails)
+    reasons += _unsure(table, known, unseen) if rounds else []
     if any(other_workers(c, p) for c in candidates for p in known.partners(c)):
         unknown = (m for m in table if m.name.kind is Kind.SAMPLES and not m.compared)
         reasons += [f"{said}; {NO_WORKERS}" for said in _worst_of_each_kind(unknown)]
     missing = _missing(table, known, rounds=rounds, drawn=drawn)
-    if rounds and not reasons and _hidden(candidates, pairs):
+    # does a launch show gradients and updates under equal random numbers of the model?
+    hidden = [p.masks for c, p in zip(candidates, pairs, strict=True) if c.still or c.draws]
+    if rounds and not reasons and hidden and all(hidden):
         missing |= {STILL}
     return Sameness(tuple(table), tuple(reasons), missing, unseen)
-
-
-def _hidden(candidates: Sequence[LaunchAudit], pairs: Sequence[Pair]) -> bool:
-    """True if no launch shows gradients and updates under equal random numbers of the model."""
-    seen = [pair.masks for c, pair in zip(candidates, pairs, strict=True) if c.still or c.draws]
-    return bool(seen) and all(seen)
-
-
-def _matters(name: Name, effect: Effect) -> bool:
-    """Only a change of the training may run away: of others the curve is compared."""
-    of_training = effect is Effect.TRAINING
-    return name.kind in OF_TRAINING if of_training else name.kind is not Kind.RUNAWAY
-
-
-# -- distances of a side ---------------------------------------------------------------------------
 
 
 def _nearest(known: Baselines, candidate: LaunchAudit, rounds: bool) -> Pair:
@@ -154,9 +133,6 @@ def _together(pairs: Sequence[Pair]) -> Distances:
     return found
 
 
-# -- what follows ----------------------------------------------------------------------------------
-
-
 def _worst_of_each_kind(table: Iterable[Measured]) -> list[str]:
     worst: dict[Kind, str] = {}
     for measured in table:
@@ -164,10 +140,15 @@ def _worst_of_each_kind(table: Iterable[Measured]) -> list[str]:
     return list(worst.values())
 
 
-def _not_compared(table: Sequence[Measured]) -> list[str]:
-    seen = {m.name.kind for m in table if m.compared} & BY_PLACE
-    told = (m for m in table if not (m.name.kind in WHOLE and m.name.place))
-    return _worst_of_each_kind(m for m in told if not m.compared and m.name.kind not in seen)
+def _unsure(table: Sequence[Measured], known: Baselines, unseen: str | None) -> list[str]:
+    """What could not be compared: a change that rounds is then not called the same."""
+    found = [] if unseen is None else [f"outputs not compared: {unseen}"]
+    if any(b.ends_infinite and not b.finite_losses for b in known.plain):
+        found.append("losses not compared: the script's own is not finite")
+    enough = {m.name.kind for m in table if m.compared} & BY_PLACE
+    told = (m for m in table if m.name.kind not in enough and not m.compared)
+    whole = (m for m in told if m.name.kind is not Kind.CURVE or not m.name.place)
+    return [f"{said}; {PIPELINE_ONLY}" for said in (*found, *_worst_of_each_kind(whole))]
 
 
 def _missing(
@@ -175,8 +156,11 @@ def _missing(
 ) -> frozenset[str]:
     """The launches that might raise the floor of each distance which is too large."""
     failing = [m for m in table if m.fails]
-    if not all(map(_may_be_explained, failing)):
-        return frozenset()
+    for m in failing:  # a higher floor may explain it, or leave one place of many uncompared
+        kind = m.name.kind
+        within = m.distance.size <= max(kind.value.ceiling, m.bound)
+        if not kind.value.least or not (within or kind in BY_PLACE):
+            return frozenset()
     differ = any(m.floor and m.floor.source == REPEATS and m.floor.value for m in failing)
     unsure = rounds and any(m.too_few and not m.compared for m in table)
     wanted = {
@@ -185,13 +169,6 @@ def _missing(
         SEEDS: drawn and known.few_seeds and any(m.name.kind is Kind.CURVE for m in failing),
     }
     return frozenset(source for source, asked in wanted.items() if asked)
-
-
-def _may_be_explained(measured: Measured) -> bool:
-    """True if a higher floor may explain the distance, or leave one place of many uncompared."""
-    row = TABLE[measured.name.kind]
-    within = measured.distance.size <= max(row.ceiling, measured.bound)
-    return row != EXACT and (within or measured.name.kind in BY_PLACE)
 
 
 def _calls_unseen(known: Baselines, candidates: Sequence[LaunchAudit]) -> str | None:
@@ -212,7 +189,7 @@ def incomparable(launches: Sequence[LaunchAudit]) -> str | None:
     if unseen is not None:
         return unseen
     repeats = floors(known, rounds=False, drawn=False, steps=0)
-    random = {n: f.value for n, f in repeats.items() if f.value > TABLE[n.kind].ceiling}
+    random = {n: f.value for n, f in repeats.items() if f.value > n.kind.value.ceiling}
     if any(name.kind is Kind.INPUTS and name.place for name in random):
         return "repeats of the script give its model other inputs"
     apart = [value for name, value in random.items() if name.kind is Kind.OUTPUTS]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpurun.knobs.api import Effect
@@ -13,23 +13,22 @@ from gpurun.records.tuning import GuardVerdict, TrialPurpose
 from gpurun.same.distances import Baselines
 from gpurun.same.guard_record import guard_verdict
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind
-from gpurun.same.sameness_table import ENOUGH, TABLE
+from gpurun.same.measured_distance import REPEATS, ROUNDING, SEEDS, STILL
+from gpurun.same.sameness_table import ENOUGH, Kind
 from gpurun.same.verdict import PIPELINE_ONLY, Sameness, judge
 from gpurun.tuner.phases import LATE_SHARE, Phases
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 SEEDS_SHARE = 0.25
 """Trials under other seeds may take this part of the budget that is left."""
-MOST_DRAWS = 3
+MOST_DRAWS = ENOUGH
 """Trials that only round. What they do to a training that multiplies it differs from draw to draw
 by a factor of ten."""
-
 HIDDEN = f"gradients not compared: the model's random numbers hide them; {PIPELINE_ONLY}"
-
 Launches = Sequence[LaunchAudit]
 
 
+@dataclass
 class AuditLaunches:
     """The launches that a verdict may ask for. `launch` runs one, `note` hears why.
 
@@ -37,22 +36,16 @@ class AuditLaunches:
     `rule`: the length of other trials.
     """
 
-    def __init__(
-        self,
-        launch: Callable[[TrialRequest], Trial],
-        note: Callable[[str], None],
-        base: Mapping[str, Any],
-        rule: StopRule,
-        phases: Phases,
-    ) -> None:
-        self._launch, self._note, self._phases = launch, note, phases
-        self._base, self._rule = base, rule
+    launch: Callable[[TrialRequest], Trial]
+    note: Callable[[str], None]
+    base: Mapping[str, Any]
+    rule: StopRule
+    phases: Phases
 
     def repeated(self) -> Launches:
         """One more under the first seed."""
-        why = f"its repeats differ: {ENOUGH} of them show how far"
-        self._note(f"{why}, so it is launched once more")
-        return self._shown(TrialRequest(TrialPurpose.REPEAT, self._base, self._rule))
+        self.note(f"its repeats differ: {ENOUGH} of them show how far, so it is launched once more")
+        return self._shown(TrialRequest(TrialPurpose.REPEAT, self.base, self.rule))
 
     def reseeded(self) -> Launches:
         """Under other seeds, as many as tell what random draws alone do to the loss.
@@ -60,10 +53,10 @@ class AuditLaunches:
         Empty where they would take too large a part of the budget left, or one shows nothing.
         """
         others = range(1, ENOUGH)
-        if len(others) > SEEDS_SHARE * self._phases.launches_left():
+        if len(others) > SEEDS_SHARE * self.phases.launches_left():
             return []
-        self._note("is it other random draws alone? trials under other seeds show it")
-        asked = [TrialRequest(TrialPurpose.SEEDS, self._base, self._rule, seed) for seed in others]
+        self.note("is it other random draws alone? trials under other seeds show it")
+        asked = [TrialRequest(TrialPurpose.SEEDS, self.base, self.rule, seed) for seed in others]
         found = self._shown(*asked)
         return found if len(found) == len(others) else []
 
@@ -73,16 +66,14 @@ class AuditLaunches:
         `known`: other launches of the script as it is; `curve_steps`: so many steps at least.
         Without the first draw there may be nothing left to prove: it is launched in any case.
         """
-        if draw and self._phases.launches_left(LATE_SHARE) < 1:
+        if draw and self.phases.launches_left(LATE_SHARE) < 1:
             return []
         how = "another one, which rounds otherwise," if draw else "a trial that only rounds"
-        self._note(f"is it rounding alone? {how} shows it")
+        self.note(f"is it rounding alone? {how} shows it")
         _, seed = first_evaluation(known)
-        rule = rounding_rule(self._rule, known, curve_steps)
-        purpose = TrialPurpose.ROUNDING
-        return self._shown(
-            TrialRequest(purpose, self._base, rule, seed, rounded=True, rounding_draw=draw)
-        )
+        rule = rounding_rule(self.rule, known, curve_steps)
+        asked = TrialRequest(TrialPurpose.ROUNDING, self.base, rule, seed)
+        return self._shown(replace(asked, rounded=True, rounding_draw=draw))
 
     def still(self, settings: Mapping[str, Any] | None, rounded: bool = False) -> Launches:
         """Where the model draws no random numbers, with these settings (None: as it is).
@@ -92,14 +83,14 @@ class AuditLaunches:
         """
         whose = "these settings" if settings is not None else "the script as it is"
         whose += " that only rounds" if rounded else ""
-        self._note(f"dropout hides gradients: a trial of {whose}, without dropout, shows them")
-        used, short = self._base if settings is None else settings, audited_alone(self._rule)
-        request = TrialRequest(TrialPurpose.STILL, used, short, rounded=rounded, still=True)
-        late = replace(request, deadline=self._phases.latest, patience_seconds=math.inf)
-        return self._shown(late)
+        self.note(f"dropout hides gradients: a trial of {whose}, without dropout, shows them")
+        used = self.base if settings is None else settings
+        asked = TrialRequest(TrialPurpose.STILL, used, audited_alone(self.rule), rounded=rounded)
+        late = self.phases.latest
+        return self._shown(replace(asked, still=True, deadline=late, patience_seconds=math.inf))
 
     def _shown(self, *requests: TrialRequest) -> Launches:
-        audits = [self._launch(request).evidence for request in requests]
+        audits = [self.launch(request).evidence for request in requests]
         return [audit for audit in audits if audit is not None]
 
 
@@ -136,14 +127,13 @@ class TrainingJudge:
             found = judge(known, shown, effect)
             if self._learn(found, shown, repeats):
                 continue
-            if STILL in found.missing and settings is not None:
-                if stills is None:
-                    if not Baselines.of(self.baselines).still:
-                        self._add(self._launches.still(None))
-                    stills = self._launches.still(settings)
-                    continue
-                found = replace(found, reasons=(*found.reasons, HIDDEN))
-            return guard_verdict(found, known, candidates)
+            hidden = STILL in found.missing and settings is not None
+            if not hidden or stills is not None:
+                reasons = (*found.reasons, HIDDEN) if hidden else found.reasons
+                return guard_verdict(replace(found, reasons=reasons), known, candidates)
+            if not Baselines.of(self.baselines).still:
+                self._add(self._launches.still(None))
+            stills = self._launches.still(settings)
 
     def loss_deviation(self, trial: Trial, effect: Effect) -> float | None:
         """Of the loss in one trial, whatever the verdict; nothing is launched for it."""
@@ -159,21 +149,20 @@ class TrainingJudge:
                 return True
         if ROUNDING not in found.missing:
             return False
-        stills = [b for b in self.baselines if b.still and b.rounded]
-        if not stills and any(c.still for c in candidates):
+        known = [*self.baselines, *repeats]
+        if any(c.still for c in candidates) and not any(b.still and b.rounded for b in known):
             if self._add(self._launches.still(None, rounded=True)):
                 return True
-        known = Baselines.of([*self.baselines, *repeats])
-        off = Kind.CURVE in found.failing
-        plain = [candidate for candidate in candidates if off and not candidate.still]
-        curve = min(map(known.shared_steps, plain), default=0)
+        off = candidates if Kind.CURVE in found.failing else ()
+        shared = Baselines.of(known).shared_steps
+        curve = min((shared(c) for c in off if not c.still), default=0)
         if self.learn_rounding(repeats, curve):
             return True
         if not _rounding_moves_the_loss(found) or not 0 < self._draws < MOST_DRAWS:
             return False
         self._draws += 1
-        known_so_far = [*self.baselines, *repeats]
-        return self._add(self._launches.rounded(known_so_far, curve, self._draws - 1))
+        known = [*self.baselines, *repeats]
+        return self._add(self._launches.rounded(known, curve, self._draws - 1))
 
     def learn_rounding(self, repeats: Launches = (), curve_steps: int = 0) -> bool:
         """Ask for the trial that only rounds, unless one went as far; true if it showed anything.
@@ -189,11 +178,10 @@ class TrainingJudge:
         shown = self._launches.rounded(known, curve_steps, 0)
         draws = [b for b in self.baselines if b.rounded and not b.still]
         before = max((len(b.losses) for b in draws), default=0)
-        if any(len(one.losses) < before for one in shown):  # it was cut short
+        if not shown or any(len(one.losses) < before for one in shown):  # it was cut short
             return False
-        if shown:
-            self.baselines[:] = [b for b in self.baselines if all(b is not one for one in draws)]
-            self._draws = 1
+        self.baselines[:] = [b for b in self.baselines if b.still or not b.rounded]
+        self._draws = 1
         return self._add(shown)
 
     def _add(self, shown: Launches) -> bool:
@@ -206,7 +194,7 @@ def _rounding_moves_the_loss(found: Sameness) -> bool:
     curve = found.worst(Kind.CURVE)
     if found.failing != {Kind.CURVE} or curve is None or curve.floor is None:
         return False
-    return curve.floor.source == ROUNDING and curve.noise > TABLE[Kind.CURVE].least
+    return curve.floor.source == ROUNDING and curve.noise > Kind.CURVE.value.least
 
 
 def first_evaluation(shown: Launches) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from gpurun.measure.run_events import read_run
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
 from gpurun.runtime.trial.bf16_rounding import _round_root
 from gpurun.same.launch_audit import LaunchAudit, audit_of
-from gpurun.same.named_distance import Kind
+from gpurun.same.sameness_table import Kind
 from gpurun.same.verdict import judge
 from tests.forked import run_recorded
 from tests.run_events import events

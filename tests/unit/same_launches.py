@@ -8,8 +8,8 @@ from gpurun.knobs.api import Effect
 from gpurun.records.tuning import GuardVerdict
 from gpurun.same.guard_record import guard_verdict
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.measured_distance import Measured
-from gpurun.same.named_distance import Distance, Kind, Name
+from gpurun.same.measured_distance import Distance, Measured, Name
+from gpurun.same.sameness_table import Kind
 from gpurun.same.verdict import Sameness, judge
 
 

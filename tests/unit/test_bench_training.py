@@ -18,7 +18,7 @@ from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json, to_json
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown
-from gpurun.same.side_curves import compare_training
+from gpurun.same.curve_distances import compare_training
 from gpurun.stats.loss_curve_points import blocks, curve_of
 from tests.unit.bench_launches import BENCHMARK, launch
 from tests.unit.test_bench_document import document

@@ -11,7 +11,8 @@ import pytest
 from gpurun.knobs.api import Effect
 from gpurun.records.tuning import PAIR_SIDES, Proof, TrialPurpose
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import ROUNDING, Kind
+from gpurun.same.measured_distance import ROUNDING
+from gpurun.same.sameness_table import Kind
 from gpurun.same.verdict import judge
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.tuning_trial import Trial

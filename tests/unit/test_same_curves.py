@@ -9,7 +9,7 @@ from gpurun.knobs.api import Effect
 from gpurun.same.curve_distances import curve_distances, parts, standard_error
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.measured_distance import Measured
-from gpurun.same.named_distance import Kind
+from gpurun.same.sameness_table import Kind
 from gpurun.same.verdict import judge
 
 

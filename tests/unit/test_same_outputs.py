@@ -15,7 +15,7 @@ from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict
 from gpurun.runtime.trial.tensor_figures import MOST_VALUES, ROTATIONS, places
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import ROUNDING
+from gpurun.same.measured_distance import ROUNDING
 from gpurun.tuner.training_judge import rounding_rule
 from tests.unit.same_launches import judged, missing
 

@@ -12,7 +12,7 @@ import pytest
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent, SamplesEvent
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import ROUNDING, SEEDS, STILL
+from gpurun.same.measured_distance import ROUNDING, SEEDS, STILL
 from tests.unit.recorded_runs import loader
 from tests.unit.same_launches import judged, missing
 

@@ -14,7 +14,7 @@ from gpurun.knobs.api import Effect, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.result import StepSplit
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import ROUNDING
+from gpurun.same.measured_distance import ROUNDING
 from gpurun.same.verdict import Sameness
 from gpurun.tuner import training_judge
 from gpurun.tuner.phases import Phases

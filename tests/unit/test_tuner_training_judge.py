@@ -12,7 +12,8 @@ from gpurun.knobs.api import Effect
 from gpurun.records.messages.training_events import OutputsEvent
 from gpurun.records.tuning import TrialPurpose
 from gpurun.same.launch_audit import LaunchAudit
-from gpurun.same.named_distance import REPEATS, ROUNDING, SEEDS, STILL, Kind
+from gpurun.same.measured_distance import REPEATS, ROUNDING, SEEDS, STILL
+from gpurun.same.sameness_table import Kind
 from gpurun.same.verdict import Sameness
 from gpurun.same.verdict import judge as compared
 from gpurun.tuner import training_judge

@@ -45,7 +45,7 @@ from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, ut
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.rundir import new_run
-from gpurun.same.side_curves import compare_training
+from gpurun.same.curve_distances import compare_training
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore

@@ -24,8 +24,8 @@ from gpurun.pairs.engine import NotLive, Pair, ToldOnce
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
+from gpurun.same.curve_distances import Curves, compare_training, loses_its_loss
 from gpurun.same.sameness_table import FEW_SIDES
-from gpurun.same.side_curves import Curves, compare_training, loses_its_loss
 from gpurun.trials.stop_rules import later_rule
 
 BY_TURNS = (Metric.THROUGHPUT, Metric.STEP_TIME)

@@ -44,7 +44,7 @@ class _Call:
     module: str
     inputs: list[Taken]
     state: int | None
-    outputs: list[Taken] | None = None
+    outputs: list[Taken] = field(default_factory=list)
     structure: str = ""
     draws: bool | None = None
     buffers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
@@ -53,59 +53,49 @@ class _Call:
 
 
 class OutputsAudit:
-    """Looks at root calls without gradients, in evaluations of a training too."""
+    """Looks at root calls without gradients, in evaluations of a training too.
+
+    `before`: note what a call is given, of those that are looked at. `after`: record the call's
+    result, and whether the call changed the result of the one before.
+    """
 
     def __init__(self) -> None:
         self._process = os.getpid()
         self._sampler = Sampler()
-        self._calls = 0
-        self._others = 0
+        self._calls = self._others = 0
         self._usual: int | None = None
         self._later: list[_Call] = []
         self._held: tuple[_Call, list[tuple[Tensor, Tensor]]] | None = None
-        self._before = guarded("audit of root calls", self._note)
-        self._after: Callable[..., Any] = guarded("audit of outputs", self._returned)
+        self.before: Callable[..., Any] = guarded("audit of root calls", self._note)
+        self.after: Callable[..., None] = guarded("audit of outputs", self._returned)
 
     def begin(self) -> None:
         """Start looking."""
         ROOTS.observer = self
 
-    def before(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any | None:
-        """Note what a call is given, of those that are looked at."""
-        self._calls += 1
-        return self._before(self._calls, module, args, kwargs)
-
-    def after(self, seen: object, result: object) -> None:
-        """Record a call's result, and whether the call changed the result of the one before."""
-        self._after(seen, result)
-
     def finish(self) -> None:
         """Write what was kept back."""
-        held, self._held = self._held, None
-        if os.getpid() != self._process:
-            return
-        if held is not None:
-            _write(held[0], None)
-        later, self._later = self._later, []
-        for call in later:
-            _write(call, None)
+        held = [] if self._held is None else [self._held[0]]
+        calls, self._held, self._later = [*held, *self._later], None, []
+        if os.getpid() == self._process:
+            for call in calls:
+                _write(call, None)
 
     def _note(
-        self, number: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Call | None:
-        early = number <= OUTPUT_CALLS
-        if not early and self._held is None and not self._wanted(number, args, kwargs):
+        self._calls += 1
+        early = self._calls <= OUTPUT_CALLS
+        if not early and self._held is None and not self._wanted(args, kwargs):
             return None
         found, _ = tensors_in((args, kwargs))
         if early and self._usual is None:
-            self._usual = self._size(args, kwargs)
+            self._usual = _size(args, kwargs)
         return _Call(
-            number=number,
+            number=self._calls,
             trained=CLOCK.backwards,
             module=type(module).__name__,
-            inputs=self._sampler.take(found, number, INPUT_VALUES),
+            inputs=self._sampler.take(found, self._calls, INPUT_VALUES),
             state=generator_state() if early else None,
             buffers=self._buffers(module) if early else [],
         )
@@ -115,18 +105,13 @@ class OutputsAudit:
         found = (b for b in module.buffers() if b.is_floating_point() and b.numel())
         return [(b, self._sampler.values(b, BUFFER_VALUES)) for b in islice(found, MOST_BUFFERS)]
 
-    def _wanted(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _wanted(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """True if a later call is looked at: at each power of two, or of an unusual size."""
-        if number & (number - 1) == 0:
+        if self._calls & (self._calls - 1) == 0:
             return True
-        if self._others >= OTHER_SIZES or self._size(args, kwargs) == self._usual:
-            return False
-        self._others += 1
-        return True
-
-    def _size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-        first = first_tensor(args, kwargs)
-        return None if first is None or not first.dim() else int(first.shape[0])
+        other = self._others < OTHER_SIZES and _size(args, kwargs) != self._usual
+        self._others += other
+        return other
 
     def _returned(self, call: _Call, result: object) -> None:
         if call.state is not None:
@@ -152,9 +137,12 @@ class OutputsAudit:
         return not bool(((now == before) | ((now != now) & (before != before))).all())
 
 
+def _size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    first = first_tensor(args, kwargs)
+    return None if first is None or not first.dim() else int(first.shape[0])
+
+
 def _write(call: _Call, overwritten: bool | None) -> None:
-    if call.outputs is None:  # it raised
-        return
     RECORDER.event(
         OutputsEvent(
             call=call.number,

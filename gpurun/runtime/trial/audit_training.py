@@ -11,8 +11,9 @@ import gc
 import math
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ from gpurun.runtime.observe.optimizers import hyperparameters
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.observe.watched_loaders import LOADERS
-from gpurun.runtime.trial.audit_samples import SamplesAudit
+from gpurun.runtime.trial.sample_passes import SamplesAudit
 from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
 GRADIENT_VALUES = 2048
@@ -35,6 +36,10 @@ GRADIENT_VALUES = 2048
 SETTINGS_LENGTH = 120
 RATE_CHANGES = 20_000
 """Changes of the learning rates remembered a trial."""
+
+Find = Callable[[], list[Tensor]]
+"""Finds tensors that move without being optimized: buffers, a copy of a model, a table of tensors.
+A module may replace the tensor of a buffer."""
 
 
 class TrainingAudit:
@@ -57,7 +62,7 @@ class TrainingAudit:
         self._step = 1
         self._names: dict[int, str] = {}
         self._roots_named = 0
-        self._unoptimized: dict[str, tuple[UnoptimizedTensors, list[Tensor]]] | None = None
+        self._unoptimized: dict[str, tuple[Find, list[Tensor]]] | None = None
         self._rates: list[tuple[int, tuple[float | None, ...]]] = []
         self._forget_step()
 
@@ -114,8 +119,6 @@ class TrainingAudit:
             RECORDER.event(RatesEvent(tuple(self._rates)))
             self._samples.finish()
 
-    # -- what is looked at ---------------------------------------------------------------------
-
     def _rates_now(self, step: int) -> None:
         """In every step of the trial, so cheap: no tensor is looked at."""
         rates = tuple(
@@ -136,25 +139,26 @@ class TrainingAudit:
         if first is not None and not self._input_values:
             self._input_values = values(first)
         if self._step in (1, self._steps):
-            self._describe(module)
+            number = next((i for i, m in enumerate(ROOTS.modules()) if m is module), 0)
+            for name, part in module.named_modules():
+                mode = "training" if part.training else "evaluating"
+                text = f"{type(part).__name__}({part.extra_repr()}), {mode}"
+                self._modules[f"{number}.{name}"] = text[:SETTINGS_LENGTH]
         self._drawn = generator_state()
-
-    def _describe(self, root: nn.Module) -> None:
-        number = next((i for i, m in enumerate(ROOTS.modules()) if m is root), 0)
-        for name, module in root.named_modules():
-            mode = "training" if module.training else "evaluating"
-            text = f"{type(module).__name__}({module.extra_repr()}), {mode}"
-            self._modules[f"{number}.{name}"] = text[:SETTINGS_LENGTH]
 
     def _before_step(self, optimizer: Optimizer) -> None:
         if self._drawn is not None:
             self._draws = bool(self._draws) or generator_state() != self._drawn
         if self._roots_named != len(ROOTS.known):
-            self._name_parameters()
+            self._roots_named = len(ROOTS.known)
+            for number, root in enumerate(ROOTS.modules()):
+                for name, parameter in root.named_parameters():
+                    self._names.setdefault(id(parameter), f"{number}.{name}")
+        own = f"optimizer {CLOCK.optimizers.get(optimizer) or 0}"
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
         each = max(2, GRADIENT_VALUES // max(1, len(parameters)))
         for position, parameter in enumerate(parameters):
-            name = self._name(optimizer, position, parameter)
+            name = self._names.get(id(parameter), f"{own}, parameter {position}")
             gradient = parameter.grad
             self._gradients[name] = None if gradient is None else norm(gradient)
             if gradient is not None and self._step <= self._values_of and not gradient.is_sparse:
@@ -162,18 +166,9 @@ class TrainingAudit:
             if name not in self._before:
                 self._before[name] = (parameter, host_copy(parameter))
 
-    def _name(self, optimizer: Optimizer, position: int, parameter: Tensor) -> str:
-        number = CLOCK.optimizers.get(optimizer) or 0
-        return self._names.get(id(parameter), f"optimizer {number}, parameter {position}")
-
-    def _name_parameters(self) -> None:
-        self._roots_named = len(ROOTS.known)
-        for number, root in enumerate(ROOTS.modules()):
-            for name, parameter in root.named_parameters():
-                self._names.setdefault(id(parameter), f"{number}.{name}")
-
     def _event(self, step: int) -> AuditEvent:
         updates = {name: _update(*kept) for name, kept in self._before.items()}
+        sampled = [self._gradient_values[name] for name in sorted(self._gradient_values)]
         return AuditEvent(
             step=step,
             loss=CLOCK.last_loss(),
@@ -184,48 +179,28 @@ class TrainingAudit:
             update_norms={name: distance for name, (distance, _) in updates.items()},
             updates_near_zero=tuple(name for name, (_, near) in updates.items() if near),
             side_update_norms=self._side_updates(),
-            gradient_values=tuple(
-                x for name in sorted(self._gradient_values) for x in self._gradient_values[name]
-            ),
-            gradient_counts=tuple(
-                len(self._gradient_values[name]) for name in sorted(self._gradient_values)
-            ),
+            gradient_values=tuple(x for values in sampled for x in values),
+            gradient_counts=tuple(map(len, sampled)),
             input_values=self._input_values,
             draws=self._draws,
             modules=self._modules,
         )
 
-    # -- what moves without being optimized ----------------------------------------------------
-
     def _side_updates(self) -> dict[str, float]:
         """Return how far buffers and copies of the model moved since the step before."""
         if self._unoptimized is None:
-            self._unoptimized = {
-                name: (what, [host_copy(tensor) for tensor in _tensors_of(what)])
-                for name, what in self._find_unoptimized()
-            }
+            found = _unoptimized(ROOTS.modules())
+            self._unoptimized = {name: (find, [*map(host_copy, find())]) for name, find in found}
             return {}
         moved = {}
-        for name, (what, old) in self._unoptimized.items():
-            tensors_now = _tensors_of(what)
-            fresh = [host_copy(tensor) for tensor in tensors_now]
-            sides = zip(tensors_now, old, fresh, strict=False)
+        for name, (find, old) in self._unoptimized.items():
+            fresh = [*map(host_copy, find())]
+            sides = zip(find(), old, fresh, strict=False)
             moved[name] = math.hypot(
                 *(moved_by(t, before, now) for t, before, now in sides if now.shape == before.shape)
             )
-            self._unoptimized[name] = (what, fresh)
+            self._unoptimized[name] = (find, fresh)
         return moved
-
-    def _find_unoptimized(self) -> Iterator[tuple[str, UnoptimizedTensors]]:
-        roots = ROOTS.modules()
-        for number, root in enumerate(roots):
-            for name, module in root.named_modules():
-                own = {
-                    k: b for k, b in module.named_buffers(recurse=False) if b.is_floating_point()
-                }
-                if own:
-                    yield f"{BUFFERS}{number}.{name}", _Buffers(module, tuple(own))
-        yield from _model_copies(roots)
 
 
 def _update(parameter: Tensor, before: Tensor) -> tuple[float, bool]:
@@ -241,31 +216,34 @@ def _update(parameter: Tensor, before: Tensor) -> tuple[float, bool]:
     return distance, bool(((now - before).abs() <= spacing).all())
 
 
-class _Buffers:
-    """Buffers, found by their names: a module may replace the tensor of one."""
-
-    def __init__(self, module: nn.Module, names: tuple[str, ...]) -> None:
-        self._module = module
-        self._names = names
-
-    def __iter__(self) -> Iterator[Tensor]:
-        found = (getattr(self._module, name, None) for name in self._names)
-        return iter([tensor for tensor in found if is_tensor(tensor)])
+# -- what moves without being optimized ------------------------------------------------------------
 
 
-def _model_copies(roots: list[nn.Module]) -> Iterator[tuple[str, UnoptimizedTensors]]:
-    """Modules of a root's class that are no roots, and tables of tensors by a root's names."""
+def _unoptimized(roots: list[nn.Module]) -> Iterator[tuple[str, Find]]:
+    """Buffers, modules of a root's class that are no roots, tables of tensors by a root's names."""
+    for number, root in enumerate(roots):
+        for name, module in root.named_modules():
+            buffers = module.named_buffers(recurse=False)
+            own = [key for key, buffer in buffers if buffer.is_floating_point()]
+            if own:
+                yield f"{BUFFERS}{number}.{name}", partial(_buffers, module, own)
     inside = {id(m) for root in roots for m in root.modules()}
     classes = {type(root) for root in roots}
     tables = [{n: t.shape for n, t in root.state_dict().items()} for root in roots]
     modules = tables_found = 0
     for thing in gc.get_objects():
         if type(thing) in classes and id(thing) not in inside:
-            yield f"{type(thing).__name__} {modules}", thing
+            yield f"{type(thing).__name__} {modules}", lambda copy=thing: list(copy.parameters())
             modules += 1
         elif type(thing) is dict and thing and any(_is_table(thing, t, roots) for t in tables):
-            yield f"table of parameters {tables_found}", thing
+            yield f"table of parameters {tables_found}", partial(_buffers, thing)
             tables_found += 1
+
+
+def _buffers(held: Any, names: list[str] | None = None) -> list[Tensor]:
+    """The tensors under these names of a module, or all of a table."""
+    found = held.values() if names is None else (getattr(held, name, None) for name in names)
+    return [tensor for tensor in found if is_tensor(tensor)]
 
 
 def _is_table(thing: dict[Any, Any], shapes: dict[str, Any], roots: list[nn.Module]) -> bool:
@@ -276,13 +254,3 @@ def _is_table(thing: dict[Any, Any], shapes: dict[str, Any], roots: list[nn.Modu
         return False
     own = {t.data_ptr() for root in roots for t in (*root.parameters(), *root.buffers())}
     return not any(t.data_ptr() in own for t in thing.values())
-
-
-def _tensors_of(side: UnoptimizedTensors) -> list[Tensor]:
-    if isinstance(side, dict):
-        return [t for t in side.values() if is_tensor(t)]
-    return list(side.parameters()) if isinstance(side, nn.Module) else list(side)
-
-
-UnoptimizedTensors: TypeAlias = nn.Module | dict[str, Any] | _Buffers
-"""Tensors that move without being optimized: a copy of a model, a table of tensors, buffers."""

@@ -1,8 +1,12 @@
-"""Loads the samples of audited batches again, in passes, as the trial's own settings load them.
+"""Records the samples that loaders hand out: their order, and the contents of audited batches.
+
+The order of indices is kept for the whole trial (an append a batch); contents are looked at in the
+audited steps only, in which `sample_seeds` has each sample draw by its index.
 
 Audited batches are too few: of 60,000 samples 329 were mixed up by a file position that workers
 shared, and 838 samples show that with 99 %. And a cache that fills in the first pass shows itself
-in the second one. So each sample is loaded once, then once more, then often.
+in the second one. So at the end of these steps each sample is loaded once, then once more, then
+often, as the trial's own settings load them.
 
 A forked process does it: whatever it changes in the data set (a cache, a counter, a position of a
 file) is gone with it. The second pass has another order, so that other workers load a sample.
@@ -11,14 +15,17 @@ file) is gone with it. The second pass has another order, so that other workers 
 from __future__ import annotations
 
 import marshal
+import operator
 import os
 import random
 import signal
 import time
 import warnings
 import zlib
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +33,18 @@ import torch
 
 from gpurun.knobs.loading.file_positions import own_positions
 from gpurun.knobs.loading.loader_fitness import start_method, why_no_fork
+from gpurun.records.events import SamplesEvent
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.core.step_agreement import rank_and_size
 from gpurun.runtime.core.tensor_values import checksum, is_tensor, leaves, plain, tensors
+from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
+from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS
 
+ORDER_LIMIT = 1_000_000
+"""Data-set indices remembered a trial, eight bytes each."""
+CONTENT_LIMIT = 20_000
+"""Samples whose content is remembered a trial."""
 PASS_SAMPLES = 512
 """Two passes of so many are a thousand samples. Where there are fewer, the third is the rest."""
 MOST_AT_ONCE = 8
@@ -38,12 +55,109 @@ HUNG_SECONDS = 20.0
 """A process that has not ended by then never will: a data set may not survive a fork."""
 POLL_SECONDS = 0.01
 
-Contents = list[tuple[int, ...]]
-"""Checksums of the leaves of each sample of a batch."""
-
-
 Pass = tuple[tuple[int, ...], float]
 """A checksum of its batches of indices, then of each sample in turn; samples a loading second."""
+
+
+@dataclass
+class _Pass:
+    order: array[int] = field(default_factory=lambda: array("q"))
+    checksums: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    audited: list[Any] = field(default_factory=list)
+    """Indices of the batches whose contents are known, as the sampler handed them out."""
+    again: tuple[Pass, ...] = ()
+
+
+class SamplesAudit:
+    """Remembers what each pass over each loader handed out. `steps`: the audited ones."""
+
+    def __init__(self, steps: int = 0) -> None:
+        self.looking = True
+        """False once only the order is kept."""
+        self._steps = steps
+        self._passes: dict[tuple[int, int], _Pass] = {}
+        self._indices = self._contents = 0
+
+    def batch(self, loader: LoaderState, indices: object, batch: object) -> None:
+        """A loader handed out a batch."""
+        if not torch.is_grad_enabled() and not CLOCK.untrained:
+            return
+        looked = self.looking and self._contents < CONTENT_LIMIT
+        seen = self._passes.get((loader.number, loader.passes)) or _Pass()
+        stream = indices is None or (isinstance(indices, list) and indices and indices[0] is None)
+        listed = [] if stream else _whole_numbers(indices)
+        sums = contents(batch, indices) if looked and (listed or stream) else []
+        if stream:
+            listed = list(range(len(seen.order), len(seen.order) + len(sums)))
+        if not listed:
+            return
+        self._passes[loader.number, loader.passes] = seen
+        if self._indices < ORDER_LIMIT:
+            seen.order.extend(listed)
+            self._indices += len(listed)
+        if sums:
+            self._contents += len(listed)
+            seen.audited.append(indices)
+            seen.checksums |= zip(map(str, listed), sums, strict=True)
+
+    def load_again(self, control: Path) -> None:
+        """Load the audited samples of each loader's first pass again, in a forked process."""
+        if rank_and_size()[0]:
+            return
+        load = guarded("samples loaded again", load_again)
+        for (loader, number), seen in self._passes.items():
+            twin = SAMPLE_SEEDS.copies.get(loader)
+            if number == 1 and twin is not None and seen.audited:
+                answer = control / f"again-{loader}"
+                seen.again = load(twin, seen.audited[: self._steps], answer) or ()
+
+    def finish(self) -> None:
+        """Write one event a pass. Only at the end of a trial."""
+        passes, self._passes = self._passes, {}
+        for (loader, number), seen in passes.items():
+            RECORDER.event(
+                SamplesEvent(
+                    loader=loader,
+                    epoch=number,
+                    order=tuple(seen.order),
+                    checksums=seen.checksums,
+                    again=tuple(sums for sums, _ in seen.again),
+                    again_rates=tuple(rate for _, rate in seen.again),
+                    drawn=SAMPLE_SEEDS.drew,
+                    seeded_batches=SAMPLE_SEEDS.seeded,
+                )
+            )
+
+
+def _whole_numbers(indices: object) -> list[int]:
+    several: Sequence[Any] = indices if isinstance(indices, (list, tuple)) else [indices]
+    try:
+        return array("q", map(operator.index, several)).tolist()
+    except (TypeError, OverflowError, RuntimeError):  # keys of another kind
+        return []
+
+
+def contents(batch: object, indices: object) -> list[tuple[int, ...]]:
+    """Checksums of the leaves of each sample. `indices`: those of the batch; None of a stream."""
+    size = _size(batch, indices)
+    if size is None:
+        parts: list[object] = [*tensors(batch)]
+        return [tuple(map(checksum, parts or [batch]))]
+    rows = [plain(x).cpu() if is_tensor(x) else x for x in leaves(batch, size)]
+    return [tuple(checksum(leaf[i]) for leaf in rows) for i in range(size)]
+
+
+def _size(batch: object, indices: object) -> int | None:
+    """The number of samples in a batch; None of one that is a sample itself."""
+    if not isinstance(indices, (list, tuple, type(None))):
+        return None
+    if indices and indices[0] is not None:
+        return len(indices)
+    first = next(iter(tensors(batch)), None)
+    return None if first is None or not first.dim() else int(first.shape[0])
+
+
+# -- loaded again ----------------------------------------------------------------------------------
 
 
 def load_again(twin: Any, audited: Sequence[Any], answer: Path) -> tuple[Pass, ...]:
@@ -82,9 +196,6 @@ def _wait_for(child: int) -> None:
                 os.kill(child, signal.SIGKILL)
 
 
-# -- in the process that loads -------------------------------------------------------------------
-
-
 def _answer(answer: Path, twin: Any, audited: Sequence[Any]) -> None:
     silent = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -104,20 +215,14 @@ def _passes(twin: Any, audited: Sequence[Any]) -> Iterator[tuple[list[int], floa
     for batches in _batches(audited):
         sampler[:] = batches
         found, loading, began = [_sum(batches)], 0.0, time.monotonic()
-        for indices, (batch, seconds) in zip(batches, _timed(iter(twin)), strict=False):
+        loader, asked = iter(twin), time.monotonic()
+        for indices, batch in zip(batches, loader, strict=False):
+            loading += time.monotonic() - asked  # without the time of checksums
             found += map(_sum, contents(batch, indices))
-            loading += seconds
-            if time.monotonic() > began + PASS_SECONDS:
+            asked = time.monotonic()
+            if asked > began + PASS_SECONDS:
                 break
         yield found, (len(found) - 1) / max(loading, 1e-9)
-
-
-def _timed(batches: Iterator[Any]) -> Iterator[tuple[Any, float]]:
-    """Each batch with the seconds that its loading took: the checksums' are not among them."""
-    asked = time.monotonic()
-    for batch in batches:
-        yield batch, time.monotonic() - asked
-        asked = time.monotonic()
 
 
 def _sum(value: object) -> int:
@@ -137,27 +242,3 @@ def _batches(audited: Sequence[Any]) -> Iterator[list[Any]]:
         parts = [order[at : at + size] for at in range(0, len(order), size)]
         if parts:
             yield parts if several else order
-
-
-def contents(batch: object, indices: object) -> Contents:
-    """Checksums by sample. `indices`: those of the batch; None of a stream."""
-    size = _size(batch, indices)
-    if size is None:
-        parts: list[object] = [*tensors(batch)]
-        return [tuple(map(checksum, parts or [batch]))]
-    columns = []
-    for leaf in leaves(batch, size):
-        rows = plain(leaf).cpu() if is_tensor(leaf) else leaf
-        columns.append([checksum(rows[i]) for i in range(size)])
-    return [tuple(column[i] for column in columns) for i in range(size)]
-
-
-def _size(batch: object, indices: object) -> int | None:
-    """The number of samples in a batch; None of one that is a sample itself."""
-    if isinstance(indices, (list, tuple)):
-        if indices and indices[0] is not None:
-            return len(indices)
-    elif indices is not None:
-        return None
-    first = next(iter(tensors(batch)), None)
-    return None if first is None or not first.dim() else int(first.shape[0])
