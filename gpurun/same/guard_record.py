@@ -32,7 +32,7 @@ def guard_verdict(found: Sameness, baselines: Launches, candidates: Launches) ->
     told = {kind for kind in Kind if found.worst(kind) is not None}
     if found.outputs_unseen is not None:
         told -= ANY_OUTPUTS
-    if any(b.ends_infinite for b in plain):
+    if any(b.nonfinite_from is not None for b in plain):
         told -= {Kind.CURVE}
     loss = found.worst(Kind.CURVE) if Kind.CURVE in told else None
     outputs = [

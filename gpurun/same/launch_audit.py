@@ -57,10 +57,16 @@ class LaunchAudit:
         return any(math.isfinite(x) for x in self.losses)
 
     @property
-    def ends_infinite(self) -> bool:
-        """True if the last loss that was seen is not finite."""
-        seen = [x for x in self.losses if not math.isnan(x)]
-        return bool(seen) and math.isinf(seen[-1])
+    def nonfinite_from(self) -> int | None:
+        """The step, counted from 1, from which on no loss is finite; None if the last one is."""
+        steps = list(enumerate(self.losses, 1))
+        last = max((step for step, loss in steps if math.isfinite(loss)), default=0)
+        return next((step for step, loss in steps if step > last and math.isinf(loss)), None)
+
+    @property
+    def never_finite(self) -> bool:
+        """True if it has losses, and not one is finite."""
+        return self.nonfinite_from is not None and not self.finite_losses
 
     @property
     def draws(self) -> bool:

@@ -143,7 +143,7 @@ def _worst_of_each_kind(table: Iterable[Measured]) -> list[str]:
 def _unsure(table: Sequence[Measured], known: Baselines, unseen: str | None) -> list[str]:
     """What could not be compared: a change that rounds is then not called the same."""
     found = [] if unseen is None else [f"outputs not compared: {unseen}"]
-    if any(b.ends_infinite and not b.finite_losses for b in known.plain):
+    if any(b.never_finite for b in known.plain):
         found.append("losses not compared: the script's own is not finite")
     enough = {m.name.kind for m in table if m.compared} & BY_PLACE
     told = (m for m in table if m.name.kind not in enough and not m.compared)

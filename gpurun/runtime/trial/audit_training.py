@@ -233,11 +233,15 @@ def _unoptimized(roots: list[nn.Module]) -> Iterator[tuple[str, Find]]:
     modules = tables_found = 0
     for thing in gc.get_objects():
         if type(thing) in classes and id(thing) not in inside:
-            yield f"{type(thing).__name__} {modules}", lambda copy=thing: list(copy.parameters())
+            yield f"{type(thing).__name__} {modules}", partial(_parameters, thing)
             modules += 1
         elif type(thing) is dict and thing and any(_is_table(thing, t, roots) for t in tables):
             yield f"table of parameters {tables_found}", partial(_buffers, thing)
             tables_found += 1
+
+
+def _parameters(module: nn.Module) -> list[Tensor]:
+    return list(module.parameters())
 
 
 def _buffers(held: Any, names: list[str] | None = None) -> list[Tensor]:
