@@ -25,9 +25,11 @@ SCATTER = 1.75
 steps are many."""
 ENOUGH = 3
 """Fewer repeats, seeds or audited steps tell nothing of the spread between them."""
-FEW = 32
-"""Fewer samples of a pass do not tell whether it is shuffled, nor fewer sampled gradients a
-direction."""
+FEW = 16
+"""Fewer samples of a pass do not tell whether it is shuffled, nor fewer sampled gradients of a child
+of the model a direction."""
+FEW_VALUES = 32
+"""Fewer sampled gradients of one parameter do not tell a direction."""
 FAR_ENOUGH = 0.8
 """A launch tells of a curve if it goes this part of its length."""
 LEAST_SHARE = 0.5

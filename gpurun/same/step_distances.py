@@ -14,7 +14,7 @@ from itertools import islice
 from gpurun.records.events import BUFFERS, AuditEvent
 from gpurun.same.launch_audit import LaunchAudit
 from gpurun.same.measured_distance import Distance, Distances, Name, relative
-from gpurun.same.sameness_table import ENOUGH, FEW, ROUNDING_NORM, Kind
+from gpurun.same.sameness_table import ENOUGH, FEW, FEW_VALUES, ROUNDING_NORM, Kind
 from gpurun.stats.descriptive import mean, median
 
 Norms = Mapping[str, "float | None"]
@@ -63,7 +63,7 @@ def _directions(ours: AuditEvent, theirs: AuditEvent) -> Distances:
     children = {child: names for child, names in by_child(both).items() if len(names) > 1}
     for place, names in ({name: [name] for name in both} | children).items():
         values = [tuple(x for name in names for x in side[name]) for side in (mine, other)]
-        if len(values[1]) >= FEW:
+        if len(values[1]) >= (FEW if place in children else FEW_VALUES):
             found[place] = values[0], values[1]
     distances: Distances = {}
     for place, sides in found.items():
