@@ -101,6 +101,17 @@ def measure_rungs(
             yield [found[name] for name in stages.names if name in found]
 
 
+def restated(rungs: Sequence[Rung], finalist: Finalist, as_it_is: Trial) -> list[Rung]:
+    """The same rungs by what the pairs of the proof say by now."""
+    found = []
+    for rung in rungs:
+        if rung.trial is None:
+            found.append(top_rung(rung.stage, finalist))
+        elif (gain := _gain(rung.trial, finalist, as_it_is)) is not None:
+            found.append(replace(rung, log=gain[0], half=gain[1]))
+    return found
+
+
 def _halving(stages: Sequence[str]) -> Iterator[str]:
     """The middle first, then those of both halves: where time ends, rows are of like length."""
     queue = [list(stages)]

@@ -28,8 +28,9 @@ from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.final_selection import FinalSelection
+from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.proof.proof_launches import ProofLaunches
-from gpurun.tuner.rungs import Stages, losing, measure_rungs
+from gpurun.tuner.rungs import Stages, losing, measure_rungs, restated
 from gpurun.tuner.script_facts import gather_facts, reload_rate, steps_per_epoch
 from gpurun.tuner.search.batch_sizes import BATCH, largest_that_fits, other_batches
 from gpurun.tuner.search.changes import likely_changes, settings_of, strongest_effect
@@ -127,17 +128,21 @@ class TuningRun:
         self._reference.end()
         self._time.search_ends()
         selection = FinalSelection(
-            self.findings, state.judge, self._effect_of, self._proofs.prove, self._note
+            self.findings, state.judge, self._effect_of, self._prove, self._note
         )
         selection.settle(state)
         if self.findings.verdict == "faster" and self._objective is Objective.THROUGHPUT:
             self._measure_rungs(untouched)
-            stages = self._stages()
+            stages = self._stages(self.findings.chosen)
             lost = losing(self.findings.rungs, stages.names)
             if lost and selection.without(stages.changes(lost), "it loses in its rung"):
                 self._measure_rungs(untouched)
         if not training:
             self._batch_with_the_rest(untouched, state, search, selection)
+        if self._time.left > self._proofs.seconds:
+            selection.narrow()
+        if (chosen := self.findings.chosen) is not None:
+            self.findings.rungs = restated(self.findings.rungs, chosen, untouched.best)
 
     def preview(self) -> None:
         """The first trial alone, and what the rest would be; `TuningEnded` in any case."""
@@ -334,14 +339,22 @@ class TuningRun:
         if BATCH in batch.settings:
             selection.settle_larger(batch)
 
-    # -- rungs ---------------------------------------------------------------------------------
+    # -- proof and rungs -----------------------------------------------------------------------
+
+    def _prove(self, finalist: Finalist) -> Finalist:
+        """Take its pairs, with time kept for the rungs that are not measured yet."""
+        rungs = 0
+        if self._objective is Objective.THROUGHPUT and not self.findings.rungs:
+            rungs = len(self._stages(finalist).names) - 1
+        return self._proofs.prove(finalist, rungs)
 
     def _measure_rungs(self, as_it_is: SearchState) -> None:
         """Measure the chosen settings stage by stage, as long as there is time."""
-        stages, chosen, least = self._stages(), self.findings.chosen, 2 * self._time.usual
+        chosen, pair = self.findings.chosen, self._proofs.seconds
+        stages = self._stages(chosen)
         if chosen is None or not stages.names:
             return
-        if len(stages.names) > 1 and self._time.left > least:
+        if len(stages.names) > 1 and self._time.left > pair:
             why = self._proofs.obstacle(chosen.settings)
             self._reference.start(as_it_is.best, self._rule, self._time.left, why)
 
@@ -354,7 +367,7 @@ class TuningRun:
             return as_it_is.judge.loss_deviation(trial, effect)
 
         def room(seconds: float) -> bool:
-            return self._time.left > (seconds or least)
+            return self._time.left > (seconds or pair)
 
         try:
             for rungs in measure_rungs(stages, chosen, launch, room, deviation, as_it_is.best):
@@ -362,10 +375,9 @@ class TuningRun:
         finally:
             self._reference.end()
 
-    def _stages(self) -> Stages:
-        """The chosen settings by stage."""
-        chosen = self.findings.chosen
-        settings = {} if chosen is None else chosen.settings
+    def _stages(self, finalist: Finalist | None) -> Stages:
+        """The settings of a finalist by stage."""
+        settings = {} if finalist is None else finalist.settings
         return Stages(self.findings.base, settings, self._knob)
 
     # -- launches ------------------------------------------------------------------------------

@@ -105,6 +105,44 @@ def test_a_rejected_finalist_with_nothing_to_save_leaves_the_script_as_it_is(
     assert "loss guard" in done.found.objections["autocast"]
 
 
+@pytest.mark.parametrize("rejected", ["", "loader_workers"])
+def test_pairs_that_narrow_a_proof_are_judged_like_those_before_them(
+    monkeypatch: pytest.MonkeyPatch, rejected: str
+) -> None:
+    done = proven(monkeypatch, steady(loader_workers=2.0), WORKERS)
+    found = done.found
+    asked: list[str] = []
+
+    def further(finalist: Finalist) -> Finalist:
+        assert finalist.against is not None
+        finalist.pairs.append((100.0, 200.0))
+        finalist.errors.append(None)
+        return finalist.against
+
+    def judge(*_: Any) -> GuardVerdict:
+        asked.append(rejected)
+        return BROKEN if rejected else SOUND
+
+    monkeypatch.setattr(Finalist, "done", False)
+    monkeypatch.setattr(TrainingJudge, "judge", judge)
+    done.selection.prove = further
+    done.selection.narrow()
+    assert len(asked) == 1
+    assert found.verdict == ("no_gain" if rejected else "faster")
+    assert found.left_out == (WORKERS if rejected else {})
+
+
+def test_a_proof_that_took_no_further_pair_is_not_judged_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = proven(monkeypatch, steady(loader_workers=2.0), WORKERS)
+    monkeypatch.setattr(Finalist, "done", False)
+    monkeypatch.setattr(TrainingJudge, "judge", lambda *_: pytest.fail("it was judged"))
+    done.selection.prove = lambda finalist: finalist
+    done.selection.narrow()
+    assert done.found.verdict == "faster"
+
+
 def test_a_baseline_that_fails_before_anything_is_proven_ends_the_tuning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

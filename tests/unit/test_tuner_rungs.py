@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs
+from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs, restated
 from gpurun.tuner.tuning_trial import Trial
 from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial
@@ -150,6 +150,24 @@ def test_a_rung_is_as_sure_as_launches_are_alike_in_the_proof() -> None:
 
     assert 0.0 < half(5.1, 5.2, 5.15) < half(4.0, 6.5, 5.15), "launches that differ more"
     assert half(5.1, 5.1, 5.1) < half(5.1, 5.1, 5.1, live=False), "and minutes apart"
+
+
+def test_pairs_after_the_rungs_make_all_rows_as_precise_as_they_are_themselves() -> None:
+    few, more, launches = finalist(4.0, 6.5), finalist(4.0, 6.5, 5.15, 5.1, 5.2), Launches()
+    *_, before = measure_rungs(
+        stages("data", "compile"),
+        few,
+        launches,
+        launches.room,
+        lambda trial: 0.001,
+        trial(100.0),
+    )
+    after = restated(before, more, trial(100.0))
+    assert [rung.stage for rung in after] == ["data", "compile"]
+    assert after[0].log == before[0].log
+    assert all(new.half < old.half for new, old in zip(after, before, strict=True))
+    assert math.exp(after[1].log) == pytest.approx(more.look().speedup)
+    assert len(launches.asked) == 1, "nothing is launched for it"
 
 
 def rungs(*logs: float, half: float = 0.05) -> list[Rung]:

@@ -52,13 +52,28 @@ class FinalSelection:
             self.note(f"proving the {' and '.join(e.value for e in effects)} changes alone")
             found.chosen = chosen = Finalist(f"without {', '.join(sorted(dropped))}", safe)
             self._proven(chosen)
+        self._decide(chosen, settings, objections)
+        if found.verdict == "faster" and BATCH in chosen.settings:
+            found.larger = chosen
+
+    def narrow(self) -> None:
+        """Take further pairs of what was proven, in the time that nothing else needs, and decide
+        again by all of them."""
+        found, chosen = self.findings, self.findings.chosen
+        if chosen is None or chosen.done or found.verdict != "faster":
+            return
+        self._proven(chosen)
+        self._decide(chosen, {**chosen.settings, **found.left_out}, found.objections)
+
+    def _decide(
+        self, chosen: Finalist, settings: Mapping[str, Any], objections: Mapping[str, str]
+    ) -> None:
+        """Write down the verdict, and what speaks against each of these settings that is lost."""
+        found, base = self.findings, self.findings.base
         found.verdict = chosen.verdict
         won = chosen.settings if chosen.verdict == "faster" else base
-        lost = {k: v for k, v in settings.items() if k not in base and won.get(k) != v}
-        found.left_out = lost
-        found.objections = {knob: objections.get(knob, chosen.objection) for knob in lost}
-        if BATCH in won:
-            found.larger = chosen
+        found.left_out = {k: v for k, v in settings.items() if k not in base and won.get(k) != v}
+        found.objections = {k: objections.get(k, chosen.objection) for k in found.left_out}
 
     def settle_larger(self, batch: SearchState) -> None:
         """Prove a batch size that may not be applied, after all else was decided."""
@@ -98,7 +113,10 @@ class FinalSelection:
 
     def _proven(self, finalist: Finalist) -> None:
         """Take the pairs of a finalist, and have it judged."""
+        taken = len(finalist.pairs)
         baseline = self.prove(finalist)
+        if finalist.guard is not None and len(finalist.pairs) == taken:
+            return
         effect = strongest_effect(map(self.effect_of, finalist.settings))
         finalist.guard = self.judge.judge(finalist.shown, effect, baseline.shown, finalist.settings)
         if not finalist.guard.accepted:
