@@ -82,23 +82,34 @@ def measure_rungs(
     room: Callable[[float], bool],
     deviation: Callable[[Trial], float | None],
     as_it_is: Trial,
+    known: Sequence[Rung] = (),
 ) -> Iterator[list[Rung]]:
     """The rungs so far, in the order of the ladder: the last one first, then one more each.
 
     `finalist`: with the pairs of the proof. `room(seconds)`: whether there is time for so much.
-    `deviation`: of the loss in a launch. `as_it_is`: a launch alone.
+    `deviation`: of the loss in a launch. `as_it_is`: a launch alone. `known`: rungs of earlier
+    settings; what holds the same settings is not launched again.
     """
-    found = {stages.names[-1]: top_rung(stages.names[-1], finalist)}
-    yield list(found.values())
+    names = stages.names
+    found = {rung.stage: rung for rung in restated(unchanged(stages, known), finalist, as_it_is)}
+    missing = [stage for stage in _halving(names[:-1]) if stage not in found]
+    found[names[-1]] = top_rung(names[-1], finalist)
+    yield [found[name] for name in names if name in found]
     took = 0.0
-    for stage in _halving(stages.names[:-1]):
+    for stage in missing:
         if not room(took):
             break
         trial = launch(stages.up_to(stage))
         took = trial.record.seconds
         if (gain := _gain(trial, finalist, as_it_is)) is not None:
             found[stage] = Rung(stage, *gain, trial, deviation(trial))
-            yield [found[name] for name in stages.names if name in found]
+            yield [found[name] for name in names if name in found]
+
+
+def unchanged(stages: Stages, rungs: Sequence[Rung]) -> list[Rung]:
+    """The rungs whose launch had the very settings that these stages give them."""
+    wanted = {stage: stages.up_to(stage) for stage in stages.names[:-1]}
+    return [r for r in rungs if r.trial and r.trial.record.knobs == wanted.get(r.stage)]
 
 
 def restated(rungs: Sequence[Rung], finalist: Finalist, as_it_is: Trial) -> list[Rung]:

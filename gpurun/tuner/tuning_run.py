@@ -30,7 +30,7 @@ from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.proof.proof_launches import ProofLaunches
-from gpurun.tuner.rungs import Stages, losing, measure_rungs, restated
+from gpurun.tuner.rungs import Stages, losing, measure_rungs, restated, unchanged
 from gpurun.tuner.script_facts import gather_facts, reload_rate, steps_per_epoch
 from gpurun.tuner.search.batch_sizes import BATCH, largest_that_fits, other_batches
 from gpurun.tuner.search.changes import likely_changes, settings_of, strongest_effect
@@ -341,22 +341,24 @@ class TuningRun:
 
     # -- proof and rungs -----------------------------------------------------------------------
 
-    def _prove(self, finalist: Finalist) -> Finalist:
-        """Take its pairs, with time kept for the rungs that are not measured yet."""
-        rungs = 0
-        if self._objective is Objective.THROUGHPUT and not self.findings.rungs:
-            rungs = len(self._stages(finalist).names) - 1
-        return self._proofs.prove(finalist, rungs)
+    def _prove(self, finalist: Finalist, rungs: bool) -> Finalist:
+        """Take its pairs; with `rungs`, time is kept for those that are not measured yet."""
+        if not rungs or self._objective is not Objective.THROUGHPUT:
+            return self._proofs.prove(finalist)
+        stages = self._stages(finalist)
+        measured = unchanged(stages, self.findings.rungs)
+        return self._proofs.prove(finalist, len(stages.names) - 1 - len(measured))
 
     def _measure_rungs(self, as_it_is: SearchState) -> None:
         """Measure the chosen settings stage by stage, as long as there is time."""
-        chosen, pair = self.findings.chosen, self._proofs.seconds
-        stages = self._stages(chosen)
+        chosen, known = self.findings.chosen, self.findings.rungs
+        stages, pair, alone = self._stages(chosen), self._proofs.seconds, as_it_is.best
         if chosen is None or not stages.names:
             return
-        if len(stages.names) > 1 and self._time.left > pair:
+        missing = len(stages.names) - 1 - len(unchanged(stages, known))
+        if missing and self._time.left > pair:
             why = self._proofs.obstacle(chosen.settings)
-            self._reference.start(as_it_is.best, self._rule, self._time.left, why)
+            self._reference.start(alone, self._rule, self._time.left, why)
 
         def launch(settings: Mapping[str, Any]) -> Trial:
             rule = self._rule_for(settings)
@@ -370,8 +372,9 @@ class TuningRun:
             return self._time.left > (seconds or pair)
 
         try:
-            for rungs in measure_rungs(stages, chosen, launch, room, deviation, as_it_is.best):
-                self.findings.rungs = rungs
+            found = measure_rungs(stages, chosen, launch, room, deviation, alone, known)
+            for self.findings.rungs in found:
+                pass
         finally:
             self._reference.end()
 

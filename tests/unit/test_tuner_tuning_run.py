@@ -133,6 +133,7 @@ def test_a_rung_that_loses_leaves_and_the_top_is_proven_again(
     last_pair = max(n for n, one in enumerate(asked) if one == ("pair", {"data", "compiled"}))
     assert last_pair > asked.index(("rung", {"data", "precision"}))
     assert [rung.stage for rung in found.rungs] == ["data", "compile"]
+    assert asked.count(("rung", {"data"})) == 1, "the new ladder has the same first rung"
 
 
 @pytest.mark.usefixtures("sound")

@@ -16,8 +16,8 @@ from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.tuning_findings import TuningFindings
 
-Prove = Callable[[Finalist], Finalist]
-"""A finalist → the baseline's side of its pairs."""
+Prove = Callable[[Finalist, bool], Finalist]
+"""A finalist, and whether its rungs are to follow → the baseline's side of its pairs."""
 FALLBACKS = ((Effect.PIPELINE, Effect.NUMERICS), (Effect.PIPELINE,))
 """Where the settings fail or train otherwise: the effects of what is proven in their place."""
 
@@ -62,7 +62,7 @@ class FinalSelection:
         found, chosen = self.findings, self.findings.chosen
         if chosen is None or chosen.done or found.verdict != "faster":
             return
-        self._proven(chosen)
+        self._proven(chosen, rungs=False)
         self._decide(chosen, {**chosen.settings, **found.left_out}, found.objections)
 
     def _decide(
@@ -78,7 +78,7 @@ class FinalSelection:
     def settle_larger(self, batch: SearchState) -> None:
         """Prove a batch size that may not be applied, after all else was decided."""
         found, larger = self.findings, Finalist("larger batch", batch.settings)
-        self._proven(larger)
+        self._proven(larger, rungs=False)
         seen = larger.look().speedup
         same = found.chosen.look().speedup if found.chosen is not None else None
         if larger.failure is not None or not larger.pairs:
@@ -106,15 +106,15 @@ class FinalSelection:
             return False
         if found.larger is old:
             found.larger = finalist
-        found.chosen, found.rungs = finalist, []
+        found.chosen = finalist
         found.left_out |= settings
         found.objections |= dict.fromkeys(settings, why)
         return True
 
-    def _proven(self, finalist: Finalist) -> None:
-        """Take the pairs of a finalist, and have it judged."""
+    def _proven(self, finalist: Finalist, *, rungs: bool = True) -> None:
+        """Take the pairs of a finalist, and have it judged. `rungs`: they are to follow."""
         taken = len(finalist.pairs)
-        baseline = self.prove(finalist)
+        baseline = self.prove(finalist, rungs)
         if finalist.guard is not None and len(finalist.pairs) == taken:
             return
         effect = strongest_effect(map(self.effect_of, finalist.settings))
