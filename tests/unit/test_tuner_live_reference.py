@@ -10,7 +10,7 @@ import pytest
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner.search.live_reference import ENDED, LiveReference
-from gpurun.tuner.search.trial_gain import gain_over
+from gpurun.tuner.search.search_state import gain_over
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import result
