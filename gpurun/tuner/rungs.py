@@ -90,48 +90,41 @@ def measure_rungs(
     `deviation`: of the loss in a launch. `as_it_is`: a launch alone. `known`: rungs of earlier
     settings; what holds the same settings is not launched again.
     """
-    names = stages.names
-    found = {rung.stage: rung for rung in restated(unchanged(stages, known), finalist, as_it_is)}
-    missing = [stage for stage in _halving(names[:-1]) if stage not in found]
-    found[names[-1]] = top_rung(names[-1], finalist)
+    names, missing, took = stages.names, unmeasured(stages, known), 0.0
+    found = {names[-1]: top_rung(names[-1], finalist)}
+
+    def add(stage: str, trial: Trial, loss: float | None) -> list[Rung]:
+        if (gain := _gain(trial, finalist, as_it_is)) is not None:
+            found[stage] = Rung(stage, *gain, trial, loss)
+        return [found[name] for name in names if name in found]
+
+    for rung in known:
+        if rung.trial is not None and rung.stage in names[:-1] and rung.stage not in missing:
+            add(rung.stage, rung.trial, rung.loss_deviation)
     yield [found[name] for name in names if name in found]
-    took = 0.0
     for stage in missing:
         if not room(took):
             break
         trial = launch(stages.up_to(stage))
         took = trial.record.seconds
-        if (gain := _gain(trial, finalist, as_it_is)) is not None:
-            found[stage] = Rung(stage, *gain, trial, deviation(trial))
-            yield [found[name] for name in names if name in found]
+        yield add(stage, trial, deviation(trial))
 
 
-def unchanged(stages: Stages, rungs: Sequence[Rung]) -> list[Rung]:
-    """The rungs whose launch had the very settings that these stages give them."""
-    wanted = {stage: stages.up_to(stage) for stage in stages.names[:-1]}
-    return [r for r in rungs if r.trial and r.trial.record.knobs == wanted.get(r.stage)]
+def unmeasured(stages: Stages, known: Sequence[Rung]) -> list[str]:
+    """The stages below the last one whose settings no known rung was launched with.
 
-
-def restated(rungs: Sequence[Rung], finalist: Finalist, as_it_is: Trial) -> list[Rung]:
-    """The same rungs by what the pairs of the proof say by now."""
-    found = []
-    for rung in rungs:
-        if rung.trial is None:
-            found.append(top_rung(rung.stage, finalist))
-        elif (gain := _gain(rung.trial, finalist, as_it_is)) is not None:
-            found.append(replace(rung, log=gain[0], half=gain[1]))
-    return found
-
-
-def _halving(stages: Sequence[str]) -> Iterator[str]:
-    """The middle first, then those of both halves: where time ends, rows are of like length."""
-    queue = [list(stages)]
+    The middle first, then those of both halves: where time ends, rows are of like length.
+    """
+    launched = {r.stage: r.trial.record.knobs for r in known if r.trial is not None}
+    queue, found = [stages.names[:-1]], []
     while queue:
         part = queue.pop(0)
         if part:
             middle = len(part) // 2
-            yield part[middle]
+            if launched.get(part[middle]) != stages.up_to(part[middle]):
+                found.append(part[middle])
             queue += [part[:middle], part[middle + 1 :]]
+    return found
 
 
 def top_rung(stage: str, finalist: Finalist) -> Rung:

@@ -30,7 +30,7 @@ from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.proof.proof_launches import ProofLaunches
-from gpurun.tuner.rungs import Stages, losing, measure_rungs, restated, unchanged
+from gpurun.tuner.rungs import Stages, losing, measure_rungs, unmeasured
 from gpurun.tuner.script_facts import gather_facts, reload_rate, steps_per_epoch
 from gpurun.tuner.search.batch_sizes import BATCH, largest_that_fits, other_batches
 from gpurun.tuner.search.changes import likely_changes, settings_of, strongest_effect
@@ -131,18 +131,16 @@ class TuningRun:
             self.findings, state.judge, self._effect_of, self._prove, self._note
         )
         selection.settle(state)
-        if self.findings.verdict == "faster" and self._objective is Objective.THROUGHPUT:
+        self._measure_rungs(untouched)
+        stages = self._stages(self.findings.chosen)
+        lost = losing(self.findings.rungs, stages.names)
+        if lost and selection.without(stages.changes(lost), "it loses in its rung"):
             self._measure_rungs(untouched)
-            stages = self._stages(self.findings.chosen)
-            lost = losing(self.findings.rungs, stages.names)
-            if lost and selection.without(stages.changes(lost), "it loses in its rung"):
-                self._measure_rungs(untouched)
         if not training:
             self._batch_with_the_rest(untouched, state, search, selection)
         if self._time.left > self._proofs.seconds:
             selection.narrow()
-        if (chosen := self.findings.chosen) is not None:
-            self.findings.rungs = restated(self.findings.rungs, chosen, untouched.best)
+            self._measure_rungs(untouched)
 
     def preview(self) -> None:
         """The first trial alone, and what the rest would be; `TuningEnded` in any case."""
@@ -345,18 +343,18 @@ class TuningRun:
         """Take its pairs; with `rungs`, time is kept for those that are not measured yet."""
         if not rungs or self._objective is not Objective.THROUGHPUT:
             return self._proofs.prove(finalist)
-        stages = self._stages(finalist)
-        measured = unchanged(stages, self.findings.rungs)
-        return self._proofs.prove(finalist, len(stages.names) - 1 - len(measured))
+        missing = unmeasured(self._stages(finalist), self.findings.rungs)
+        return self._proofs.prove(finalist, len(missing))
 
     def _measure_rungs(self, as_it_is: SearchState) -> None:
-        """Measure the chosen settings stage by stage, as long as there is time."""
+        """Measure what was proven stage by stage, as long as there is time; what was measured is
+        restated by all pairs so far."""
         chosen, known = self.findings.chosen, self.findings.rungs
         stages, pair, alone = self._stages(chosen), self._proofs.seconds, as_it_is.best
-        if chosen is None or not stages.names:
+        proven = self.findings.verdict == "faster" and self._objective is Objective.THROUGHPUT
+        if chosen is None or not proven:
             return
-        missing = len(stages.names) - 1 - len(unchanged(stages, known))
-        if missing and self._time.left > pair:
+        if unmeasured(stages, known) and self._time.left > pair:
             why = self._proofs.obstacle(chosen.settings)
             self._reference.start(alone, self._rule, self._time.left, why)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs, restated
+from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs
 from gpurun.tuner.tuning_trial import Trial
 from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial
@@ -153,18 +153,18 @@ def test_a_rung_is_as_sure_as_launches_are_alike_in_the_proof() -> None:
 
 
 def test_pairs_after_the_rungs_make_all_rows_as_precise_as_they_are_themselves() -> None:
-    few, more, launches = finalist(4.0, 6.5), finalist(4.0, 6.5, 5.15, 5.1, 5.2), Launches()
-    *_, before = measure_rungs(
-        stages("data", "compile"),
-        few,
-        launches,
-        launches.room,
-        lambda trial: 0.001,
-        trial(100.0),
-    )
-    after = restated(before, more, trial(100.0))
+    launches = Launches()
+
+    def measured(top: Finalist, *known: Rung) -> list[Rung]:
+        deviation, alone = lambda trial: 0.001, trial(100.0)
+        by_stage = stages("data", "compile")
+        *_, found = measure_rungs(by_stage, top, launches, launches.room, deviation, alone, known)
+        return found
+
+    before, more = measured(finalist(4.0, 6.5)), finalist(4.0, 6.5, 5.15, 5.1, 5.2)
+    after = measured(more, *before)
     assert [rung.stage for rung in after] == ["data", "compile"]
-    assert after[0].log == before[0].log
+    assert (after[0].log, after[0].loss_deviation) == (before[0].log, 0.001)
     assert all(new.half < old.half for new, old in zip(after, before, strict=True))
     assert math.exp(after[1].log) == pytest.approx(more.look().speedup)
     assert len(launches.asked) == 1, "nothing is launched for it"
