@@ -136,15 +136,16 @@ def top_rung(stage: str, finalist: Finalist) -> Rung:
 def _gain(trial: Trial, finalist: Finalist, as_it_is: Trial) -> tuple[float, float] | None:
     """By turns with the reference, else by the scores of launches alone; None if it failed.
 
-    Launches differ as far as the pairs of the proof showed, and no less than is assumed of all.
+    It is as sure as its own turns are and as launches are assumed to be alike, less where the pairs
+    of the proof were further apart than assumed.
     """
-    known = finalist.estimate()
-    least = assumed_sd(Metric.THROUGHPUT, live=trial.gain is not None)
     if not trial.score or not as_it_is.score:
         return None
     gain = trial.gain or trial.score / as_it_is.score
-    deviation = math.hypot(max(known.pair_sd, least), trial.record.gain_error or 0.0)
-    return math.log(gain), t_quantile(known.freedom, (1 + LEVEL) / 2) * deviation
+    between = assumed_sd(Metric.THROUGHPUT, live=trial.gain is not None)
+    deviation = finalist.scatter() * math.hypot(between, trial.record.gain_error or 0.0)
+    freedom = finalist.estimate().freedom
+    return math.log(gain), t_quantile(freedom, (1 + LEVEL) / 2) * deviation
 
 
 def losing(rungs: Sequence[Rung], stages: Sequence[str]) -> list[str]:

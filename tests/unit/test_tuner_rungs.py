@@ -136,11 +136,11 @@ def test_without_turns_a_rung_is_compared_with_the_script_as_it_is_in_the_proof(
 
 
 def test_a_rung_is_as_sure_as_launches_are_alike_in_the_proof() -> None:
-    def half(*gains: float, live: bool = True) -> float:
+    def half(*gains: float, live: bool = True, error: float = 0.005) -> float:
         launches = Launches(live=live)
         *_, (first, _) = measure_rungs(
             stages("data", "compile"),
-            finalist(*gains),
+            finalist(*gains, error=error),
             launches,
             launches.room,
             lambda trial: None,
@@ -150,6 +150,8 @@ def test_a_rung_is_as_sure_as_launches_are_alike_in_the_proof() -> None:
 
     assert 0.0 < half(5.1, 5.2, 5.15) < half(4.0, 6.5, 5.15), "launches that differ more"
     assert half(5.1, 5.1, 5.1) < half(5.1, 5.1, 5.1, live=False), "and minutes apart"
+    unsure = half(5.1, 5.1, 5.1, error=0.05)
+    assert unsure == half(5.1, 5.1, 5.1), "what a pair's own turns leave open is that pair's alone"
 
 
 def test_pairs_after_the_rungs_make_all_rows_as_precise_as_they_are_themselves() -> None:
