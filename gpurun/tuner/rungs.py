@@ -82,46 +82,47 @@ def measure_rungs(
     room: Callable[[float], bool],
     deviation: Callable[[Trial], float | None],
     as_it_is: Trial,
-    known: Sequence[Rung] = (),
+    known: Sequence[Trial] = (),
 ) -> Iterator[list[Rung]]:
     """The rungs so far, in the order of the ladder: the last one first, then one more each.
 
     `finalist`: with the pairs of the proof. `room(seconds)`: whether there is time for so much.
-    `deviation`: of the loss in a launch. `as_it_is`: a launch alone. `known`: rungs of earlier
-    settings; what holds the same settings is not launched again.
+    `deviation`: of the loss in a launch. `as_it_is`: a launch alone. `known`: trials that
+    took turns already; what has the settings of one is not launched again.
     """
-    names, missing, took = stages.names, unmeasured(stages, known), 0.0
+    names, took = stages.names, 0.0
     found = {names[-1]: top_rung(names[-1], finalist)}
 
-    def add(stage: str, trial: Trial, loss: float | None) -> list[Rung]:
+    def add(stage: str, trial: Trial) -> list[Rung]:
         if (gain := _gain(trial, finalist, as_it_is)) is not None:
-            found[stage] = Rung(stage, *gain, trial, loss)
+            found[stage] = Rung(stage, *gain, trial, deviation(trial))
         return [found[name] for name in names if name in found]
 
-    for rung in known:
-        if rung.trial is not None and rung.stage in names[:-1] and rung.stage not in missing:
-            add(rung.stage, rung.trial, rung.loss_deviation)
+    for trial in known:
+        for stage in names[:-1]:
+            if trial.record.knobs == stages.up_to(stage):
+                add(stage, trial)
     yield [found[name] for name in names if name in found]
-    for stage in missing:
+    for stage in unmeasured(stages, known):
         if not room(took):
             break
         trial = launch(stages.up_to(stage))
         took = trial.record.seconds
-        yield add(stage, trial, deviation(trial))
+        yield add(stage, trial)
 
 
-def unmeasured(stages: Stages, known: Sequence[Rung]) -> list[str]:
-    """The stages below the last one whose settings no known rung was launched with.
+def unmeasured(stages: Stages, known: Sequence[Trial]) -> list[str]:
+    """The stages below the last one up to which no known trial has all settings.
 
     The middle first, then those of both halves: where time ends, rows are of like length.
     """
-    launched = {r.stage: r.trial.record.knobs for r in known if r.trial is not None}
+    launched = [trial.record.knobs for trial in known]
     queue, found = [stages.names[:-1]], []
     while queue:
         part = queue.pop(0)
         if part:
             middle = len(part) // 2
-            if launched.get(part[middle]) != stages.up_to(part[middle]):
+            if stages.up_to(part[middle]) not in launched:
                 found.append(part[middle])
             queue += [part[:middle], part[middle + 1 :]]
     return found

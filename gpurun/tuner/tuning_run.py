@@ -343,13 +343,13 @@ class TuningRun:
         """Take its pairs; with `rungs`, time is kept for those that are not measured yet."""
         if not rungs or self._objective is not Objective.THROUGHPUT:
             return self._proofs.prove(finalist)
-        missing = unmeasured(self._stages(finalist), self.findings.rungs)
+        missing = unmeasured(self._stages(finalist), self._reference.trials)
         return self._proofs.prove(finalist, len(missing))
 
     def _measure_rungs(self, as_it_is: SearchState) -> None:
         """Measure what was proven stage by stage, as long as there is time; what was measured is
         restated by all pairs so far."""
-        chosen, known = self.findings.chosen, self.findings.rungs
+        chosen, known = self.findings.chosen, list(self._reference.trials)
         stages, pair, alone = self._stages(chosen), self._proofs.seconds, as_it_is.best
         proven = self.findings.verdict == "faster" and self._objective is Objective.THROUGHPUT
         if chosen is None or not proven:

@@ -77,6 +77,14 @@ def test_trials_of_the_search_and_rungs_take_turns_with_it(purpose: TrialPurpose
     assert launches.in_turns == [True]
 
 
+def test_what_took_turns_and_all_rungs_are_known_when_the_rungs_are_measured() -> None:
+    lost, screen, rung = beside(None), beside(1.5), failed(FailureKind.HUNG)
+    reference, _ = started(Series(), Launches(lost, screen, rung))
+    for purpose in (TrialPurpose.SCREEN, TrialPurpose.SCREEN, TrialPurpose.RUNG):
+        reference.run(replace(SCREEN, purpose=purpose))
+    assert reference.trials == [screen, rung]
+
+
 def test_without_a_reference_trials_run_alone_and_their_rates_are_compared() -> None:
     series, launches = Series(), Launches(finished(180.0))
     series.refuses = "the script runs in several ranks"

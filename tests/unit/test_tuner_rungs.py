@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs
+from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs, unmeasured
 from gpurun.tuner.tuning_trial import Trial
 from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial
@@ -115,6 +115,26 @@ def test_another_value_of_what_makes_the_script_fit_is_a_change() -> None:
     assert by_stage.up_to("memory") == {"memory_x": 2}
 
 
+def test_what_took_turns_in_the_search_already_is_not_launched_again() -> None:
+    """A set that failed was tried in parts: some of them are rungs."""
+    by_stage, launches = stages("data", "precision", "compile"), Launches()
+    screen = Launches()(by_stage.up_to("data"))
+    assert unmeasured(by_stage, [screen]) == ["precision"]
+    *_, rungs = measure_rungs(
+        by_stage,
+        finalist(3.9, 3.9),
+        launches,
+        launches.room,
+        lambda trial: 0.001,
+        trial(100.0),
+        [screen],
+    )
+    assert launches.asked == [["data", "precision"]]
+    assert [(rung.stage, rung.trial is screen) for rung in rungs] == [
+        ("data", True), ("precision", False), ("compile", False),
+    ]  # fmt: skip
+
+
 def test_a_single_stage_needs_no_launch() -> None:
     launches = Launches()
     assert list(measured(stages("data"), launches)) == ["data"]
@@ -157,14 +177,15 @@ def test_a_rung_is_as_sure_as_launches_are_alike_in_the_proof() -> None:
 def test_pairs_after_the_rungs_make_all_rows_as_precise_as_they_are_themselves() -> None:
     launches = Launches()
 
-    def measured(top: Finalist, *known: Rung) -> list[Rung]:
+    def measured(top: Finalist, *known: Trial) -> list[Rung]:
         deviation, alone = lambda trial: 0.001, trial(100.0)
         by_stage = stages("data", "compile")
         *_, found = measure_rungs(by_stage, top, launches, launches.room, deviation, alone, known)
         return found
 
     before, more = measured(finalist(4.0, 6.5)), finalist(4.0, 6.5, 5.15, 5.1, 5.2)
-    after = measured(more, *before)
+    assert before[0].trial is not None
+    after = measured(more, before[0].trial)
     assert [rung.stage for rung in after] == ["data", "compile"]
     assert (after[0].log, after[0].loss_deviation) == (before[0].log, 0.001)
     assert all(new.half < old.half for new, old in zip(after, before, strict=True))
