@@ -32,15 +32,20 @@ from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.proof.proof_launches import ProofLaunches
 from gpurun.tuner.rungs import Stages, losing, measure_rungs, unmeasured
 from gpurun.tuner.script_facts import gather_facts, reload_rate, steps_per_epoch
-from gpurun.tuner.search.batch_sizes import BATCH, largest_that_fits, other_batches
-from gpurun.tuner.search.changes import likely_changes, settings_of, strongest_effect
+from gpurun.tuner.search.changes import (
+    BATCH,
+    largest_that_fits,
+    likely_changes,
+    other_batches,
+    settings_of,
+    strongest_effect,
+)
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.search.search_trials import SearchTrials
 from gpurun.tuner.search.stage_search import StageSearch
 from gpurun.tuner.training_judge import AuditLaunches, TrainingJudge
-from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
 from gpurun.tuner.trial_length import (
     PROBE,
     TrialPlan,
@@ -48,7 +53,15 @@ from gpurun.tuner.trial_length import (
     with_read_ahead,
 )
 from gpurun.tuner.trial_series import TrialSeries
-from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings, unusable
+from gpurun.tuner.tuning_findings import (
+    TrialDiagnoses,
+    TuningEnded,
+    TuningFindings,
+    answered_by,
+    by_findings,
+    serious,
+    unusable,
+)
 from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from gpurun.tuner.tuning_view import TuningView

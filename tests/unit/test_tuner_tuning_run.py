@@ -17,7 +17,7 @@ from gpurun.records.tuning import GuardVerdict, TrialPurpose
 from gpurun.tuner import tuning_run as tuning_module
 from gpurun.tuner.proof.proof_launches import ProofLaunches
 from gpurun.tuner.search import stage_search
-from gpurun.tuner.search.batch_sizes import BATCH
+from gpurun.tuner.search.changes import BATCH
 from gpurun.tuner.search.search_trials import SearchTrials
 from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.trial_length import PROBE

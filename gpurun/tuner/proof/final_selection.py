@@ -10,8 +10,7 @@ from gpurun.knobs.api import Effect
 from gpurun.pairs.gain import LEAST_GAIN
 from gpurun.records.tuning import Rejection
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.search.batch_sizes import BATCH
-from gpurun.tuner.search.changes import strongest_effect
+from gpurun.tuner.search.changes import BATCH, strongest_effect
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.tuning_findings import TuningFindings
