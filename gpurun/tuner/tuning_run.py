@@ -384,8 +384,8 @@ class TuningRun:
 
         try:
             found = measure_rungs(stages, chosen, launch, room, deviation, alone, known)
-            for self.findings.rungs in found:
-                pass
+            for rungs in found:
+                self.findings.rungs = rungs
         finally:
             self._reference.end()
 
