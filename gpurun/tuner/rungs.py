@@ -103,29 +103,39 @@ def measure_rungs(
             if trial.record.knobs == stages.up_to(stage):
                 add(stage, trial)
     yield [found[name] for name in names if name in found]
-    for stage in unmeasured(stages, known):
-        if not room(took):
-            break
+    missing = unmeasured(stages, known)
+    while missing and room(took):
+        stage = _in_the_widest_gap(names, found, missing)
+        missing.remove(stage)
         trial = launch(stages.up_to(stage))
         took = trial.record.seconds
         yield add(stage, trial)
 
 
 def unmeasured(stages: Stages, known: Sequence[Trial]) -> list[str]:
-    """The stages below the last one up to which no known trial has all settings.
-
-    The middle first, then those of both halves: where time ends, rows are of like length.
-    """
+    """The stages below the last one up to which no known trial has all settings."""
     launched = [trial.record.knobs for trial in known]
-    queue, found = [stages.names[:-1]], []
-    while queue:
-        part = queue.pop(0)
-        if part:
-            middle = len(part) // 2
-            if stages.up_to(part[middle]) not in launched:
-                found.append(part[middle])
-            queue += [part[:middle], part[middle + 1 :]]
-    return found
+    return [stage for stage in stages.names[:-1] if stages.up_to(stage) not in launched]
+
+
+def _in_the_widest_gap(
+    names: Sequence[str], found: Mapping[str, Rung], missing: Sequence[str]
+) -> str:
+    """The middle one of the missing stages between the two rungs that are furthest apart.
+
+    So the largest gain that one row would show is the next one to be told apart.
+    """
+    gaps: list[tuple[float, str]] = []
+    gap: list[str] = []
+    below = AS_IT_IS_RUNG
+    for name in names:
+        if name in missing:
+            gap.append(name)
+        elif name in found:
+            if gap:
+                gaps.append((abs(found[name].log - below.log), gap[len(gap) // 2]))
+            below, gap = found[name], []
+    return max(gaps)[1]
 
 
 def top_rung(stage: str, finalist: Finalist) -> Rung:

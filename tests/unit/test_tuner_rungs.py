@@ -85,12 +85,30 @@ def test_the_top_is_what_the_proof_says_where_its_last_pair_is_not_looked_at_yet
     assert rungs["data"] == pytest.approx(2.0)
 
 
-def test_the_middle_comes_first_then_the_middles_of_both_halves() -> None:
+def test_the_middle_comes_first_then_the_middle_of_the_gap_that_gains_most() -> None:
     launches = Launches()
     measured(stages(*ORDER), launches)
     assert [settings[-1] for settings in launches.asked] == [
-        "precision", "transfer", "kernels", "data",
+        "precision", "transfer", "data", "kernels",
     ]  # fmt: skip
+
+
+def test_seen_of_a_gpt_kernels_and_compile_gain_most_and_are_told_apart_next() -> None:
+    """x2.55 up to precision, x8.43 in all: a launch of the transfer stage alone said nothing."""
+    launches = Launches(budget=20.0)
+    rungs = measured(stages(*ORDER[1:]), launches, finalist(8.4, 8.45))
+    assert list(rungs) == ["precision", "kernels", "compile"]
+
+
+def test_a_rung_that_failed_is_not_asked_for_again_in_its_gap() -> None:
+    class Failing(Launches):
+        def __call__(self, settings: Mapping[str, Any]) -> Trial:
+            found = super().__call__(settings)
+            return trial(None, settings) if len(settings) == 3 else found
+
+    launches = Failing()
+    assert list(measured(stages(*ORDER), launches)) == ["data", "transfer", "kernels", "compile"]
+    assert len(launches.asked) == 4
 
 
 def test_half_of_the_time_gives_half_of_the_rungs() -> None:
