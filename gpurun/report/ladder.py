@@ -39,7 +39,7 @@ from gpurun.report.tuning_verdict import (
     remarks,
     verdict_sentence,
 )
-from gpurun.tuner.search.batch_sizes import BATCH
+from gpurun.tuner.search.changes import BATCH
 
 BATCH_COLUMNS = (
     Column("batch", right=True),

@@ -82,34 +82,60 @@ def measure_rungs(
     room: Callable[[float], bool],
     deviation: Callable[[Trial], float | None],
     as_it_is: Trial,
+    known: Sequence[Trial] = (),
 ) -> Iterator[list[Rung]]:
     """The rungs so far, in the order of the ladder: the last one first, then one more each.
 
     `finalist`: with the pairs of the proof. `room(seconds)`: whether there is time for so much.
-    `deviation`: of the loss in a launch. `as_it_is`: a launch alone.
+    `deviation`: of the loss in a launch. `as_it_is`: a launch alone. `known`: trials that
+    took turns already; what has the settings of one is not launched again.
     """
-    found = {stages.names[-1]: top_rung(stages.names[-1], finalist)}
-    yield list(found.values())
-    took = 0.0
-    for stage in _halving(stages.names[:-1]):
-        if not room(took):
-            break
-        trial = launch(stages.up_to(stage))
-        took = trial.record.seconds
+    names, took = stages.names, 0.0
+    found = {names[-1]: top_rung(names[-1], finalist)}
+
+    def add(stage: str, trial: Trial) -> list[Rung]:
         if (gain := _gain(trial, finalist, as_it_is)) is not None:
             found[stage] = Rung(stage, *gain, trial, deviation(trial))
-            yield [found[name] for name in stages.names if name in found]
+        return [found[name] for name in names if name in found]
+
+    for trial in known:
+        for stage in names[:-1]:
+            if trial.record.knobs == stages.up_to(stage):
+                add(stage, trial)
+    yield [found[name] for name in names if name in found]
+    missing = unmeasured(stages, known)
+    while missing and room(took):
+        stage = _in_the_widest_gap(names, found, missing)
+        missing.remove(stage)
+        trial = launch(stages.up_to(stage))
+        took = trial.record.seconds
+        yield add(stage, trial)
 
 
-def _halving(stages: Sequence[str]) -> Iterator[str]:
-    """The middle first, then those of both halves: where time ends, rows are of like length."""
-    queue = [list(stages)]
-    while queue:
-        part = queue.pop(0)
-        if part:
-            middle = len(part) // 2
-            yield part[middle]
-            queue += [part[:middle], part[middle + 1 :]]
+def unmeasured(stages: Stages, known: Sequence[Trial]) -> list[str]:
+    """The stages below the last one up to which no known trial has all settings."""
+    launched = [trial.record.knobs for trial in known]
+    return [stage for stage in stages.names[:-1] if stages.up_to(stage) not in launched]
+
+
+def _in_the_widest_gap(
+    names: Sequence[str], found: Mapping[str, Rung], missing: Sequence[str]
+) -> str:
+    """The middle one of the missing stages between the two rungs that are furthest apart.
+
+    So the largest gain that one row would show is the next one to be told apart.
+    """
+    gaps: list[tuple[float, str]] = []
+    gap: list[str] = []
+    below = AS_IT_IS_RUNG
+    for name in names:
+        if name in missing:
+            gap.append(name)
+        elif name in found:
+            if gap:
+                gaps.append((abs(found[name].log - below.log), gap[len(gap) // 2]))
+            below, gap = found[name], []
+    return max(gaps)[1]
 
 
 def top_rung(stage: str, finalist: Finalist) -> Rung:
@@ -121,15 +147,16 @@ def top_rung(stage: str, finalist: Finalist) -> Rung:
 def _gain(trial: Trial, finalist: Finalist, as_it_is: Trial) -> tuple[float, float] | None:
     """By turns with the reference, else by the scores of launches alone; None if it failed.
 
-    Launches differ as far as the pairs of the proof showed, and no less than is assumed of all.
+    It is as sure as its own turns are and as launches are assumed to be alike, less where the pairs
+    of the proof were further apart than assumed.
     """
-    known = finalist.estimate()
-    least = assumed_sd(Metric.THROUGHPUT, live=trial.gain is not None)
     if not trial.score or not as_it_is.score:
         return None
     gain = trial.gain or trial.score / as_it_is.score
-    deviation = math.hypot(max(known.pair_sd, least), trial.record.gain_error or 0.0)
-    return math.log(gain), t_quantile(known.freedom, (1 + LEVEL) / 2) * deviation
+    between = assumed_sd(Metric.THROUGHPUT, live=trial.gain is not None)
+    deviation = finalist.scatter() * math.hypot(between, trial.record.gain_error or 0.0)
+    freedom = finalist.estimate().freedom
+    return math.log(gain), t_quantile(freedom, (1 + LEVEL) / 2) * deviation
 
 
 def losing(rungs: Sequence[Rung], stages: Sequence[str]) -> list[str]:

@@ -105,6 +105,8 @@ class TrainingJudge:
         self._launches = launches
         self._once = {REPEATS: launches.repeated, SEEDS: launches.reseeded}
         self._asked_steps = -1
+        self._stills: list[tuple[Mapping[str, Any], Launches]] = []
+        """Settings, and their launches without random numbers: launched once."""
         self._draws = 0
         """Draws of the trial that only rounds: asked for since it was last as long as needed."""
 
@@ -120,7 +122,7 @@ class TrainingJudge:
         With the candidates' `settings` the verdict is final: where random numbers of the model hide
         its gradients and updates, trials without them are launched.
         """
-        stills: Launches | None = None
+        stills = next((shown for known, shown in self._stills if known == settings), None)
         while True:
             known = [*self.baselines, *repeats]
             shown = [*candidates, *(stills or ())]
@@ -134,6 +136,7 @@ class TrainingJudge:
             if not Baselines.of(self.baselines).still:
                 self._add(self._launches.still(None))
             stills = self._launches.still(settings)
+            self._stills.append((settings, stills))
 
     def loss_deviation(self, trial: Trial, effect: Effect) -> float | None:
         """Of the loss in one trial, whatever the verdict; nothing is launched for it."""

@@ -27,9 +27,8 @@ from gpurun.records.tuning import (
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner.proof.finalist import Finalist, proof_of
 from gpurun.tuner.rungs import Stages, batch_row, first_rows, kept_rows, rows_not_kept
-from gpurun.tuner.search.batch_sizes import BATCH, batch_table
-from gpurun.tuner.trial_diagnosis import answered_by
-from gpurun.tuner.tuning_findings import TuningFindings
+from gpurun.tuner.search.changes import BATCH, batch_table
+from gpurun.tuner.tuning_findings import TuningFindings, answered_by
 from gpurun.tuner.tuning_trial import Trial
 
 SAVED = {

@@ -1,19 +1,26 @@
-"""The findings of a tuning so far, and the exceptions that end it early."""
+"""The findings of a tuning so far, the diagnoses of its trials, and what ends it early."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpurun.diagnoses.diagnosis_report import diagnose
+from gpurun.diagnoses.run_evidence import evidence_of_run
+from gpurun.diagnoses.thresholds import Thresholds
+from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count
+from gpurun.knobs.api import Knob
 from gpurun.records.facts import Facts
 from gpurun.records.failure import FailureKind
-from gpurun.records.finding import Finding
+from gpurun.records.finding import WARNING, Finding
 from gpurun.records.result import ENDED_WELL
-from gpurun.records.tuning import Ceilings, LadderRow, Rejection
+from gpurun.records.tuning import Ceilings, LadderRow, Rejection, TrialRecord
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.rungs import Rung
 from gpurun.tuner.trial_length import needed_steps
+from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import Trial
 
 
@@ -95,3 +102,48 @@ class TuningFindings:
         """The script as it is, in the pairs that the report shows."""
         shown = self.chosen or self.larger
         return None if shown is None else shown.against
+
+
+# -- what holds a trial back, and which knob may remove the cause ----------------------------------
+
+
+class TrialDiagnoses:
+    """The findings of a tuning's trials."""
+
+    def __init__(self, trials: TrialSeries, thresholds: Thresholds) -> None:
+        self._trials, self._thresholds = trials, thresholds
+
+    def of(self, record: TrialRecord) -> tuple[Finding, ...]:
+        """The findings of one trial, the most severe first; none if it left no record."""
+        folder = self._trials.folder_of(record)
+        try:
+            evidence = evidence_of_run(folder, self._thresholds)
+        except GpurunError:
+            return ()
+        return diagnose(evidence)
+
+    def under(self, settings: Mapping[str, Any]) -> tuple[Finding, ...]:
+        """The findings of the last trial that was measured under these settings.
+
+        Of one that took no turns, if there is one: its use of the processor says why it waits for
+        data.
+        """
+        trials = self._trials.trials[::-1]
+        ran = [t for t in trials if t.knobs == dict(settings) and t.samples_per_second]
+        alone = [t for t in ran if not t.took_turns()]
+        return self.of((alone or ran)[0]) if ran else ()
+
+
+def serious(findings: Sequence[Finding]) -> list[Finding]:
+    """Warnings and critical ones."""
+    return [finding for finding in findings if finding.severity >= WARNING]
+
+
+def answered_by(knob: Knob, findings: Sequence[Finding]) -> Finding | None:
+    """The most severe finding whose cause the knob may remove."""
+    return next((finding for finding in findings if finding.type in knob.answers), None)
+
+
+def by_findings(knobs: Sequence[Knob], findings: Sequence[Finding]) -> list[Knob]:
+    """Knobs that answer a finding first, else in their order."""
+    return sorted(knobs, key=lambda knob: answered_by(knob, findings) is None)

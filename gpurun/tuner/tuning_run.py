@@ -27,18 +27,24 @@ from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner.loader_trials import ceilings_of
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.final_selection import FinalSelection
+from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.proof.proof_launches import ProofLaunches
-from gpurun.tuner.rungs import Stages, losing, measure_rungs
+from gpurun.tuner.rungs import Stages, losing, measure_rungs, unmeasured
 from gpurun.tuner.script_facts import gather_facts, reload_rate, steps_per_epoch
-from gpurun.tuner.search.batch_sizes import BATCH, largest_that_fits, other_batches
-from gpurun.tuner.search.changes import likely_changes, settings_of, strongest_effect
+from gpurun.tuner.search.changes import (
+    BATCH,
+    largest_that_fits,
+    likely_changes,
+    other_batches,
+    settings_of,
+    strongest_effect,
+)
 from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.search.search_trials import SearchTrials
 from gpurun.tuner.search.stage_search import StageSearch
 from gpurun.tuner.training_judge import AuditLaunches, TrainingJudge
-from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
 from gpurun.tuner.trial_length import (
     PROBE,
     TrialPlan,
@@ -46,7 +52,15 @@ from gpurun.tuner.trial_length import (
     with_read_ahead,
 )
 from gpurun.tuner.trial_series import TrialSeries
-from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings, unusable
+from gpurun.tuner.tuning_findings import (
+    TrialDiagnoses,
+    TuningEnded,
+    TuningFindings,
+    answered_by,
+    by_findings,
+    serious,
+    unusable,
+)
 from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from gpurun.tuner.tuning_view import TuningView
@@ -126,17 +140,19 @@ class TuningRun:
         self._reference.end()
         self._time.search_ends()
         selection = FinalSelection(
-            self.findings, state.judge, self._effect_of, self._proofs.prove, self._note
+            self.findings, state.judge, self._effect_of, self._prove, self._note
         )
         selection.settle(state)
-        if self.findings.verdict == "faster" and self._objective is Objective.THROUGHPUT:
+        self._measure_rungs(untouched)
+        stages = self._stages(self.findings.chosen)
+        lost = losing(self.findings.rungs, stages.names)
+        if lost and selection.without(stages.changes(lost), "it loses in its rung"):
             self._measure_rungs(untouched)
-            stages = self._stages()
-            lost = losing(self.findings.rungs, stages.names)
-            if lost and selection.without(stages.changes(lost), "it loses in its rung"):
-                self._measure_rungs(untouched)
         if not training:
             self._batch_with_the_rest(untouched, state, search, selection)
+        if self._time.left > self._proofs.seconds:
+            selection.narrow()
+            self._measure_rungs(untouched)
 
     def preview(self) -> None:
         """The first trial alone, and what the rest would be; `TuningEnded` in any case."""
@@ -333,16 +349,26 @@ class TuningRun:
         if BATCH in batch.settings:
             selection.settle_larger(batch)
 
-    # -- rungs ---------------------------------------------------------------------------------
+    # -- proof and rungs -----------------------------------------------------------------------
+
+    def _prove(self, finalist: Finalist, rungs: bool) -> Finalist:
+        """Take its pairs; with `rungs`, time is kept for those that are not measured yet."""
+        if not rungs or self._objective is not Objective.THROUGHPUT:
+            return self._proofs.prove(finalist)
+        missing = unmeasured(self._stages(finalist), self._reference.trials)
+        return self._proofs.prove(finalist, len(missing))
 
     def _measure_rungs(self, as_it_is: SearchState) -> None:
-        """Measure the chosen settings stage by stage, as long as there is time."""
-        stages, chosen, least = self._stages(), self.findings.chosen, 2 * self._time.usual
-        if chosen is None or not stages.names:
+        """Measure what was proven stage by stage, as long as there is time; what was measured is
+        restated by all pairs so far."""
+        chosen, known = self.findings.chosen, list(self._reference.trials)
+        stages, pair, alone = self._stages(chosen), self._proofs.seconds, as_it_is.best
+        proven = self.findings.verdict == "faster" and self._objective is Objective.THROUGHPUT
+        if chosen is None or not proven:
             return
-        if len(stages.names) > 1 and self._time.left > least:
+        if unmeasured(stages, known) and self._time.left > pair:
             why = self._proofs.obstacle(chosen.settings)
-            self._reference.start(as_it_is.best, self._rule, self._time.left, why)
+            self._reference.start(alone, self._rule, self._time.left, why)
 
         def launch(settings: Mapping[str, Any]) -> Trial:
             rule = self._rule_for(settings)
@@ -353,18 +379,18 @@ class TuningRun:
             return as_it_is.judge.loss_deviation(trial, effect)
 
         def room(seconds: float) -> bool:
-            return self._time.left > (seconds or least)
+            return self._time.left > (seconds or pair)
 
         try:
-            for rungs in measure_rungs(stages, chosen, launch, room, deviation, as_it_is.best):
+            found = measure_rungs(stages, chosen, launch, room, deviation, alone, known)
+            for rungs in found:
                 self.findings.rungs = rungs
         finally:
             self._reference.end()
 
-    def _stages(self) -> Stages:
-        """The chosen settings by stage."""
-        chosen = self.findings.chosen
-        settings = {} if chosen is None else chosen.settings
+    def _stages(self, finalist: Finalist | None) -> Stages:
+        """The settings of a finalist by stage."""
+        settings = {} if finalist is None else finalist.settings
         return Stages(self.findings.base, settings, self._knob)
 
     # -- launches ------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ for x, y in DataLoader(Slow(), batch_size=4):
 CUT_OFF = """
 import sys, gpurun
 from gpurun.tuner.proof import proof_launches
-proof_launches.ProofLaunches._room = lambda self, finalist, seconds: not seconds
+proof_launches.ProofLaunches._room = lambda self, seconds, rungs: not seconds
 sys.exit(gpurun.main(sys.argv[1:]))
 """
 """gpurun whose budget ends with the first pair of the proof, which proves nothing, as if the gain

@@ -69,7 +69,7 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
         assert trial.evidence.seed == number, "both of a pair share a seed"
         return trial
 
-    def proven(finalist: Finalist) -> Finalist:
+    def proven(finalist: Finalist, rungs: bool) -> Finalist:
         baseline = finalist.against = Finalist("baseline", {})
         for number in range(len(waiting) // 2):
             sides = zip(PAIR_SIDES, ({}, finalist.settings), strict=True)

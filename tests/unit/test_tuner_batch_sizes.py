@@ -12,7 +12,7 @@ from gpurun.knobs.api import Skip
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import TrialRecord
 from gpurun.report.ladder import batch_grid
-from gpurun.tuner.search.batch_sizes import batch_table, largest_that_fits, other_batches
+from gpurun.tuner.search.changes import batch_table, largest_that_fits, other_batches
 from tests.unit.knob_facts import GIB, H200, facts, gpu_facts, loader
 from tests.unit.report_records import trial, tuning_report
 

@@ -51,7 +51,7 @@ def proven(
     tuning, state = tuning_of(StandIn(rates, shows=True), seconds=seconds)
     state.settings = settings
     selection = FinalSelection(
-        tuning.findings, state.judge, tuning._effect_of, tuning._proofs.prove, tuning._note
+        tuning.findings, state.judge, tuning._effect_of, tuning._prove, tuning._note
     )
     selection.settle(state)
     if batch is not None:
@@ -103,6 +103,45 @@ def test_a_rejected_finalist_with_nothing_to_save_leaves_the_script_as_it_is(
     assert done.found.verdict == "no_gain"
     assert done.found.left_out == {"autocast": "bf16"}
     assert "loss guard" in done.found.objections["autocast"]
+
+
+@pytest.mark.parametrize("rejected", ["", "loader_workers"])
+def test_pairs_that_narrow_a_proof_are_judged_like_those_before_them(
+    monkeypatch: pytest.MonkeyPatch, rejected: str
+) -> None:
+    done = proven(monkeypatch, steady(loader_workers=2.0), WORKERS)
+    found = done.found
+    asked: list[str] = []
+
+    def further(finalist: Finalist, rungs: bool) -> Finalist:
+        assert not rungs
+        assert finalist.against is not None
+        finalist.pairs.append((100.0, 200.0))
+        finalist.errors.append(None)
+        return finalist.against
+
+    def judge(*_: Any) -> GuardVerdict:
+        asked.append(rejected)
+        return BROKEN if rejected else SOUND
+
+    monkeypatch.setattr(Finalist, "done", False)
+    monkeypatch.setattr(TrainingJudge, "judge", judge)
+    done.selection.prove = further
+    done.selection.narrow()
+    assert len(asked) == 1
+    assert found.verdict == ("no_gain" if rejected else "faster")
+    assert found.left_out == (WORKERS if rejected else {})
+
+
+def test_a_proof_that_took_no_further_pair_is_not_judged_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done = proven(monkeypatch, steady(loader_workers=2.0), WORKERS)
+    monkeypatch.setattr(Finalist, "done", False)
+    monkeypatch.setattr(TrainingJudge, "judge", lambda *_: pytest.fail("it was judged"))
+    done.selection.prove = lambda finalist, rungs: finalist
+    done.selection.narrow()
+    assert done.found.verdict == "faster"
 
 
 def test_a_baseline_that_fails_before_anything_is_proven_ends_the_tuning(
@@ -167,7 +206,7 @@ def test_all_stay_if_the_rest_is_slower_or_there_is_no_time_to_prove_it(
     assert not done.selection.without(FUSED, "it loses in its rung")
     assert done.chosen == BOTH
     late = proven(monkeypatch, steady(loader_workers=2.0, fused_optimizer=0.8), BOTH)
-    late.selection.prove = lambda finalist: Finalist("baseline", {})
+    late.selection.prove = lambda finalist, rungs: Finalist("baseline", {})
     assert not late.selection.without(FUSED, "it loses in its rung")
     assert (late.chosen, late.found.left_out) == (BOTH, {})
     assert late.found.decisions[-1] == "there was no time: all stay"

@@ -10,7 +10,7 @@ import pytest
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner.search.live_reference import ENDED, LiveReference
-from gpurun.tuner.search.trial_gain import gain_over
+from gpurun.tuner.search.search_state import gain_over
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import result
@@ -75,6 +75,14 @@ def test_trials_of_the_search_and_rungs_take_turns_with_it(purpose: TrialPurpose
     reference, _ = started(Series(), launches)
     assert reference.run(replace(SCREEN, purpose=purpose)).gain == 1.5
     assert launches.in_turns == [True]
+
+
+def test_what_took_turns_and_all_rungs_are_known_when_the_rungs_are_measured() -> None:
+    lost, screen, rung = beside(None), beside(1.5), failed(FailureKind.HUNG)
+    reference, _ = started(Series(), Launches(lost, screen, rung))
+    for purpose in (TrialPurpose.SCREEN, TrialPurpose.SCREEN, TrialPurpose.RUNG):
+        reference.run(replace(SCREEN, purpose=purpose))
+    assert reference.trials == [screen, rung]
 
 
 def test_without_a_reference_trials_run_alone_and_their_rates_are_compared() -> None:

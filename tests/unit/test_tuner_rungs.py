@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs
+from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs, unmeasured
 from gpurun.tuner.tuning_trial import Trial
 from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial
@@ -85,12 +85,30 @@ def test_the_top_is_what_the_proof_says_where_its_last_pair_is_not_looked_at_yet
     assert rungs["data"] == pytest.approx(2.0)
 
 
-def test_the_middle_comes_first_then_the_middles_of_both_halves() -> None:
+def test_the_middle_comes_first_then_the_middle_of_the_gap_that_gains_most() -> None:
     launches = Launches()
     measured(stages(*ORDER), launches)
     assert [settings[-1] for settings in launches.asked] == [
-        "precision", "transfer", "kernels", "data",
+        "precision", "transfer", "data", "kernels",
     ]  # fmt: skip
+
+
+def test_seen_of_a_gpt_kernels_and_compile_gain_most_and_are_told_apart_next() -> None:
+    """x2.55 up to precision, x8.43 in all: a launch of the transfer stage alone said nothing."""
+    launches = Launches(budget=20.0)
+    rungs = measured(stages(*ORDER[1:]), launches, finalist(8.4, 8.45))
+    assert list(rungs) == ["precision", "kernels", "compile"]
+
+
+def test_a_rung_that_failed_is_not_asked_for_again_in_its_gap() -> None:
+    class Failing(Launches):
+        def __call__(self, settings: Mapping[str, Any]) -> Trial:
+            found = super().__call__(settings)
+            return trial(None, settings) if len(settings) == 3 else found
+
+    launches = Failing()
+    assert list(measured(stages(*ORDER), launches)) == ["data", "transfer", "kernels", "compile"]
+    assert len(launches.asked) == 4
 
 
 def test_half_of_the_time_gives_half_of_the_rungs() -> None:
@@ -115,6 +133,26 @@ def test_another_value_of_what_makes_the_script_fit_is_a_change() -> None:
     assert by_stage.up_to("memory") == {"memory_x": 2}
 
 
+def test_what_took_turns_in_the_search_already_is_not_launched_again() -> None:
+    """A set that failed was tried in parts: some of them are rungs."""
+    by_stage, launches = stages("data", "precision", "compile"), Launches()
+    screen = Launches()(by_stage.up_to("data"))
+    assert unmeasured(by_stage, [screen]) == ["precision"]
+    *_, rungs = measure_rungs(
+        by_stage,
+        finalist(3.9, 3.9),
+        launches,
+        launches.room,
+        lambda trial: 0.001,
+        trial(100.0),
+        [screen],
+    )
+    assert launches.asked == [["data", "precision"]]
+    assert [(rung.stage, rung.trial is screen) for rung in rungs] == [
+        ("data", True), ("precision", False), ("compile", False),
+    ]  # fmt: skip
+
+
 def test_a_single_stage_needs_no_launch() -> None:
     launches = Launches()
     assert list(measured(stages("data"), launches)) == ["data"]
@@ -136,11 +174,11 @@ def test_without_turns_a_rung_is_compared_with_the_script_as_it_is_in_the_proof(
 
 
 def test_a_rung_is_as_sure_as_launches_are_alike_in_the_proof() -> None:
-    def half(*gains: float, live: bool = True) -> float:
+    def half(*gains: float, live: bool = True, error: float = 0.005) -> float:
         launches = Launches(live=live)
         *_, (first, _) = measure_rungs(
             stages("data", "compile"),
-            finalist(*gains),
+            finalist(*gains, error=error),
             launches,
             launches.room,
             lambda trial: None,
@@ -150,6 +188,27 @@ def test_a_rung_is_as_sure_as_launches_are_alike_in_the_proof() -> None:
 
     assert 0.0 < half(5.1, 5.2, 5.15) < half(4.0, 6.5, 5.15), "launches that differ more"
     assert half(5.1, 5.1, 5.1) < half(5.1, 5.1, 5.1, live=False), "and minutes apart"
+    unsure = half(5.1, 5.1, 5.1, error=0.05)
+    assert unsure == half(5.1, 5.1, 5.1), "what a pair's own turns leave open is that pair's alone"
+
+
+def test_pairs_after_the_rungs_make_all_rows_as_precise_as_they_are_themselves() -> None:
+    launches = Launches()
+
+    def measured(top: Finalist, *known: Trial) -> list[Rung]:
+        deviation, alone = lambda trial: 0.001, trial(100.0)
+        by_stage = stages("data", "compile")
+        *_, found = measure_rungs(by_stage, top, launches, launches.room, deviation, alone, known)
+        return found
+
+    before, more = measured(finalist(4.0, 6.5)), finalist(4.0, 6.5, 5.15, 5.1, 5.2)
+    assert before[0].trial is not None
+    after = measured(more, before[0].trial)
+    assert [rung.stage for rung in after] == ["data", "compile"]
+    assert (after[0].log, after[0].loss_deviation) == (before[0].log, 0.001)
+    assert all(new.half < old.half for new, old in zip(after, before, strict=True))
+    assert math.exp(after[1].log) == pytest.approx(more.look().speedup)
+    assert len(launches.asked) == 1, "nothing is launched for it"
 
 
 def rungs(*logs: float, half: float = 0.05) -> list[Rung]:

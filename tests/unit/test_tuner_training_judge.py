@@ -290,4 +290,6 @@ def test_what_dropout_hides_is_launched_without_it_once_a_verdict_is_final(
     hides = False
     assert judge.judge([plain], Effect.NUMERICS, (), {"compile": "default"}).accepted
     assert [request.settings for request in asked] == [{}, {"tf32": True}, {"compile": "default"}]
+    assert judge.judge([plain, plain], Effect.NUMERICS, (), {"compile": "default"}).accepted
+    assert len(asked) == 3, "further launches of the same settings need no other"
     assert all(r.still and r.stop.max_steps == PROBE.audit_steps + 1 for r in asked)

@@ -24,8 +24,8 @@ from gpurun.records.result import HostUse, StepSplit
 from gpurun.records.tuning import TrialPurpose, TrialRecord
 from gpurun.report.tuning_verdict import activity_sentences
 from gpurun.rundir import write_json
-from gpurun.tuner.trial_diagnosis import TrialDiagnoses, answered_by, by_findings, serious
 from gpurun.tuner.trial_series import TrialSeries
+from gpurun.tuner.tuning_findings import TrialDiagnoses, answered_by, by_findings, serious
 from tests.unit.diagnosis_cases import result
 from tests.unit.recorded_runs import loader, root, steady, write_events
 from tests.unit.report_records import ladder_lines, tuning_report

@@ -15,14 +15,15 @@ from gpurun.knobs.api import Knob
 from gpurun.records.facts import BatchFlag
 from gpurun.records.tuning import GuardVerdict, TrialPurpose
 from gpurun.tuner import tuning_run as tuning_module
+from gpurun.tuner.proof.proof_launches import ProofLaunches
 from gpurun.tuner.search import stage_search
-from gpurun.tuner.search.batch_sizes import BATCH
+from gpurun.tuner.search.changes import BATCH
 from gpurun.tuner.search.search_trials import SearchTrials
 from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_findings import TuningEnded
 from gpurun.tuner.tuning_run import TuningRun
-from gpurun.tuner.tuning_trial import TrialRequest
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts
 from tests.unit.tuner_runs import TRAINING, Rates, StandIn, steady, tuning_of
 from tests.unit.tuner_searches import Planted, compiled, data, precision
@@ -40,13 +41,30 @@ def sound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settled(
-    monkeypatch: pytest.MonkeyPatch, rates: Rates, *knobs: Planted, **words: Any
+    monkeypatch: pytest.MonkeyPatch,
+    rates: Rates,
+    *knobs: Planted,
+    took: float = 0.0,
+    batches: bool = True,
+    **words: Any,
 ) -> tuple[TuningRun, StandIn]:
-    """A tuning with these knobs, and batch sizes, from the script as it is to its end."""
+    """A tuning with these knobs, and batch sizes, from the script as it is to its end.
+
+    `took`: seconds of the budget that each launch takes.
+    """
     stand_in = StandIn(rates, shows=True)
     tuning, state = tuning_of(stand_in, **words)
+    run = stand_in.run
+
+    def timed(request: TrialRequest) -> Trial:
+        tuning._time.deadline -= took
+        return run(request)
+
+    monkeypatch.setattr(stand_in, "run", timed)
     by_name: Mapping[str, Knob] = {knob.name: knob for knob in knobs}
     monkeypatch.setattr(tuning_module, "all_knobs", lambda *_: [*knobs, find(BATCH)])
+    if not batches:
+        monkeypatch.setattr(tuning, "_batch_with_the_rest", lambda *_: None)
     monkeypatch.setattr(tuning, "_knob", lambda name: by_name.get(name) or find(name))
     state.facts = facts(batch_flag=BatchFlag("--batch-size", 32))
     tuning._settle(state)
@@ -83,6 +101,25 @@ def test_the_top_is_proven_first_and_the_rungs_are_measured_after_it(
 
 
 @pytest.mark.usefixtures("sound")
+def test_an_interval_gets_narrower_only_with_the_time_that_the_rungs_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each launch takes five seconds, a pair ten; pairs scatter so that none is precise soon."""
+
+    def rates(settings: Mapping[str, Any], number: int) -> float:
+        scatter = (1.0, 1.25, 0.9)[number // 3 % 3] if "compiled" in settings else 1.0
+        return scatter * 100.0 * math.prod(8.0 if "c" in name else 2.0 for name in settings)
+
+    monkeypatch.setattr(ProofLaunches, "seconds", 10.0)
+    tuning, stand_in = settled(monkeypatch, rates, *KNOBS, took=5.0, batches=False, seconds=55.0)
+    asked = [purpose for purpose, _ in purposes(stand_in)]
+    first_rung = asked.index("rung")
+    assert asked[first_rung - 4 : first_rung] == ["pair"] * 4, "two pairs proved the gain"
+    assert [rung.stage for rung in tuning.findings.rungs] == ["data", "precision", "compile"]
+    assert asked[-2:] == ["pair"] * 2, "and further ones took what was left"
+
+
+@pytest.mark.usefixtures("sound")
 def test_a_rung_that_loses_leaves_and_the_top_is_proven_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -96,6 +133,7 @@ def test_a_rung_that_loses_leaves_and_the_top_is_proven_again(
     last_pair = max(n for n, one in enumerate(asked) if one == ("pair", {"data", "compiled"}))
     assert last_pair > asked.index(("rung", {"data", "precision"}))
     assert [rung.stage for rung in found.rungs] == ["data", "compile"]
+    assert asked.count(("rung", {"data"})) == 1, "the new ladder has the same first rung"
 
 
 @pytest.mark.usefixtures("sound")

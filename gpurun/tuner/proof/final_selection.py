@@ -10,14 +10,13 @@ from gpurun.knobs.api import Effect
 from gpurun.pairs.gain import LEAST_GAIN
 from gpurun.records.tuning import Rejection
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.search.batch_sizes import BATCH
-from gpurun.tuner.search.changes import strongest_effect
+from gpurun.tuner.search.changes import BATCH, strongest_effect
 from gpurun.tuner.search.search_state import SearchState
 from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.tuning_findings import TuningFindings
 
-Prove = Callable[[Finalist], Finalist]
-"""A finalist → the baseline's side of its pairs."""
+Prove = Callable[[Finalist, bool], Finalist]
+"""A finalist, and whether its rungs are to follow → the baseline's side of its pairs."""
 FALLBACKS = ((Effect.PIPELINE, Effect.NUMERICS), (Effect.PIPELINE,))
 """Where the settings fail or train otherwise: the effects of what is proven in their place."""
 
@@ -52,18 +51,33 @@ class FinalSelection:
             self.note(f"proving the {' and '.join(e.value for e in effects)} changes alone")
             found.chosen = chosen = Finalist(f"without {', '.join(sorted(dropped))}", safe)
             self._proven(chosen)
+        self._decide(chosen, settings, objections)
+        if found.verdict == "faster" and BATCH in chosen.settings:
+            found.larger = chosen
+
+    def narrow(self) -> None:
+        """Take further pairs of what was proven, in the time that nothing else needs, and decide
+        again by all of them."""
+        found, chosen = self.findings, self.findings.chosen
+        if chosen is None or chosen.done or found.verdict != "faster":
+            return
+        self._proven(chosen, rungs=False)
+        self._decide(chosen, {**chosen.settings, **found.left_out}, found.objections)
+
+    def _decide(
+        self, chosen: Finalist, settings: Mapping[str, Any], objections: Mapping[str, str]
+    ) -> None:
+        """Write down the verdict, and what speaks against each of these settings that is lost."""
+        found, base = self.findings, self.findings.base
         found.verdict = chosen.verdict
         won = chosen.settings if chosen.verdict == "faster" else base
-        lost = {k: v for k, v in settings.items() if k not in base and won.get(k) != v}
-        found.left_out = lost
-        found.objections = {knob: objections.get(knob, chosen.objection) for knob in lost}
-        if BATCH in won:
-            found.larger = chosen
+        found.left_out = {k: v for k, v in settings.items() if k not in base and won.get(k) != v}
+        found.objections = {k: objections.get(k, chosen.objection) for k in found.left_out}
 
     def settle_larger(self, batch: SearchState) -> None:
         """Prove a batch size that may not be applied, after all else was decided."""
         found, larger = self.findings, Finalist("larger batch", batch.settings)
-        self._proven(larger)
+        self._proven(larger, rungs=False)
         seen = larger.look().speedup
         same = found.chosen.look().speedup if found.chosen is not None else None
         if larger.failure is not None or not larger.pairs:
@@ -91,14 +105,17 @@ class FinalSelection:
             return False
         if found.larger is old:
             found.larger = finalist
-        found.chosen, found.rungs = finalist, []
+        found.chosen = finalist
         found.left_out |= settings
         found.objections |= dict.fromkeys(settings, why)
         return True
 
-    def _proven(self, finalist: Finalist) -> None:
-        """Take the pairs of a finalist, and have it judged."""
-        baseline = self.prove(finalist)
+    def _proven(self, finalist: Finalist, *, rungs: bool = True) -> None:
+        """Take the pairs of a finalist, and have it judged. `rungs`: they are to follow."""
+        taken = len(finalist.pairs)
+        baseline = self.prove(finalist, rungs)
+        if finalist.guard is not None and len(finalist.pairs) == taken:
+            return
         effect = strongest_effect(map(self.effect_of, finalist.settings))
         finalist.guard = self.judge.judge(finalist.shown, effect, baseline.shown, finalist.settings)
         if not finalist.guard.accepted:

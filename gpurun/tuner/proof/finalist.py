@@ -52,7 +52,16 @@ class Finalist:
     def estimate(self) -> Estimate:
         """What its pairs say together: those of the latest look, all of them before the first one.
         There must be one."""
-        return estimate(self._readings()[: self.look().pairs_used or None])
+        return estimate(self._used())
+
+    def scatter(self) -> float:
+        """How many times as far its pairs are apart as was assumed of them; 1 at least."""
+        used = self._used()
+        assumed = math.fsum(one.sd**2 + one.error**2 for one in used) / len(used)
+        return max(1.0, estimate(used).pair_sd / math.sqrt(assumed))
+
+    def _used(self) -> list[Reading]:
+        return self._readings()[: self.look().pairs_used or None]
 
     def _readings(self) -> list[Reading]:
         logs = [math.log(theirs / ours) for ours, theirs in self.pairs]

@@ -30,6 +30,9 @@ METRICS = {
     Objective.ENERGY: Metric.ENERGY,
 }
 
+ENDED = "the budget ended before the proof was complete"
+RUNGS_FIRST = "a gain is proven: its rungs come before a narrower interval"
+
 Settings = Mapping[str, Any]
 
 
@@ -58,31 +61,42 @@ class ProofLaunches:
             obstacle=lambda _, second: self.obstacle(second.settings),
         )
 
-    def prove(self, finalist: Finalist) -> Finalist:
+    def prove(self, finalist: Finalist, rungs: int = 0) -> Finalist:
         """Run pairs until the finalist is settled or the time is up; the script's side of them.
 
         A first pair is begun before the end, a later one if there is time for what the last took.
+        A proven gain is made more precise only with the time that so many rungs do not need: each
+        is a launch beside the script as it is, and takes no longer than a pair. Called again, it
+        goes on with the same finalist.
         """
-        baseline = finalist.against = Finalist("baseline", self.findings.base)
+        baseline = finalist.against = finalist.against or Finalist("baseline", self.findings.base)
         finalist.metric = METRICS[self.objective]
-        for number in range(MOST_PAIRS):
+        for number in range(len(finalist.pairs), MOST_PAIRS):
             if finalist.done or baseline.failure is not None:
                 break
-            if not self._room(finalist, self._engine.seconds if number else 0.0):
-                self.view.proof_update("the budget ended before the proof was complete")
+            proven = finalist.look().proven
+            if not self._room(self.seconds if number else 0.0, rungs if proven else None):
+                self.view.proof_update(RUNGS_FIRST if proven and rungs else ENDED)
                 break
             if not self._round(baseline, finalist, number):
                 break
         self._check(baseline, finalist)
         return baseline
 
-    def _room(self, finalist: Finalist, seconds: float) -> bool:
-        """True if there is time for a pair that takes so long.
+    @property
+    def seconds(self) -> float:
+        """What the last pair took; 0 before the first."""
+        return self._engine.seconds
 
-        What is not proven yet may take the part of the budget that a pair may take more.
+    def _room(self, seconds: float, rungs: int | None) -> bool:
+        """True if there is time for a pair that takes so long, and for so many rungs after it.
+
+        What is not proven yet (None) may take the part of the budget that a pair may take more.
         """
-        late = 0.0 if finalist.look().proven else LATE_SHARE * self.phases.budget
-        return self.phases.left > 0 and self.phases.left + late > seconds
+        left = self.phases.left
+        if rungs is not None:
+            return left > (1 + rungs) * seconds
+        return left > 0 and left + LATE_SHARE * self.phases.budget > seconds
 
     def _round(self, baseline: Finalist, finalist: Finalist, number: int) -> bool:
         """Take a pair of the finalist; False if the time is up."""

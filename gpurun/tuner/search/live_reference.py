@@ -36,6 +36,8 @@ class LiveReference:
     series: TrialSeries
     launch: Callable[[TrialRequest], Trial]
     note: Callable[[str], None]
+    trials: list[Trial] = field(default_factory=list)
+    """Those that took turns with it, and all rungs."""
     _request: TrialRequest | None = field(init=False, default=None)
     _samples_a_step: float = field(init=False, default=1.0)
     _worked: bool = field(init=False, default=False)
@@ -65,6 +67,12 @@ class LiveReference:
         it ran out of memory, else as long as no trial has worked beside it. If it fails alone as
         well, the reference was not why. A reference that came to its end is launched again.
         """
+        trial = self._run(request)
+        if trial.gain is not None or request.purpose is TrialPurpose.RUNG:
+            self.trials.append(trial)
+        return trial
+
+    def _run(self, request: TrialRequest) -> Trial:
         if request.purpose not in BESIDE or not (self.series.has_reference or self._again()):
             return self.launch(request)
         trial = self.launch(replace(request, in_turns=True))

@@ -18,8 +18,7 @@ from gpurun.trials import knob_calls
 from gpurun.trials.knob_calls import KnobRaised
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.search.changes import Change, settings_of, strongest_effect
-from gpurun.tuner.search.search_state import SearchState
-from gpurun.tuner.search.trial_gain import gain_over, startup_difference
+from gpurun.tuner.search.search_state import SearchState, gain_over, startup_difference
 from gpurun.tuner.trial_length import budget_flag, with_read_ahead
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 

@@ -28,9 +28,8 @@ from gpurun.tuner.search.changes import (
     proposals,
     settings_of,
 )
-from gpurun.tuner.search.search_state import SearchState
-from gpurun.tuner.search.search_trials import SearchTrials, not_applied
-from gpurun.tuner.search.trial_gain import (
+from gpurun.tuner.search.search_state import (
+    SearchState,
     compared,
     gain_over,
     gains,
@@ -38,6 +37,7 @@ from gpurun.tuner.search.trial_gain import (
     no_gain,
     seems_to_gain,
 )
+from gpurun.tuner.search.search_trials import SearchTrials, not_applied
 from gpurun.tuner.tuning_trial import Trial
 
 WAITS_STILL = 0.05

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpurun.records.result import StepTime
-from gpurun.tuner.search.trial_gain import (
+from gpurun.tuner.search.search_state import (
     compared,
     gain_over,
     gains,
