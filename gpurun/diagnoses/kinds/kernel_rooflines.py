@@ -34,8 +34,8 @@ def tensor_core_use(evidence: Evidence) -> Seen | None:
     """Matrix products, convolutions or attention run outside tensor cores.
 
     Replayed with such kernels at the ratio of the device's peaks: a roofline. Without a replay, the
-    bound is the same roofline.
-    Without a timeline, tensor activity near zero on a busy device is a warning without a bound.
+    bound is the same roofline. Without a timeline, tensor activity near zero on a busy device is a
+    warning without a bound.
     """
     capability = _capability(evidence)
     if capability is not None and capability < (7, 0):
@@ -86,12 +86,9 @@ def _capability(evidence: Evidence) -> tuple[int, int] | None:
 
 
 @diagnosis(
-    FindingType.MEMORY_BANDWIDTH,
-    Source.TIMELINE,
-    Source.ACTIVITY,
-    Source.KERNELS,
+    FindingType.MEMORY_BANDWIDTH, Source.TIMELINE, Source.ACTIVITY, Source.KERNELS,
     thresholds=("dram_activity", "sm_throughput", "bandwidth_kernel"),
-)
+)  # fmt: skip
 def memory_bandwidth(evidence: Evidence) -> Seen | None:
     """The device's memory sets the pace.
 
@@ -130,11 +127,9 @@ def memory_bandwidth(evidence: Evidence) -> Seen | None:
         )
     return Seen(
         text,
-        [
-            *measured(Source.TIMELINE, elementwise_share=taken, fusable_share=fusable),
-            *measured(Source.ACTIVITY, dram_activity=dram),
-            *(worst.figures if worst else ()),
-        ],
+        measured(Source.TIMELINE, elementwise_share=taken, fusable_share=fusable)
+        + measured(Source.ACTIVITY, dram_activity=dram)
+        + (worst.figures if worst else []),
         ADVICE_MEMORY,
         severity=severity,
         knob="compile",
