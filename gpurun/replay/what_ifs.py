@@ -54,9 +54,6 @@ class Change(enum.Enum):
     DEVICE = "the device takes no time"
 
 
-LIMITS = (Change.HOST, Change.DEVICE)
-
-
 class Replay:
     """The steps of one rank as a graph, without what recording adds to the host's calls."""
 
@@ -105,7 +102,7 @@ class Replay:
         """
         found = []
         for change in Change:
-            step, limit = self._step_ms(change), change in LIMITS
+            step, limit = self._step_ms(change), change in (Change.HOST, Change.DEVICE)
             gain = self.step_ms / step if step else None
             if step is not None and (limit or (self.gain(change) or 0.0) >= LEAST_GAIN):
                 found.append((limit, step, WhatIf(change.value, step, gain if matched else None)))
@@ -154,9 +151,9 @@ class Replay:
 
 
 def _fused(graph: StepGraph, of: Callable[[Kernel], bool]) -> StepGraph:
-    needless = np.zeros(len(graph.events.work), dtype=bool)
-    needless[[place for place, _ in needless_if_fused(graph.events.work.records, of)]] = True
-    return changes.without_work(graph, needless)
+    work = graph.events.work
+    needless = [place for place, _ in needless_if_fused(work.records, of)]
+    return changes.without_work(graph, np.isin(np.arange(len(work)), needless))
 
 
 def _outside_cores(record: Kernel | Copy) -> bool:
