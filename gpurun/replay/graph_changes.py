@@ -10,7 +10,7 @@ from gpurun.replay.step_events import NO_CALL, Edge, Edges, edges_of, is_collect
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.columns import Indices, Mask, Times, begins, ends, numbers_of, selected
 from gpurun.timeline.device_work import exchanging, on_device
-from gpurun.timeline.idle_causes import LAUNCH_NS
+from gpurun.timeline.figures_of import LAUNCH_NS
 from gpurun.timeline.model import Copy, CopyKind, Kernel, Timeline
 from gpurun.timeline.runtime_calls import SYNCS, Role
 from gpurun.timeline.time_intervals import Intervals

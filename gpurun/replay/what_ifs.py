@@ -14,7 +14,7 @@ from gpurun.replay import graph_changes as changes
 from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.columns import Times
-from gpurun.timeline.idle_causes import LAUNCH_NS
+from gpurun.timeline.figures_of import LAUNCH_NS
 from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
 from gpurun.timeline.kernel_time import is_long, needless_if_fused
 from gpurun.timeline.model import MODEL_PHASES, Copy, CopyKind, Kernel, Phase, Timeline
