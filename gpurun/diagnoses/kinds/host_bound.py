@@ -61,15 +61,13 @@ def host_bound(evidence: Evidence) -> Seen | None:
         by_device = evidence.on_gpu and Source.TIMELINE in evidence.sources
         return (_idle if by_device else _unexplained)(evidence)
     in_pauses = _in_pauses(evidence)
-    seen = evidence.host_functions if in_pauses is None else in_pauses
-    functions = [f for f in seen if _between(f)]
+    functions = [f for f in in_pauses or evidence.host_functions if _between(f)]
     share = sum(f.self_seconds for f in functions) / seconds
     if in_pauses is None:
         syncs = evidence.figures.syncs
         waits = 0.0 if syncs is None else syncs.outside_share or 0.0
         share = _unprofiled(min(share - waits, _idle_for_host(evidence)), evidence)
-    own = innermost(functions)
-    writing = _writing_share(functions, evidence.source_lines)
+    own, writing = innermost(functions), _writing_share(functions, evidence.source_lines)
     text = f"Python outside the model takes {percent(share)} of the step"
     text += "" if own is None else f", most of it in {own.function}"
     text += ": it writes or logs in each step" if writing >= WRITING else ""

@@ -31,7 +31,9 @@ ADVICE_LIMITS = {
     "barriers": "fewer barriers a block",
 }
 ADVICE_UNEVEN = "blocks that end together: share the work out evenly, or in more and smaller blocks"
-ADVICE_UNRECORDED = "record its limits: ncu --section Occupancy --section LaunchStats"
+ADVICE_RECORD: tuple[str, ...] = (
+    "record its limits: ncu --section Occupancy --section LaunchStats",
+)
 ADVICE_BLOCKS = (
     "blocks of a multiple of 32 threads: the last warp of a block is padded with idle ones"
 )
@@ -103,23 +105,19 @@ def occupancy(evidence: Evidence) -> Seen | None:
     rate = evidence.thresholds.severity
 
     def suffers(kernel: KernelMetrics) -> float:
-        by_occupancy = rate("occupancy", share(kernel.occupancy_percent))
-        by_units = rate("sm_throughput", (kernel.sm_percent or 0.0) / 100)
-        by_itself = NOTICEABLE if by_occupancy >= WARNING else 0.0
-        return max(min(by_occupancy, by_units), by_itself)
+        low, sm = rate("occupancy", share(kernel.occupancy_percent)), kernel.sm_percent or 0.0
+        return max(min(low, rate("sm_throughput", sm / 100)), NOTICEABLE if low >= WARNING else 0.0)
 
-    worst = worst_kernel(evidence, suffers)
-    if worst is None:
+    if (worst := worst_kernel(evidence, suffers)) is None:
         return None
     kernel, fits = worst.kernel, share(worst.kernel.theoretical_occupancy_percent)
     causes, allowed = _limits_of(kernel, evidence), rate("occupancy", fits) < WARNING
+    why, advice = "its limit was not recorded", ADVICE_RECORD
     if causes and (causes == ("grid",) or fits is None or not allowed):
         why = f"limited by {' and '.join(causes).replace('_', ' ')}"
         advice = tuple(ADVICE_LIMITS[cause] for cause in causes)
     elif fits is not None and allowed:
         why, advice, causes = f"though its limits allow {percent(fits)}", (ADVICE_UNEVEN,), ()
-    else:
-        why, advice = "its limit was not recorded", (ADVICE_UNRECORDED,)
     return Seen(
         f"occupancy is {percent(share(kernel.occupancy_percent))}, {why}: {worst.name}",
         worst.figures
