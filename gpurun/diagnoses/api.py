@@ -44,9 +44,8 @@ Look = Callable[[Evidence], Seen | None]
 class Diagnosis:
     """One kind of bottleneck. `look`: a pure function from the evidence to what it shows, or None.
 
-    `change`: of the graph of the steps; where they were replayed, its gain is that of the finding.
-    `sources`: those that it can use, each of which makes it surer. `thresholds`: names in the table
-    of thresholds that decide on it.
+    `change`: of the graph of the steps; its replayed gain is that of the finding. `sources`: those
+    that it can use. `thresholds`: names in the table of thresholds that decide on it.
     """
 
     type: FindingType
@@ -120,21 +119,16 @@ def measured(
     ]
 
 
-def gain_without(share: float | None) -> float | None:
-    """The factor of throughput if this share of the step were gone: step / (step - share)."""
-    return None if share is None or not 0 <= share < 1 else 1 / (1 - share)
+def gain_without(share: float | None, profiling_share: float = 0.0) -> float | None:
+    """The factor of throughput if this share of the step were gone: step / (step - share).
 
-
-def gain_without_wait(share: float | None, evidence: Evidence) -> float | None:
-    """The same of a wait that profiling does not lengthen, as it does the rest of a step.
-
-    So it is a larger part of a step that is not profiled. At most half of the rest is taken for the
-    work of the profilers: little is known of a rest that is nearly all theirs.
+    `profiling_share`: of the step, the work of profilers, which does not lengthen a wait. At most
+    half of the rest is taken for it: little is known of a rest that is nearly all theirs.
     """
     if share is None or not 0 <= share < 1:
         return None
-    rest = max(1 - share - evidence.profiling_share, (1 - share) / 2)
-    return (share + rest) / rest
+    rest = max(1 - share - profiling_share, (1 - share) / 2)
+    return 1 + share / rest
 
 
 def location_of(place: str | None) -> Location | None:

@@ -50,14 +50,12 @@ def diagnosis_report(
     timelines: Sequence[Timeline] = (),
     step_times: StepTimes | None = None,
 ) -> DiagnosisReport:
-    """All findings, with their figures. `overhead_percent`: of the profiled steps.
-
-    `timelines`: of all ranks. `step_times`: of the rank that is looked at.
+    """All findings, with their figures. `overhead_percent`: of the profiled steps. `timelines`: of
+    all ranks. `step_times`: of the rank that is looked at.
     """
     absent = [s for s in TODO if s not in evidence.sources and (evidence.on_gpu or s not in ON_GPU)]
     evidence, replayed = with_replay(evidence, step_times, timelines)
-    figures, replay = replayed or (None, None)
-    timeline = evidence.timeline
+    timeline, (figures, replay) = evidence.timeline, replayed or (None, None)
     ranks = {str(rank): of for rank, of in enumerate(evidence.rank_figures)}
     longest = sorted(evidence.host_functions, key=lambda each: -each.self_seconds)
     unseen = dict.fromkeys(note for each in timelines for note in each.notes)

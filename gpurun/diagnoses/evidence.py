@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,11 +18,6 @@ from gpurun.records.result import DeviceUse, HostUse, RunResult, StepSplit
 from gpurun.records.samples import DeviceSample, HostSample
 from gpurun.replay.what_ifs import Change, Replay
 from gpurun.timeline.model import KernelMetrics, Timeline
-
-CROWD = 0.5
-"""Cores that others use, from which on they can hold the script up,"""
-FULL = 0.85
-"""if together with it they use this part of those that there are."""
 
 
 class Source(enum.Enum):
@@ -46,16 +40,15 @@ class Evidence:
     """The evidence about one training.
 
     `figures` and `timeline` are those of rank `rank`; `rank_figures`, `rank_functions` and
-    `rank_work_ms` hold every rank's, in the order of the ranks; the work is that of a step outside
-    backward pass and optimizer, in both halves of the run. `loaders` feed the training.
-    `reads`: lines that hand values of tensors to the host, `read_steps`: the steps in which they
-    were looked for; None: nobody looked. `traits`: what the script does by itself, by name.
-    `window`: the measured steps of the first rank; samples are of the time in which all ranks are
-    measured. `xids`: errors of the driver in the whole run, each after its GPU. `switches`:
-    environment variables that slow it down. `threads`: torch's, inside operators.
-    `source_lines`: texts of the lines that the host profile names, by file and line.
-    `replay`: the rank's steps as a graph, None where its replay does not match the recording.
-    `profiling_share`: of the profiled steps, what the profilers cost.
+    `rank_work_ms` every rank's; the work is that of a step outside backward pass and optimizer, in
+    both halves of the run. `loaders` feed the training. `reads`: lines that hand values of tensors
+    to the host, `read_steps`: the steps in which they were looked for; None: nobody looked.
+    `traits`: what the script does by itself, by name. `window`: the measured steps of the first
+    rank; samples are of the time in which all ranks are measured. `xids`: errors of the driver in
+    the whole run, each after its GPU. `switches`: environment variables that slow it down.
+    `threads`: torch's, inside operators. `source_lines`: texts of the lines that the host profile
+    names, by file and line. `replay`: the rank's steps as a graph, None where its replay does not
+    match the recording. `profiling_share`: of the profiled steps, what the profilers cost.
     """
 
     result: RunResult | None = None
@@ -165,8 +158,10 @@ class Evidence:
         return () if self.timeline is None else self.timeline.memory or ()
 
     @property
-    def _host(self) -> HostUse | None:
-        return None if self.result is None else self.result.host
+    def host(self) -> HostUse:
+        """The script's use of the processor; its figures are None where nothing was measured."""
+        told = None if self.result is None else self.result.host
+        return told or HostUse(None, None, None, None)
 
     @property
     def cores_used(self) -> float | None:
@@ -174,21 +169,8 @@ class Evidence:
 
         In the measured steps where that is known: starts, and pauses of a live pair, do not count.
         """
-        host = self._host
-        used = None if host is None else host.steady_cpu_percent or host.cpu_percent
+        used = self.host.steady_cpu_percent or self.host.cpu_percent
         return used / 100 if used else None
-
-    @property
-    def cores_available(self) -> float | None:
-        """Cores that the script may use."""
-        return None if self._host is None else self._host.cores_available
-
-    @property
-    def crowded(self) -> bool:
-        """Other programs use so much of the cores that the script waits for them."""
-        told = None if self._host is None else self._host.others_cpu_percent
-        others, cores = (told or 0.0) / 100, self.cores_available or math.inf
-        return others >= CROWD and others + (self.cores_used or 0.0) >= FULL * cores
 
     @property
     def workers(self) -> int | None:
@@ -198,14 +180,8 @@ class Evidence:
     @property
     def least_active_share(self) -> float | None:
         """The time in which the idlest device had work, as a fraction of the run's."""
-        active = (
-            d.gpu_utilization_percent
-            if d.graphics_activity_percent is None
-            else d.graphics_activity_percent
-            for d in self.devices
-        )
-        least = min(known(active), default=None)
-        return None if least is None else least / 100
+        told = ((d.graphics_activity_percent, d.gpu_utilization_percent) for d in self.devices)
+        return min((counters[0] / 100 for both in told if (counters := known(both))), default=None)
 
     @property
     def sm_activity(self) -> float | None:

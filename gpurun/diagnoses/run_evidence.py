@@ -12,6 +12,7 @@ from gpurun.diagnoses.evidence import Evidence
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import GpurunError
 from gpurun.measure.measured_window import measured_window
+from gpurun.measure.optional_figures import known
 from gpurun.measure.run_events import decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
 from gpurun.measure.training_clock import training_loaders
@@ -32,20 +33,16 @@ def evidence_of_run(
     timelines: Sequence[Timeline] = (),
     records: RunRecords | None = None,
 ) -> Evidence:
-    """The evidence of a run folder, with the timelines of its ranks if it was profiled.
-
-    `records`: those of the folder, where they were read already.
-    """
-    records = read_records(folder) if records is None else records
-    run = records.run
-    if not run.processes:
+    """The evidence of a run folder and its ranks' timelines. `records`: if read already."""
+    records = records or read_records(folder)
+    if not (run := records.run).processes:
         raise GpurunError(f"{folder} holds no record of a run", "name a folder below .gpurun/runs")
     result = read_result(folder, records)
     if result.host is not None and (folder / "control" / ORDERS).exists():
         # one side of a live pair: while it is frozen it seems to wait for something
         host = replace(result.host, cpu_percent=None, steady_cpu_percent=None)
         result = replace(result, host=host)
-    found = [window for log in run.processes if (window := measured_window(log)) is not None]
+    found = known(map(measured_window, run.processes))
     windows = [window for window in found if window.clock.kind == result.clock]
     windows.sort(key=lambda window: window.log.process.rank or 0)
     begin = max((window.bounds_ns[0] for window in windows), default=0)  # all ranks are measured

@@ -9,10 +9,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gpurun.errors import GpurunError
 from gpurun.measure.run_events import ProcessLog
+from gpurun.records.messages.profile_events import ProfileEvent
 from gpurun.timeline.model import Timeline
 
 
@@ -56,6 +57,11 @@ class Profiler:
         """
         return False
 
-    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
-        """Its recording of one process; None if there is none."""
+    def timeline(self, log: ProcessLog, window: ProfileEvent, folder: Path) -> Timeline | None:
+        """Its recording of one process's window; None if there is none."""
         return None
+
+    def in_window(self, log: ProcessLog, window: ProfileEvent, **measured: Any) -> Timeline:
+        """A timeline of what it measured in the window."""
+        rank = log.process.rank
+        return Timeline((self.name,), window.begin_ns, window.end_ns, rank=rank, **measured)

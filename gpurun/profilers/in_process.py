@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.profilers.api import Profiler
+from gpurun.records.messages.profile_events import ProfileEvent
 from gpurun.records.spec import OPERATOR_STEPS
 from gpurun.timeline import from_kineto
 from gpurun.timeline.model import Phase, Range, Timeline
@@ -23,19 +24,16 @@ class Steps(Profiler):
     title: ClassVar[str] = "step clock"
     order: ClassVar[int] = 0
 
-    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
+    def timeline(self, log: ProcessLog, window: ProfileEvent, folder: Path) -> Timeline | None:
         """The ranges of the window."""
-        event = log.profile
-        if event is None:
-            return None
         ranges = tuple(
-            Range(begin, end, event.thread, name)
-            for name, begin, end in sorted(event.phases, key=lambda each: (each[1], -each[2]))
+            Range(begin, end, window.thread, name)
+            for name, begin, end in sorted(window.phases, key=lambda each: (each[1], -each[2]))
         )
         steps = tuple(each for each in ranges if each.name == Phase.STEP.value)
-        early = event.ended_early
+        early = window.ended_early
         notes = () if early is None else (f"the window is short: {early}",)
-        return _in_window(self, log, steps=steps, ranges=ranges, notes=notes)
+        return self.in_window(log, window, steps=steps, ranges=ranges, notes=notes)
 
 
 class Host(Profiler):
@@ -49,20 +47,15 @@ class Host(Profiler):
     title: ClassVar[str] = "host profile (samples of the stack)"
     order: ClassVar[int] = 10
 
-    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
+    def timeline(self, log: ProcessLog, window: ProfileEvent, folder: Path) -> Timeline | None:
         """The functions seen in the window."""
         seen = log.host_samples
         if seen is None:
             return None
         if seen.samples < FEWEST_SAMPLES:
             raise ValueError(f"{seen.samples} samples are too few for a profile")
-        return _in_window(
-            self,
-            log,
-            host_sampled_seconds=seen.seconds,
-            host_functions=seen.functions,
-            host_moments=seen.moments or None,
-        )
+        told = {"host_functions": seen.functions, "host_moments": seen.moments or None}
+        return self.in_window(log, window, host_sampled_seconds=seen.seconds, **told)
 
 
 class Kineto(Profiler):
@@ -76,7 +69,7 @@ class Kineto(Profiler):
     title: ClassVar[str] = "torch.profiler (Kineto)"
     order: ClassVar[int] = 20
 
-    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
+    def timeline(self, log: ProcessLog, window: ProfileEvent, folder: Path) -> Timeline | None:
         """The trace that the process wrote at the end of its window."""
         trace = folder / f"kineto-{log.process.pid}.json"
         offset = log.process.unix_time_ns - log.process.clock_ns
@@ -90,13 +83,12 @@ class Allocator(Profiler):
     title: ClassVar[str] = "torch's memory statistics"
     order: ClassVar[int] = 30
 
-    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
+    def timeline(self, log: ProcessLog, window: ProfileEvent, folder: Path) -> Timeline | None:
         """The counters of the window; None without a GPU."""
-        if log.profile is None or log.profile.memory is None:
+        if window.memory is None:
             return None
-        return _in_window(
-            self, log, memory=log.profile.memory, memory_traces=log.memory_traces or None
-        )
+        traces = log.memory_traces or None
+        return self.in_window(log, window, memory=window.memory, memory_traces=traces)
 
 
 class Operators(Profiler):
@@ -109,25 +101,14 @@ class Operators(Profiler):
     title: ClassVar[str] = "torch.profiler (operators)"
     order: ClassVar[int] = 40
 
-    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
+    def timeline(self, log: ProcessLog, window: ProfileEvent, folder: Path) -> Timeline | None:
         """The operators of the trace that the process wrote behind its window."""
-        window, trace = log.profile, folder / f"operators-{log.process.pid}.json"
-        if window is None or not trace.exists():
+        trace = folder / f"operators-{log.process.pid}.json"
+        if not trace.exists():
             return None
-        found = from_kineto.read(trace)
-        steps = window.steps / OPERATOR_STEPS
+        found, steps = from_kineto.read(trace), window.steps / OPERATOR_STEPS
         operators = tuple(
             replace(o, calls=round(o.calls * steps), self_ns=round(o.self_ns * steps))
             for o in found.operators or ()
         )
-        return _in_window(self, log, operators=operators, notes=found.notes)
-
-
-def _in_window(source: Profiler, log: ProcessLog, **measured: Any) -> Timeline | None:
-    """What a source measured in the profiled window; None without one."""
-    window = log.profile
-    if window is None:
-        return None
-    return Timeline(
-        (source.name,), window.begin_ns, window.end_ns, rank=log.process.rank, **measured
-    )
+        return self.in_window(log, window, operators=operators, notes=found.notes)

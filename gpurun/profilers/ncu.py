@@ -23,6 +23,7 @@ from gpurun.launch.launch_command import child_environment, write_spec
 from gpurun.measure.run_events import ProcessLog
 from gpurun.profilers.api import Profiler
 from gpurun.records.codec import from_json
+from gpurun.records.messages.profile_events import ProfileEvent
 from gpurun.records.spec import ProfileSpec, RunSpec
 from gpurun.timeline import from_ncu
 from gpurun.timeline.kernel_groups import kernel_group
@@ -79,12 +80,12 @@ class Ncu(Profiler):
             shutil.copyfile(page, folder.parent / PAGE)
         return True
 
-    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
+    def timeline(self, log: ProcessLog, window: ProfileEvent, folder: Path) -> Timeline | None:
         """The counters; they have no place in time."""
         page = folder / PAGE
-        if log.profile is None or log.process.rank or not page.exists():
+        if log.process.rank or not page.exists():
             return None
-        begin, end = log.profile.begin_ns, log.profile.end_ns
+        begin, end = window.begin_ns, window.end_ns
         return replace(from_ncu.read(page), window_begin_ns=begin, window_end_ns=end)
 
 
@@ -115,14 +116,9 @@ def _launch(argv: tuple[str, ...], folder: Path, environment: Mapping[str, str])
     """Run to the end; `GpurunError` with what ncu said if it wrote no report."""
     mode, _ = require(Path.cwd(), in_place=False)
     log = folder / "output.log"
+    env, here = quiet_services(environment), Path.cwd()
     launch = LaunchSpec(
-        argv=argv,
-        env=quiet_services(environment),
-        cwd=Path.cwd(),
-        writable=(folder,),
-        layers=(),
-        mode=mode,
-        log=log,
+        argv=argv, env=env, cwd=here, writable=(folder,), layers=(), mode=mode, log=log
     )
     with Sandbox(launch) as sandbox:
         try:

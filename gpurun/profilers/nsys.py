@@ -14,6 +14,7 @@ from typing import ClassVar
 from gpurun.errors import GpurunError
 from gpurun.measure.run_events import ProcessLog
 from gpurun.profilers.api import Profiler
+from gpurun.records.messages.profile_events import ProfileEvent
 from gpurun.timeline import from_nsys
 from gpurun.timeline.model import Timeline
 from gpurun.timeline.report_exports import exported
@@ -49,11 +50,10 @@ class Nsys(Profiler):
             "sh", "-c", _BACK, _file_mask(), *command,
         )  # fmt: skip
 
-    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
+    def timeline(self, log: ProcessLog, window: ProfileEvent, folder: Path) -> Timeline | None:
         """The process's part of the report that holds it."""
         reports = sorted(folder.glob(f"nsys-*{SUFFIX}"))
-        asked = log.profile is not None and any(p.name == self.name for p in log.profile.profilers)
-        if asked and not reports:
+        if not reports and any(each.name == self.name for each in window.profilers):
             raise GpurunError("nsys wrote no report", f"{folder / 'nsys.log'} says why")
         for report in reports:
             report.chmod(0o600)

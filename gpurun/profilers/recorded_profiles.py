@@ -9,9 +9,10 @@ from pathlib import Path
 from gpurun.errors import GpurunError
 from gpurun.measure.run_events import ProcessLog, RunLog, read_run
 from gpurun.measure.step_table import UNKNOWN
-from gpurun.measure.training_clock import step_clock
+from gpurun.measure.training_clock import StepClock, step_clock
 from gpurun.profilers import all_profilers
 from gpurun.records.events import StepRow
+from gpurun.records.messages.profile_events import ProfileEvent
 from gpurun.replay.replay_check import StepTimes
 from gpurun.rundir import read_json
 from gpurun.timeline.model import Timeline
@@ -60,9 +61,8 @@ def recorded_profiles(run_dir: Path, run: RunLog | None = None) -> tuple[Recorde
 
     `run`: the events of the folder, where they were read already.
     """
-    run = read_run(run_dir) if run is None else run
-    logs = [log for log in run.processes if log.profile is not None]
-    found = [_recorded(log, run_dir / FOLDER) for log in logs]
+    processes = (read_run(run_dir) if run is None else run).processes
+    found = [_recorded(log, log.profile, run_dir / FOLDER) for log in processes if log.profile]
     return tuple(sorted(found, key=lambda each: each.rank or 0))
 
 
@@ -75,10 +75,9 @@ def was_to_be_profiled(run_dir: Path) -> bool:
     return isinstance(spec, dict) and spec.get("profile") is not None
 
 
-def _refuse_odd_values(log: ProcessLog) -> None:
+def _refuse_odd_values(log: ProcessLog, window: ProfileEvent) -> None:
     """Samples and parts of a step have times of a clock, and functions that are there."""
-    window, seen = log.profile, log.host_samples
-    assert window is not None
+    seen = log.host_samples
     moments, count = (seen.moments, len(seen.functions)) if seen is not None else ((), 0)
     times = [window.begin_ns, window.end_ns, *(at for at, _ in moments)]
     times += [at for _, *both in window.phases for at in both]
@@ -88,41 +87,36 @@ def _refuse_odd_values(log: ProcessLog) -> None:
         raise GpurunError(what, "profile the script again")
 
 
-def _recorded(log: ProcessLog, folder: Path) -> RecordedProfile:
-    assert log.profile is not None
-    _refuse_odd_values(log)
+def _recorded(log: ProcessLog, window: ProfileEvent, folder: Path) -> RecordedProfile:
+    _refuse_odd_values(log, window)
     timelines, failures = [], []
     for profiler in all_profilers():
         try:
-            timeline = profiler.timeline(log, folder)
+            timeline = profiler.timeline(log, window, folder)
         except (GpurunError, OSError, ValueError) as error:
             failures.append(f"{profiler.title}: {error}")
             continue
         if timeline is not None:
             timelines.append(timeline)
-    states = log.profile.profilers
+    states = window.profilers
     failures += [f"{each.name}: {each.failure}" for each in states if each.failure is not None]
     return RecordedProfile(
         log=log,
         timeline=merged(timelines),
-        steps=log.profile.steps,
-        pace=_pace(log),
+        steps=window.steps,
+        pace=_pace(window, step_clock(log)),
         profiler_seconds=sum(each.seconds for each in states),
         failures=tuple(failures),
     )
 
 
-def _pace(log: ProcessLog) -> StepTimes | None:
-    """The median step of the window, and the median one outside.
-
-    Outside are the steps before and after it: a long training may change its pace.
+def _pace(event: ProfileEvent, clock: StepClock | None) -> StepTimes | None:
+    """The median step of the window, and that of the steps before and after it.
 
     Steps are those of the device where it marked their ends: the host may run ahead of it. The step
-    in which profilers start and the one in which they stop count on neither side: their seconds are
-    told apart.
+    in which profilers start and the one in which they stop count on neither side.
     """
-    event, clock = log.profile, step_clock(log)
-    if event is None or clock is None:
+    if clock is None:
         return None
     ends = clock.steps[StepRow.END_NS]
     later = range(FIRST_STEPS, len(ends))

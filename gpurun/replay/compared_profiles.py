@@ -7,19 +7,19 @@ device, as the host did.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.records import diagnosis as records
 from gpurun.records.diagnosis import CauseChange, ChangeKind, ComparisonBasis, ProfileChange
 from gpurun.records.finding import Finding
 from gpurun.replay import spent_time
-from gpurun.replay.replay_check import StepTimes, replayed_timeline
+from gpurun.replay.replay_check import Replayed, StepTimes, replayed_timeline
 from gpurun.replay.replayed_changes import replayed_changes
 from gpurun.replay.replayed_steps import median_step_ms
-from gpurun.replay.spent_time import ProfiledSide, renamed
-from gpurun.replay.step_graph import StepGraph
-from gpurun.timeline.model import Timeline
+from gpurun.replay.spent_time import ProfiledSide
+
+PROFILED = "profiled steps, means"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def compared_profiles(
     changes = (*found.changes, *(replace(each, explained_ms=None) for each in others))
     difference = found.steps_ms[1] - found.steps_ms[0]
     explained = sum(change.explained_ms or 0.0 for change in changes)
-    matched, other_names = renamed(_signatures(before), _signatures(after))
+    matched, other_names = spent_time.renamed(before, after)
     return records.ProfileComparison(
         before=_record(before, found.steps_ms[0]),
         after=_record(after, found.steps_ms[1]),
@@ -70,51 +70,50 @@ def compared_profiles(
 
 def _by_timelines(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
     """By the replay of the unprofiled steps, by that of the profiled ones, or by device time."""
-    one, other = before.timeline, after.timeline
-    if one is None or other is None or before.step_ms is None or after.step_ms is None:
+    if not before.kernels or not after.kernels or before.step_ms is None or after.step_ms is None:
         return None
-    if not one.kernels or not other.kernels:
-        return None
-    idle = tuple(spent_time.idle_changes(before.figures, after.figures))
+    idle = spent_time.idle_changes(before.figures, after.figures)
     plain, why = (before.times, after.times), None
     for times in (plain, (None, None)) if None not in plain else ((None, None),):
-        replays = [
-            side.replayed
-            if side.replayed is not None and of_side is side.times
-            else replayed_timeline(each, of_side, workers=side.workers)
-            for each, of_side, side in zip((one, other), times, (before, after), strict=True)
-        ]
+        replays = _replayed(before, times[0]), _replayed(after, times[1])
         mismatches = zip(("before", "after"), (found.mismatch for found, _ in replays), strict=True)
         why = next((f"{name}: {said}" for name, said in mismatches if said is not None), None)
-        graphs = [replay.graph for _, replay in replays if replay is not None]
         if why is None:
-            return replace(_by_replay(graphs, times, (one, other)), others=idle)
+            return replace(_by_replay((before, after), replays, times), others=idle)
     return _Explained(
         (before.step_ms, after.step_ms),
-        "profiled steps, means",
+        PROFILED,
         ComparisonBasis.DEVICE_TIME,
-        (*spent_time.device_changes(one, other), *idle),
+        (*spent_time.device_changes(before, after), *idle),
         why_no_replay=why,
     )
 
 
+def _replayed(side: ProfiledSide, times: StepTimes | None) -> Replayed:
+    assert side.timeline is not None
+    if side.replayed is not None and times is side.times:
+        return side.replayed
+    return replayed_timeline(side.timeline, times, workers=side.workers)
+
+
 def _by_replay(
-    graphs: Sequence[StepGraph],
-    times: tuple[StepTimes | None, StepTimes | None],
-    timelines: tuple[Timeline, Timeline],
+    sides: Sequence[ProfiledSide],
+    replays: Sequence[Replayed],
+    times: Sequence[StepTimes | None],
 ) -> _Explained:
     """`times`: of the steps that were not profiled; None: the profiled ones are compared."""
-    steps = [
+    graphs = [replay.graph for _, replay in replays if replay is not None]
+    before, after = (
         median_step_ms(graph, graph.recorded_ns) if each is None else each.plain_ms
         for graph, each in zip(graphs, times, strict=True)
-    ]
-    errors = (abs(median_step_ms(g) - ms) for g, ms in zip(graphs, steps, strict=True))
+    )
     return _Explained(
-        (steps[0], steps[1]),
+        (before, after),
         f"{'profiled' if None in times else 'unprofiled'} steps, medians",
         ComparisonBasis.REPLAY,
-        replayed_changes(graphs[0], graphs[1], timelines),
-        replay_error_ms=sum(errors),
+        replayed_changes(graphs, [side.timeline for side in sides if side.timeline is not None]),
+        replay_error_ms=abs(median_step_ms(graphs[0]) - before)
+        + abs(median_step_ms(graphs[1]) - after),
     )
 
 
@@ -128,17 +127,16 @@ def _by_split(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
         (one.step_time_ms.mean, other.step_time_ms.mean),
         "steps of the whole run, means",
         ComparisonBasis.STEP_SPLIT,
-        tuple(spent_time.split_changes(one, other)),
-        tuple(spent_time.operator_changes(before.timeline, after.timeline)),
+        spent_time.split_changes(one.split, other.split),
+        spent_time.operator_changes(before.timeline, after.timeline),
     )
 
 
 def _by_operators(before: ProfiledSide, after: ProfiledSide) -> _Explained | None:
-    changes = tuple(spent_time.operator_changes(before.timeline, after.timeline))
+    changes = spent_time.operator_changes(before.timeline, after.timeline)
     if not changes or before.step_ms is None or after.step_ms is None:
         return None
-    steps = (before.step_ms, after.step_ms)
-    return _Explained(steps, "profiled steps, means", ComparisonBasis.OPERATORS, changes)
+    return _Explained((before.step_ms, after.step_ms), PROFILED, ComparisonBasis.OPERATORS, changes)
 
 
 def _ranked(
@@ -148,18 +146,18 @@ def _ranked(
 
     A share of a difference that is within the replay's own error says nothing.
     """
-    told = abs(difference) > error
 
     def rank(change: ProfileChange) -> tuple[bool, float]:
         size = (change.after_ms or 0.0) - (change.before_ms or 0.0)
         explained = change.explained_ms
         return explained is None, -abs(size if explained is None else explained)
 
+    ranked = sorted(changes, key=rank)
+    if abs(difference) <= error:
+        return tuple(ranked)
     return tuple(
-        replace(each, explained_share=each.explained_ms / difference)
-        if told and each.explained_ms is not None
-        else each
-        for each in sorted(changes, key=rank)
+        replace(each, explained_share=each.explained_ms and each.explained_ms / difference)
+        for each in ranked
     )
 
 
@@ -176,11 +174,6 @@ def _causes(before: Sequence[Finding], after: Sequence[Finding]) -> Iterator[Cau
             yield CauseChange(finding.type, change, earlier, finding)
     for finding in found.values():
         yield CauseChange(finding.type, ChangeKind.LOST, finding, None)
-
-
-def _signatures(side: ProfiledSide) -> Collection[str]:
-    kernels = side.timeline.kernels if side.timeline is not None else None
-    return dict.fromkeys(kernel.name for kernel in kernels or ())
 
 
 def _record(side: ProfiledSide, step_ms: float) -> records.ComparedProfile:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpurun.replay.call_waits import CallWaits
-from gpurun.replay.step_events import NO_CALL, Edge, Edges, StepEvents, edges_of, joined_edges
+from gpurun.replay.step_events import NO_CALL, Edge, Edges, StepEvents, edges_of
 from gpurun.timeline.columns import Indices, Times
 from gpurun.timeline.model import Awaited
 from gpurun.timeline.runtime_calls import Role
@@ -26,7 +26,7 @@ MOST_LOOKED_AT = 4
 
 def device_order(
     events: StepEvents, waits: CallWaits, told: Mapping[int, Awaited]
-) -> tuple[Edges, int]:
+) -> tuple[list[Edges], int]:
     """The edges that lead to work, and how many events there are whose streams are not recorded.
 
     A launch takes as long as usual in this recording: from its begin where the call waits for the
@@ -47,19 +47,18 @@ def device_order(
     queued = ready > launched
     lag = work.begin - np.maximum(ready, launched)
     plain = (np.abs(lag) <= LONGEST_LAG_NS) | (own & ~queued)
-    launch = [_typical(lag[known & ~queued & plain & chosen], LAUNCH_NS) for chosen in (~own, own)]
     gap = _typical(lag[queued & plain & (lag >= 0)], GAP_NS)
+    launch = [_typical(lag[known & ~queued & plain & chosen], LAUNCH_NS) for chosen in (~own, own)]
     call, job, behind = events.call_moments, events.work_moments, before != NO_CALL
     one_of, other_of = np.array(pairs, dtype=np.intp).reshape(-1, 2).T
     first, launcher = ~known & ~behind, call[work.call] + ~own
-    parts = [
+    return [
         edges_of(Edge.START, 0, job, work.begin - events.begin, first),
         edges_of(Edge.LAUNCH, launcher, job, np.where(own, launch[1], launch[0]), known),
         edges_of(Edge.STREAM, job[before] + 1, job, gap, behind),
         edges_of(Edge.EVENT, job[one_of] + 1, job[other_of], gap),
         edges_of(Edge.RUN, job, job + 1, work.end - work.begin),
-    ]
-    return joined_edges(parts), inferred
+    ], inferred
 
 
 def _typical(lags: Times, otherwise: int) -> int:
@@ -70,40 +69,29 @@ def _event_orders(
     events: StepEvents, told: Mapping[int, Awaited]
 ) -> tuple[list[tuple[int, int]], int]:
     """Work that waits for an event of another stream, and how many of these are inferred."""
-    calls, pairs, inferred = events.calls, [], 0
-    of_records = calls.role == Role.RECORD
-    numbers, begun = (each[of_records].tolist() for each in (calls.correlation, calls.begin))
-    begun_of = dict(zip(numbers, begun, strict=True))
+    calls, numbers, pairs, inferred = events.calls, events.streams.numbers, [], 0
     recorded: dict[int, int] = {}
+    begun: dict[int, int] = {}
     for call in np.flatnonzero(np.isin(calls.role, (Role.RECORD, Role.STREAM_WAIT))).tolist():
-        thread = int(calls.thread[call])
+        thread, begin = int(calls.thread[call]), int(calls.begin[call])
         if calls.role[call] == Role.RECORD:
-            recorded[thread] = call
+            recorded[thread] = begun[int(calls.correlation[call])] = begin
             continue
         said = told.get(int(calls.correlation[call]))
         if said is not None and said.stream is not None and said.waiting_stream is not None:
-            pairs += _told_order(events, call, said, begun_of)
+            source, target = numbers.get(said.stream), numbers.get(said.waiting_stream)
+            if source is not None and target is not None:
+                moment = begun.get(said.recorded, begin)
+                pairs += _pair(events, source, target, moment, begin)
         elif thread in recorded and len(events.streams.members) > 1:
-            found = _inferred_order(events, call, recorded[thread])
+            found = _inferred_order(events, recorded[thread], begin)
             inferred += len(found)
             pairs += found
     return pairs, inferred
 
 
-def _told_order(
-    events: StepEvents, call: int, said: Awaited, begun: Mapping[int, int]
-) -> list[tuple[int, int]]:
-    """The order that the recording itself tells. `begun`: of records, by correlation."""
-    numbers, begin = events.streams.numbers, int(events.calls.begin[call])
-    source, target = (numbers.get(s or 0) for s in (said.stream, said.waiting_stream))
-    if source is None or target is None:
-        return []
-    return _pair(events, source, target, begun.get(said.recorded, begin), begin)
-
-
-def _inferred_order(events: StepEvents, call: int, record: int) -> list[tuple[int, int]]:
+def _inferred_order(events: StepEvents, moment: int, begin: int) -> list[tuple[int, int]]:
     """By times: the next stream that is launched on waits for the one that was used last."""
-    moment, begin = int(events.calls.begin[record]), int(events.calls.begin[call])
     following, streams = [], events.streams
     for number, launches in enumerate(streams.launched):
         at = int(np.searchsorted(launches, begin, side="right"))
@@ -123,9 +111,8 @@ def _inferred_order(events: StepEvents, call: int, record: int) -> list[tuple[in
 def _pair(
     events: StepEvents, source: int, target: int, moment: int, begin: int
 ) -> list[tuple[int, int]]:
-    """The source's last work before the record, and the target's first after the wait.
-
-    None where the recorded times contradict it.
+    """The source's last work before the record, and the target's first after the wait; none where
+    the recorded times contradict it.
     """
     one = events.streams.last_before(source, moment)
     at = int(np.searchsorted(events.streams.launched[target], begin, side="right"))

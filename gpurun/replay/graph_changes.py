@@ -10,7 +10,7 @@ from gpurun.replay.step_events import NO_CALL, Edge, Edges, edges_of, is_collect
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.columns import Indices, Mask, Times, begins, ends, numbers_of, selected
 from gpurun.timeline.device_work import exchanging, on_device
-from gpurun.timeline.idle_causes import LAUNCH_NS
+from gpurun.timeline.figures_of import LAUNCH_NS
 from gpurun.timeline.model import Copy, CopyKind, Kernel, Timeline
 from gpurun.timeline.runtime_calls import SYNCS, Role
 from gpurun.timeline.time_intervals import Intervals
@@ -165,10 +165,10 @@ def with_other_ranks(graph: StepGraph, others: Sequence[Timeline]) -> StepGraph:
     """
     work = graph.events.work
     own = np.flatnonzero(work.where(is_collective) & work.on_device)
-    matched = [_matching(work.end[own], each) for each in others]
-    if len(own) < 2 or not matched or any(each is None for each in matched):
+    matched = [found for each in others if (found := _matching(work.end[own], each)) is not None]
+    if len(own) < 2 or not matched or len(matched) < len(others):
         return graph
-    begun, ended = (np.array([m[i] for m in matched if m is not None]) for i in (0, 1))
+    begun, ended = (np.array(each) for each in zip(*matched, strict=True))
     alone = np.minimum(work.end[own] - work.begin[own], (ended - begun).min(axis=0))
     job = graph.events.work_moments[own]
     runs = graph.of_kind(Edge.RUN) & np.isin(graph.edges.target, job + 1)
@@ -234,44 +234,36 @@ def _batch_syncs(graph: StepGraph) -> Mask:
 
 def _launching(graph: StepGraph, of: Mask) -> Mask:
     """For each call whether it launched some of this work."""
-    work, calls = graph.events.work, np.zeros(len(graph.events.calls), dtype=bool)
-    calls[work.call[of & (work.call != NO_CALL)]] = True
-    return calls
+    return np.isin(np.arange(len(graph.events.calls)), graph.events.work.call[of])
 
 
 def waiting(graph: StepGraph) -> Mask:
     """For each call whether it waits for the device."""
-    calls = np.zeros(len(graph.events.calls), dtype=bool)
-    calls[graph.call_of(graph.edges.target[graph.of_kind(Edge.WAIT)])] = True
-    return calls
+    waits = graph.call_of(graph.edges.target[graph.of_kind(Edge.WAIT)])
+    return np.isin(np.arange(len(graph.events.calls)), waits)
 
 
 def _beside(graph: StepGraph, calls: Mask, side: int) -> Mask:
-    """For each call whether its neighbour in its thread is one of these.
-
-    `side`: 1 for the call before it, -1 for the next one.
-    """
-    order, found = graph.of_kind(Edge.PAUSE), np.zeros(len(calls), dtype=bool)
+    """For each call whether the one before it in its thread (`side` 1) or after it (-1) is one of
+    these."""
+    order = graph.of_kind(Edge.PAUSE)
     earlier, later = (graph.call_of(x[order]) for x in (graph.edges.source, graph.edges.target))
     chosen, other = (earlier, later) if side == 1 else (later, earlier)
-    found[other[calls[chosen]]] = True
-    return found
+    return np.isin(np.arange(len(calls)), other[calls[chosen]])
 
 
 def _pinned_ns(graph: StepGraph) -> Times:
     """For each work how long it would take as a copy from pinned memory."""
-    copies = [each if isinstance(each, Copy) else None for each in graph.events.work.records]
-    rates = [
-        each.bytes / (each.end_ns - each.begin_ns)
-        for each in copies
-        if each is not None and each.pageable is False and each.end_ns > each.begin_ns
-    ]
-    rate = max([PINNED_BYTES_PER_NS, *rates])
-    return np.array([0 if each is None else round(each.bytes / rate) for each in copies])
+    work, pinned = graph.events.work, PINNED_BYTES_PER_NS
+    size = np.array([each.bytes if isinstance(each, Copy) else 0 for each in work.records])
+    known = work.where(lambda each: isinstance(each, Copy) and each.pageable is False)
+    known &= work.end > work.begin
+    rates = size[known] / (work.end - work.begin)[known]
+    lengths: Times = np.rint(size / rates.max(initial=pinned)).astype(np.int64)
+    return lengths
 
 
 def _free(graph: StepGraph, edges: Mask) -> StepGraph:
-    """These take no time."""
     return graph.with_lags(np.where(edges, 0, graph.edges.lag_ns))
 
 

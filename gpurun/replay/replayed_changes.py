@@ -33,8 +33,6 @@ OWN_WAIT = ", waiting for its own work"
 """Ends the name of the waits of calls that start work, as launches wait if they are made to."""
 BATCHES = "batches of the loader's workers"
 """The time from one batch to the next, where the script waits for it."""
-
-
 NOTHING = Spent(0.0)
 
 
@@ -76,8 +74,8 @@ class ReplayedSide:
             chosen, times = self.of(thing), self.graph.waits.waited_ns
             count, ns = chosen.sum(), times[chosen[: len(times)]].sum()
         elif thing in self.things:
-            counts, own, recorded = (each[self.things[thing]] for each in self._sums)
-            count, ns = counts, recorded if with_waits else own
+            count, own, recorded = (each[self.things[thing]] for each in self._sums)
+            ns = recorded if with_waits else own
         else:
             return None
         return Spent(float(ns) / self.steps / 1e6, int(count) / self.steps) if count else None
@@ -112,8 +110,7 @@ class ReplayedSide:
         return self.graph.without(self.graph.into(calls, Edge.WAIT))
 
 
-def replayed_side(graph: StepGraph, parts: Mapping[str, Intervals]) -> ReplayedSide:
-    """A side as it was recorded."""
+def _side(graph: StepGraph, parts: Mapping[str, Intervals]) -> ReplayedSide:
     found: list[Thing] = [(ThingKind.CALL, name) for name in graph.events.calls.name]
     found += [thing_of(each) for each in graph.events.work.records]
     things = {thing: number for number, thing in enumerate(dict.fromkeys(found))}
@@ -122,9 +119,11 @@ def replayed_side(graph: StepGraph, parts: Mapping[str, Intervals]) -> ReplayedS
 
 
 Pair = tuple[ReplayedSide, ReplayedSide]
+Lesser = dict[Thing, tuple[Spent, Spent]]
+"""Things with their own amount and the one that is left."""
 
 
-def all_things(pair: Pair) -> tuple[list[Thing], list[Thing]]:
+def _all_things(pair: Pair) -> tuple[list[Thing], list[Thing]]:
     """What either side has: work and waits, then the host's own time, which these leave."""
     things = dict.fromkeys(thing for side in pair for thing in side.things)
     starting = [thing for thing in things if _starts(thing)]
@@ -138,7 +137,7 @@ def _starts(thing: Thing) -> bool:
     return thing[0] is ThingKind.CALL and role_of(thing[1]) in STARTING
 
 
-def equalised(pair: Pair, things: Sequence[Thing]) -> Pair:
+def _equalised(pair: Pair, things: Sequence[Thing]) -> Pair:
     """Both sides with no more of each thing than the side that has less of it.
 
     All work is changed at once: there may be hundreds of kernels. It goes first, as what is left of
@@ -146,26 +145,21 @@ def equalised(pair: Pair, things: Sequence[Thing]) -> Pair:
     """
     work = [thing for thing in things if thing[0] in (ThingKind.KERNEL, ThingKind.COPY)]
     for together in (work, *([thing] for thing in things if thing not in work)):
-        amounts = {t: [side.amount(t) or NOTHING for side in pair] for t in together}
-        least = {
-            thing: Spent(min(a.ms for a in both), min(a.calls for a in both))
-            for thing, both in amounts.items()
-        }
-        sides = []
-        for place, side in enumerate(pair):
-            more = {t: (both[place], least[t]) for t, both in amounts.items()}
-            more = {t: (own, low) for t, (own, low) in more.items() if _exceeds(own, low)}
-            sides.append(_with_less(side, more) if more else side)
-        pair = sides[0], sides[1]
+        more: tuple[Lesser, Lesser] = {}, {}
+        for thing in together:
+            amounts = [side.amount(thing) or NOTHING for side in pair]
+            least = Spent(min(a.ms for a in amounts), min(a.calls for a in amounts))
+            for own, of_side in zip(amounts, more, strict=True):
+                if own != least and (own.ms or own.calls > least.calls):
+                    of_side[thing] = own, least
+        pair = _with_less(pair[0], more[0]), _with_less(pair[1], more[1])
     return pair
 
 
-def _exceeds(own: Spent, least: Spent) -> bool:
-    return own != least and bool(own.ms or own.calls > least.calls)
-
-
-def _with_less(side: ReplayedSide, lesser: Mapping[Thing, tuple[Spent, Spent]]) -> ReplayedSide:
-    """`lesser`: work, or one other thing, each with its own amount and the one that is left."""
+def _with_less(side: ReplayedSide, lesser: Lesser) -> ReplayedSide:
+    """`lesser`: work, or one other thing."""
+    if not lesser:
+        return side
     thing, (own, least) = next(iter(lesser.items()))
     if thing[0] is ThingKind.HOST:
         shorter = np.rint((1 - _ratio(least.ms, own.ms)) * side.host_ns(thing[1]))
@@ -177,7 +171,7 @@ def _with_less(side: ReplayedSide, lesser: Mapping[Thing, tuple[Spent, Spent]]) 
     return replace(side, graph=changed)
 
 
-def _with_fewer(side: ReplayedSide, lesser: Mapping[Thing, tuple[Spent, Spent]]) -> StepGraph:
+def _with_fewer(side: ReplayedSide, lesser: Lesser) -> StepGraph:
     """Fewer calls and work, with what the host does for each, and shorter ones of those left.
 
     Of calls that start work none goes: only their own time gets less.
@@ -212,7 +206,7 @@ def _dropped(chosen: Mask, kept: float) -> Mask:
 
 
 def replayed_changes(
-    before: StepGraph, after: StepGraph, timelines: tuple[Timeline, Timeline]
+    graphs: Sequence[StepGraph], timelines: Sequence[Timeline]
 ) -> tuple[ProfileChange, ...]:
     """What both graphs differ in, and what that explains of the difference of their median steps.
 
@@ -220,26 +214,27 @@ def replayed_changes(
     two that hide each other count once, and all together explain what they do together. The host's
     own time comes last: it is what work and waits leave of it.
     """
-    parts = _parts(timelines)
-    pair = replayed_side(before, parts[0]), replayed_side(after, parts[1])
-    first, later = all_things(pair)
+    before, after = (_side(g, parts) for g, parts in zip(graphs, _parts(timelines), strict=True))
+    pair = before, after
+    first, later = _all_things(pair)
     recorded = {
-        t: (pair[0].amount(t, with_waits=True), pair[1].amount(t, with_waits=True))
+        t: (before.amount(t, with_waits=True), after.amount(t, with_waits=True))
         for t in (*first, *later)
     }
     sizes = {t: abs((b or NOTHING).ms - (a or NOTHING).ms) for t, (a, b) in recorded.items()}
     changed = [thing for thing in sizes if sizes[thing] > 0]
-    by_size = sorted(changed, key=lambda thing: (not _waits(thing), -sizes[thing]))
+    # even a short wait lets the device run out of work: waits come first
+    by_size = sorted(changed, key=lambda thing: (not is_sync(thing[1]), -sizes[thing]))
     largest, smaller = by_size[:MOST_ALONE], by_size[MOST_ALONE:MOST_TOGETHER]
-    alone = {t: abs(_explained(pair, equalised(pair, [t]))) for t in first if t in largest}
+    alone = {t: abs(_explained(pair, _equalised(pair, [t]))) for t in first if t in largest}
     ordered = sorted(alone, key=lambda thing: -alone[thing])
     found, rest = [], pair
     for thing in (*ordered, *(each for each in later if each in largest)):
-        left = equalised(rest, [thing])
+        left = _equalised(rest, [thing])
         found.append(profile_change(thing, *recorded[thing], _explained(rest, left)))
         rest = left
     if smaller:
-        explained = _explained(rest, equalised(rest, smaller))
+        explained = _explained(rest, _equalised(rest, smaller))
         others = ThingKind.OTHERS, SMALLER, ChangeKind.SEVERAL
         found.append(ProfileChange(*others, None, None, explained_ms=explained))
     return tuple(found)
@@ -250,15 +245,8 @@ def _explained(pair: Pair, rest: Pair) -> float:
     return (pair[1].step_ms - pair[0].step_ms) - (rest[1].step_ms - rest[0].step_ms)
 
 
-def _waits(thing: Thing) -> bool:
-    """It waits for the device: even a short wait lets the device run out of work."""
-    return thing[0] is ThingKind.CALL and is_sync(thing[1])
-
-
-def _parts(timelines: tuple[Timeline, Timeline]) -> Sequence[Mapping[str, Intervals]]:
-    """When the host of each side is in each part of the step; where one marks no parts, all of
-    both.
-    """
+def _parts(timelines: Sequence[Timeline]) -> Sequence[Mapping[str, Intervals]]:
+    """When each side's host is in each part of the step; all of both where one marks no parts."""
     found = [_marked(timeline) for timeline in timelines]
     if all(found):
         return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -23,7 +23,7 @@ from gpurun.formatting.kernel_names import short_kernel_name
 from gpurun.records.diagnosis import ChangeKind, KernelMatch, ProfileChange, ThingKind
 from gpurun.records.finding import Finding
 from gpurun.records.profile_figures import ProfileFigures
-from gpurun.records.result import RunResult
+from gpurun.records.result import RunResult, StepSplit
 from gpurun.replay.replay_check import Replayed, StepTimes
 from gpurun.timeline.columns import Times, begins, ends
 from gpurun.timeline.device_work import device_work, exchanging
@@ -51,7 +51,6 @@ PARTS = {
     "rest_ms": "the rest of the step",
 }
 """The parts of `StepSplit`."""
-
 _COMPILED = re.compile(r"^(triton_\w*?)_\d+(de|d)?$")
 """Inductor ends the names of its kernels with their number in the compilation."""
 _COPIES = {
@@ -75,71 +74,6 @@ class Spent:
     ms: float
     calls: float = 0.0
     own_ms: float | None = None
-
-
-@lru_cache(maxsize=65536)
-def kernel_name(signature: str) -> str:
-    """The name by which a kernel is found in another profile."""
-    return _COMPILED.sub(r"\1", short_kernel_name(signature))
-
-
-def thing_of(record: Kernel | Copy) -> Thing:
-    """The kind and name of a device's work."""
-    if isinstance(record, Copy):
-        memory = {None: "", True: ", pageable", False: ", pinned"}[record.pageable]
-        told = "" if record.kind is CopyKind.SET else memory
-        return ThingKind.COPY, f"{_COPIES[record.kind]}{told}"
-    return ThingKind.KERNEL, kernel_name(record.name)
-
-
-def renamed(
-    before: Collection[str], after: Collection[str]
-) -> tuple[int | None, tuple[KernelMatch, ...]]:
-    """How many names both have, and those whose signatures differ. From all signatures.
-
-    None where one profile has no kernels.
-    """
-    sides = [_by_name(before), _by_name(after)]
-    if not all(sides):
-        return None, ()
-    both = [name for name in sides[0] if name in sides[1]]
-    found = (KernelMatch(name, *(tuple(sorted(s[name])) for s in sides)) for name in both)
-    return len(both), tuple(match for match in found if match.before != match.after)
-
-
-def _by_name(signatures: Collection[str]) -> Mapping[str, set[str]]:
-    found: dict[str, set[str]] = defaultdict(set)
-    for signature in signatures:
-        found[kernel_name(signature)].add(signature)
-    return found
-
-
-def profile_change(
-    thing: Thing, before: Spent | None, after: Spent | None, explained_ms: float | None
-) -> ProfileChange:
-    """How a thing changed; None: a side has no such thing."""
-    return ProfileChange(
-        kind=thing[0],
-        name=thing[1],
-        change=_how_changed(before, after),
-        before_ms=None if before is None else before.ms,
-        after_ms=None if after is None else after.ms,
-        before_calls=None if before is None else before.calls or None,
-        after_calls=None if after is None else after.calls or None,
-        explained_ms=explained_ms,
-    )
-
-
-def _how_changed(before: Spent | None, after: Spent | None) -> ChangeKind:
-    if before is None or after is None:
-        return ChangeKind.ADDED if before is None else ChangeKind.LOST
-    if before.calls and after.calls and before.ms > 0 and after.ms > 0:
-        calls, time = after.calls / before.calls, after.ms / before.ms
-        if abs(calls - 1) > abs(time / calls - 1):
-            return ChangeKind.MORE if calls > 1 else ChangeKind.FEWER
-    if before.ms == after.ms:
-        return ChangeKind.SAME
-    return ChangeKind.SLOWER if after.ms > before.ms else ChangeKind.FASTER
 
 
 @dataclass(frozen=True)
@@ -166,30 +100,97 @@ class ProfiledSide:
         """The mean profiled step; None where no steps are marked."""
         return self.figures.step_ms
 
+    @property
+    def kernels(self) -> Sequence[Kernel]:
+        """Those of its timeline; empty where none were recorded."""
+        return () if self.timeline is None else self.timeline.kernels or ()
+
+
+@lru_cache(maxsize=65536)
+def kernel_name(signature: str) -> str:
+    """The name by which a kernel is found in another profile."""
+    return _COMPILED.sub(r"\1", short_kernel_name(signature))
+
+
+def thing_of(record: Kernel | Copy) -> Thing:
+    """The kind and name of a device's work."""
+    if isinstance(record, Copy):
+        memory = {None: "", True: ", pageable", False: ", pinned"}[record.pageable]
+        told = "" if record.kind is CopyKind.SET else memory
+        return ThingKind.COPY, f"{_COPIES[record.kind]}{told}"
+    return ThingKind.KERNEL, kernel_name(record.name)
+
+
+def renamed(
+    before: ProfiledSide, after: ProfiledSide
+) -> tuple[int | None, tuple[KernelMatch, ...]]:
+    """How many names of kernels both have, and those whose signatures differ.
+
+    None where one profile has no kernels.
+    """
+    one, other = (_signatures(side.kernels) for side in (before, after))
+    if not one or not other:
+        return None, ()
+    both = [name for name in one if name in other]
+    found = (KernelMatch(n, tuple(sorted(one[n])), tuple(sorted(other[n]))) for n in both)
+    return len(both), tuple(match for match in found if match.before != match.after)
+
+
+def _signatures(kernels: Sequence[Kernel]) -> Mapping[str, set[str]]:
+    """The signatures of each name."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for signature in dict.fromkeys(kernel.name for kernel in kernels):
+        found[kernel_name(signature)].add(signature)
+    return found
+
+
+def profile_change(
+    thing: Thing, before: Spent | None, after: Spent | None, explained_ms: float | None
+) -> ProfileChange:
+    """How a thing changed; None: a side has no such thing."""
+    one, other = (None if each is None else each.ms for each in (before, after))
+    calls, later = (None if each is None else each.calls or None for each in (before, after))
+    change = _how_changed(before, after)
+    return ProfileChange(*thing, change, one, other, calls, later, explained_ms)
+
+
+def _how_changed(before: Spent | None, after: Spent | None) -> ChangeKind:
+    if before is None or after is None:
+        return ChangeKind.ADDED if before is None else ChangeKind.LOST
+    if before.calls and after.calls and before.ms > 0 and after.ms > 0:
+        calls, time = after.calls / before.calls, after.ms / before.ms
+        if abs(calls - 1) > abs(time / calls - 1):
+            return ChangeKind.MORE if calls > 1 else ChangeKind.FEWER
+    if before.ms == after.ms:
+        return ChangeKind.SAME
+    return ChangeKind.SLOWER if after.ms > before.ms else ChangeKind.FASTER
+
 
 def _changes(
     before: Mapping[Thing, Spent], after: Mapping[Thing, Spent]
-) -> Iterator[ProfileChange]:
-    nothing = Spent(0.0, own_ms=0.0)
+) -> tuple[ProfileChange, ...]:
+    """The change of each thing; it explains what it takes longer by itself."""
+    nothing, found = Spent(0.0, own_ms=0.0), []
     for thing in dict.fromkeys([*before, *after]):
         one, other = before.get(thing), after.get(thing)
         own, later = (one or nothing).own_ms, (other or nothing).own_ms
         explained = None if own is None or later is None else later - own
-        yield profile_change(thing, one, other, explained)
+        found.append(profile_change(thing, one, other, explained))
+    return tuple(found)
 
 
-def device_changes(before: Timeline, after: Timeline) -> Iterator[ProfileChange]:
+def device_changes(before: ProfiledSide, after: ProfiledSide) -> tuple[ProfileChange, ...]:
     """What the devices did longer or shorter; what ran at the same time counts once."""
-    return _changes(_on_device(before), _on_device(after))
+    return _changes(_on_device(before.timeline), _on_device(after.timeline))
 
 
-def _on_device(timeline: Timeline) -> Mapping[Thing, Spent]:
+def _on_device(timeline: Timeline | None) -> Mapping[Thing, Spent]:
     """The busiest device's time by thing: kernels first, then what runs while no kernel computes.
 
     An exchange or a copy that a kernel hides costs the step nothing.
     """
-    work = device_work(timeline)
-    if work is None:
+    work = None if timeline is None else device_work(timeline)
+    if timeline is None or work is None:
         return {}
     kernels, copies = work.kernels, work.copies
     places: dict[Thing, int] = {}
@@ -215,44 +216,43 @@ def _on_device(timeline: Timeline) -> Mapping[Thing, Spent]:
 
 def _own_time(starts: Times, stops: Times, busy: Intervals) -> Times:
     """Of each interval, in the order of their begin, what neither `busy` nor earlier ones cover."""
-    if not len(starts):
-        return starts
-    earlier = np.concatenate([starts[:1], np.maximum.accumulate(stops)[:-1]])
+    earlier = np.maximum.accumulate(np.append(starts[:1], stops))[:-1]
     alone = np.minimum(np.maximum(starts, earlier), stops)
     own: Times = (stops - alone) - busy.covered(alone, stops)
     return own
 
 
-def idle_changes(before: ProfileFigures, after: ProfileFigures) -> Iterator[ProfileChange]:
-    """The device's idle time by cause."""
-    both = (before, after)
-    known = [c for c in IDLE if all(getattr(each.idle, c, None) is not None for each in both)]
-    return _changes(*(_idle(figures, known) for figures in both))
+def _in_both(table: Mapping[str, str], before: object, after: object) -> list[dict[str, float]]:
+    """The figures of a table that both have, by their names in words."""
+    known = [key for key in table if None not in (getattr(before, key), getattr(after, key))]
+    return [{table[key]: getattr(each, key) for key in known} for each in (before, after)]
 
 
-def _idle(figures: ProfileFigures, causes: Sequence[str]) -> Mapping[Thing, Spent]:
-    """None where the device did not idle for a cause."""
-    if figures.idle is None or figures.step_ms is None:
-        return {}
-    shares = {IDLE[cause]: getattr(figures.idle, cause) for cause in causes}
-    shares[NO_CAUSE] = figures.idle.total - sum(shares.values())
-    times = {name: share * figures.step_ms for name, share in shares.items()}
-    return {
-        (ThingKind.IDLE, name): Spent(ms, own_ms=ms) for name, ms in times.items() if ms > LEAST_MS
-    }
+def _named(kind: ThingKind, times: Mapping[str, float]) -> Mapping[Thing, Spent]:
+    return {(kind, name): Spent(ms, own_ms=ms) for name, ms in times.items()}
 
 
-def operator_changes(before: Timeline | None, after: Timeline | None) -> Iterator[ProfileChange]:
+def idle_changes(before: ProfileFigures, after: ProfileFigures) -> tuple[ProfileChange, ...]:
+    """The device's idle time by the causes that both know; no time for a cause is none of it."""
+    if before.idle is None or after.idle is None:
+        return ()
+    both, sides = _in_both(IDLE, before.idle, after.idle), []
+    for figures, idle, shares in zip((before, after), (before.idle, after.idle), both, strict=True):
+        shares[NO_CAUSE] = idle.total - sum(shares.values())
+        times = {name: share * (figures.step_ms or 0.0) for name, share in shares.items()}
+        sides.append(_named(ThingKind.IDLE, {n: ms for n, ms in times.items() if ms > LEAST_MS}))
+    return _changes(*sides)
+
+
+def operator_changes(before: Timeline | None, after: Timeline | None) -> tuple[ProfileChange, ...]:
     """The own time of torch's operators on the host; none where a profile has none."""
-    sides = [_operators(each) for each in (before, after)]
-    return _changes(*sides) if all(sides) else iter(())
+    sides = [_operators(each) for each in (before, after) if each is not None]
+    return _changes(*sides) if len(sides) == 2 and all(sides) else ()
 
 
-def _operators(timeline: Timeline | None) -> Mapping[Thing, Spent]:
-    if timeline is None:
-        return {}
-    steps = len(timeline.steps or ()) or 1
+def _operators(timeline: Timeline) -> Mapping[Thing, Spent]:
     found: dict[Thing, Spent] = {}
+    steps = len(timeline.steps or ()) or 1
     for each in timeline.operators or ():  # one for each set of shapes
         thing = ThingKind.OPERATOR, each.name
         before = found.get(thing, Spent(0.0))
@@ -261,25 +261,18 @@ def _operators(timeline: Timeline | None) -> Mapping[Thing, Spent]:
     return found
 
 
-def function_changes(before: ProfiledSide, after: ProfiledSide) -> Iterator[ProfileChange]:
+def function_changes(before: ProfiledSide, after: ProfiledSide) -> tuple[ProfileChange, ...]:
     """Python's functions, found again by file and name: lines move between commits.
 
     One without a sample took no time that samples could see.
     """
     sides = [_functions(side) for side in (before, after)]
-    lines = {key: line for side in sides for key, (_, line) in side.items()}
     if not all(sides):
-        return iter(())
-    spent = (
-        {
-            (ThingKind.FUNCTION, f"{name} ({file}:{line})"): Spent(
-                side.get((file, name), (0.0,))[0]
-            )
-            for (file, name), line in lines.items()
-        }
-        for side in sides
-    )
-    return _changes(*spent)
+        return ()
+    lines = {key: line for side in sides for key, (_, line) in side.items()}
+    names = {(file, name): f"{name} ({file}:{line})" for (file, name), line in lines.items()}
+    times = ({n: side.get(key, (0.0,))[0] for key, n in names.items()} for side in sides)
+    return _changes(*(_named(ThingKind.FUNCTION, each) for each in times))
 
 
 def _functions(side: ProfiledSide) -> Mapping[tuple[str, str], tuple[float, int]]:
@@ -296,12 +289,6 @@ def _functions(side: ProfiledSide) -> Mapping[tuple[str, str], tuple[float, int]
     return {key: told for key, told in found.items() if told[0] > 0}
 
 
-def split_changes(before: RunResult, after: RunResult) -> Iterator[ProfileChange]:
+def split_changes(before: StepSplit, after: StepSplit) -> tuple[ProfileChange, ...]:
     """The parts of the mean step that both runs measured."""
-    splits = (before.split, after.split)
-    known = [f for f in PARTS if all(getattr(each, f, None) is not None for each in splits)]
-    times = [{f: getattr(each, f) for f in known} for each in splits]
-    sides = (
-        {(ThingKind.PART, PARTS[f]): Spent(ms, own_ms=ms) for f, ms in t.items()} for t in times
-    )
-    return _changes(*sides)
+    return _changes(*(_named(ThingKind.PART, t) for t in _in_both(PARTS, before, after)))

@@ -169,10 +169,11 @@ class StreamOrder:
         at = int(np.searchsorted(self.launched[stream], moment, side="left")) - 1
         return int(self.members[stream][at]) if at >= 0 else None
 
-    def all_last_before(self, moment: int) -> Indices:
-        """The same of all streams."""
-        found = (self.last_before(n, moment) for n in range(len(self.members)))
-        return np.array([each for each in found if each is not None], dtype=np.intp)
+    def all_last_before(self, moment: int, stream: int | None = None) -> list[int]:
+        """The same of all streams, or of the one that is named."""
+        streams = range(len(self.members)) if stream is None else [stream]
+        found = (self.last_before(each, moment) for each in streams)
+        return [each for each in found if each is not None]
 
     def ended_last(self, launched: int, moment: int) -> int | None:
         """The work launched before one moment that ended last before another."""
@@ -235,9 +236,7 @@ def _first_step(starts: Times, stops: Times, events: Sequence[Times]) -> int:
 
 
 def _outer_calls(calls: Sequence[RuntimeCall]) -> tuple[Calls, Indices]:
-    """The calls, and the place of each among them: one inside another of its thread is a part of
-    that.
-    """
+    """The calls, and the place of each among them: one inside another is a part of that."""
     outer, kept = np.arange(len(calls)), np.ones(len(calls), dtype=bool)
     last: dict[int, tuple[int, int]] = {}
     for number, call in enumerate(calls):
@@ -264,7 +263,6 @@ def _work(
 
     `call_of`: correlations, and the call of each. `outside`: those before and after the window.
     """
-    before, after = outside
 
     def launching(wanted: Times) -> Indices:
         places, known = launches_of(wanted, call_of[0])
@@ -273,8 +271,8 @@ def _work(
     found: list[Kernel | Copy] = []
     for each in events:
         times, wanted = begins(each), numbers_of(each, "correlation")
-        other = (times >= window[0]) & (times <= window[1]) & ~np.isin(wanted, after)
-        early = np.isin(wanted, before) & (times < window[0])
+        other = (times >= window[0]) & (times <= window[1]) & ~np.isin(wanted, outside[1])
+        early = np.isin(wanted, outside[0]) & (times < window[0])
         found += selected(each, ((launching(wanted) != NO_CALL) | other) & ~early)
     if not found:
         raise NotReplayable("no work of a device lies in a marked step")
@@ -293,7 +291,7 @@ def _work(
         on_device=np.fromiter((each.device == device for each in found), bool, len(found)),
         records=found,
         stream_ids=tuple(numbers),
-        without_launch=int(((call == NO_CALL) & ~np.isin(wanted, before)).sum()),
+        without_launch=int(((call == NO_CALL) & ~np.isin(wanted, outside[0])).sum()),
     )
 
 

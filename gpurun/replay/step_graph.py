@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpurun.replay.call_waits import CallWaits, call_waits
+from gpurun.replay.call_waits import CallWaits
 from gpurun.replay.device_order import device_order
 from gpurun.replay.step_events import (
     NO_CALL,
@@ -47,7 +47,7 @@ class StepGraph:
     waits: CallWaits
     edges: Edges
     recorded_ns: Times
-    step_work: Sequence[Indices]
+    step_work: Sequence[Sequence[int]]
     step_calls: Indices
     counted: Indices
     inferred: int
@@ -58,7 +58,7 @@ class StepGraph:
 
     def work_of(self, moments: Indices) -> Indices:
         """The work of each moment; meaningless for those of calls."""
-        return (moments - 1) // 2 - len(self.events.calls)
+        return self.call_of(moments) - len(self.events.calls)
 
     def of_kind(self, *kinds: Edge) -> Mask:
         """For each edge whether it is of one of these kinds."""
@@ -105,9 +105,9 @@ def step_graph(timeline: Timeline) -> StepGraph:
     here = np.isin(numbers_of(awaited, "correlation"), events.calls.correlation)
     told = {each.correlation: each for each in selected(awaited, here)}
     _refuse_opaque(events)
-    waits = call_waits(events, told)
+    waits = CallWaits(events, told)
     on_device, inferred = device_order(events, waits, told)
-    edges = joined_edges([_host_edges(events, waits.cost_ns), waits.edges, on_device])
+    edges = joined_edges([*_host_edges(events, waits.cost_ns), waits.edges, *on_device])
     calls, work, ends = events.calls, events.work, events.step_ends
     recorded = [np.column_stack([each.begin, each.end]).ravel() for each in (calls, work)]
     recorded_ns = np.concatenate([[events.begin], *recorded])
@@ -136,17 +136,16 @@ def _refuse_opaque(events: StepEvents) -> None:
         raise NotReplayable("the clocks of host and device disagree: work begins before its launch")
 
 
-def _host_edges(events: StepEvents, cost_ns: Times) -> Edges:
+def _host_edges(events: StepEvents, cost_ns: Times) -> list[Edges]:
     calls, call = events.calls, events.call_moments
     earlier, awaited, pause_ns = _host_sequences(calls)
     awaits, follows = awaited != NO_CALL, earlier != NO_CALL
-    parts = [
+    return [
         edges_of(Edge.START, 0, call, calls.begin - events.begin, ~awaits & ~follows),
         edges_of(Edge.PAUSE, call[earlier] + 1, call, np.where(awaits, 0, pause_ns), follows),
         edges_of(Edge.HANDOVER, call[awaited] + 1, call, pause_ns, awaits),
         edges_of(Edge.CALL, call, call + 1, cost_ns),
     ]
-    return joined_edges(parts)
 
 
 def _host_sequences(calls: Calls) -> tuple[Indices, Indices, Times]:

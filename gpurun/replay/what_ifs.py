@@ -14,7 +14,7 @@ from gpurun.replay import graph_changes as changes
 from gpurun.replay.replayed_steps import median_step_ms
 from gpurun.replay.step_graph import StepGraph
 from gpurun.timeline.columns import Times
-from gpurun.timeline.idle_causes import LAUNCH_NS
+from gpurun.timeline.figures_of import LAUNCH_NS
 from gpurun.timeline.kernel_groups import ON_TENSOR_CORES
 from gpurun.timeline.kernel_time import is_long, needless_if_fused
 from gpurun.timeline.model import MODEL_PHASES, Copy, CopyKind, Kernel, Phase, Timeline
@@ -52,9 +52,6 @@ class Change(enum.Enum):
     KERNELS = "kernels twice as fast"
     HOST = "the host takes no time"
     DEVICE = "the device takes no time"
-
-
-LIMITS = (Change.HOST, Change.DEVICE)
 
 
 class Replay:
@@ -105,7 +102,7 @@ class Replay:
         """
         found = []
         for change in Change:
-            step, limit = self._step_ms(change), change in LIMITS
+            step, limit = self._step_ms(change), change in (Change.HOST, Change.DEVICE)
             gain = self.step_ms / step if step else None
             if step is not None and (limit or (self.gain(change) or 0.0) >= LEAST_GAIN):
                 found.append((limit, step, WhatIf(change.value, step, gain if matched else None)))
@@ -154,9 +151,9 @@ class Replay:
 
 
 def _fused(graph: StepGraph, of: Callable[[Kernel], bool]) -> StepGraph:
-    needless = np.zeros(len(graph.events.work), dtype=bool)
-    needless[[place for place, _ in needless_if_fused(graph.events.work.records, of)]] = True
-    return changes.without_work(graph, needless)
+    work = graph.events.work
+    needless = [place for place, _ in needless_if_fused(work.records, of)]
+    return changes.without_work(graph, np.isin(np.arange(len(work)), needless))
 
 
 def _outside_cores(record: Kernel | Copy) -> bool:

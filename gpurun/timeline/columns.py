@@ -83,9 +83,7 @@ class Columns(Sequence[T], Generic[T]):
         return np.frombuffer(self._columns[self._names.index(name)], dtype=np.int64)
 
     def values(self, name: str) -> tuple[list[Any], NDArray[np.int32]]:
-        """The values of a field that is not annotated `int`, each once, and the place of each
-        record's among them.
-        """
+        """The values of another field, each once, and the place of each record's among them."""
         position = self._names.index(name)
         rows = np.frombuffer(self._columns[position], dtype=np.int32)
         return list(self._values[position] or ()), rows
@@ -119,7 +117,7 @@ def ends(events: Sequence[Any]) -> Times:
 
 
 def values_of(records: Sequence[Any], name: str) -> tuple[list[Any], NDArray[np.int32]]:
-    """The values of another field, each once, and the place of each record's among them."""
+    """The same of columns or of any other records."""
     if isinstance(records, Columns):
         return records.values(name)
     known: dict[Any, int] = {}

@@ -123,9 +123,8 @@ def filled_ns(timeline: Timeline) -> int:
     A window of gpurun's own begins when the GPU has done all its work. So it idles at first, which
     it does not in steps whose launches come ahead of it: the second step's first kernel counts.
     """
-    steps = timeline.steps
-    if OWN_WINDOW not in timeline.sources or steps is None or len(steps) < FEWEST_STEPS:
+    steps, starts = begins(timeline.steps or ()), begins(timeline.kernels or ())
+    if OWN_WINDOW not in timeline.sources or len(steps) < FEWEST_STEPS:
         return timeline.window_begin_ns
-    starts = begins(timeline.kernels or ())
-    later = starts[starts >= begins(steps)[1]]
+    later = starts[starts >= steps[1]]
     return int(later.min()) if len(later) else timeline.window_begin_ns

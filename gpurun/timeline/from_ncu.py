@@ -173,11 +173,9 @@ def _metrics(row: Row, numbers: Mapping[str, float]) -> KernelMetrics:
 def parse_number(text: str, decimal_comma: bool = False) -> float | None:
     """A number as ncu prints it ("1,234.5", or "1.234,5" in other locales); None for a word."""
     text = text.strip()
-    if not _NUMBER.match(text):
-        return None
-    text = text.replace(".", "").replace(",", ".") if decimal_comma else text.replace(",", "")
+    plain = text.replace(".", "").replace(",", ".") if decimal_comma else text.replace(",", "")
     try:
-        number = float(text)
+        number = float(plain) if _NUMBER.match(text) else math.nan
     except ValueError:
         return None
     return number if math.isfinite(number) else None

@@ -99,7 +99,7 @@ class _Export:
     @property
     def is_one(self) -> bool:
         """It is a database of Nsight Systems."""
-        return any(name in self._tables for name in _META) and "StringIds" in self._tables
+        return "StringIds" in self._tables and not self._tables.isdisjoint(_META)
 
     def has_names_twice(self) -> bool:
         """Two of its names have the same id."""

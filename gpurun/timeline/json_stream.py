@@ -180,17 +180,15 @@ def decoded(text: str, position: int) -> tuple[Any, int]:
 
 
 def _repaired(text: str) -> tuple[Any, int]:
-    for left in range(MOST_REPAIRS, 0, -1):
+    for _ in range(MOST_REPAIRS):
         try:
             return _DECODER.raw_decode(text)
         except json.JSONDecodeError as error:
             number = _NOT_FINITE.match(text, error.pos)
             if number is None or number.end() == len(text) or error.msg != "Expecting value":
                 raise
-            if left == 1:
-                raise
             text = text[: error.pos] + "NaN".rjust(len(number[0])) + text[number.end() :]
-    raise AssertionError("the last fault is raised")
+    return _DECODER.raw_decode(text)
 
 
 def _is_cut(error: json.JSONDecodeError, text: str) -> bool:

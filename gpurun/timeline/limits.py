@@ -34,18 +34,15 @@ TODO = "record fewer steps, or record or export it again"
 def limited(paths: Sequence[Path]) -> Iterator[None]:
     """Read and diagnose recordings or a run folder here; `GpurunError` if it takes too much.
 
-    A timer looks at time and memory: it interrupts whatever works meanwhile, again and again until
-    the block ends, because a callback may swallow an exception. A block within another one is part
-    of it.
+    A timer looks at time and memory: it interrupts whatever works meanwhile, again and again, as a
+    callback may swallow an exception. A block within another one is part of it.
     """
     if signal.getitimer(signal.ITIMER_PROF)[0]:
         yield
         return
     names = ", ".join(map(str, paths))
     try:
-        _refuse_special(paths)
-        files = [f for path in paths for f in (path.rglob("*") if path.is_dir() else [path])]
-        size = sum(file.stat().st_size for file in files if file.is_file())
+        size = _size(paths)
     except OSError as error:
         what = f"{error.filename or names} cannot be read: {error.strerror}"
         raise GpurunError(what, "make it readable, or name another one") from None
@@ -54,8 +51,8 @@ def limited(paths: Sequence[Path]) -> Iterator[None]:
     overdrawn: list[GpurunError] = []
 
     def look(number: int, frame: FrameType | None) -> None:
-        late, full = time.process_time() > seconds, _memory() > memory
-        if late or full:
+        late = time.process_time() > seconds
+        if late or _memory() > memory:
             took = "time" if late else "memory"
             what = f"{names} takes far more {took} to read than a recording of its size"
             overdrawn.append(GpurunError(what, TODO))
@@ -82,13 +79,14 @@ def too_long(path: Path, place: str) -> GpurunError:
     return GpurunError(f"{path} is damaged: {place} begins a text of {most} without an end", TODO)
 
 
-def _refuse_special(paths: Sequence[Path]) -> None:
-    """Reading a pipe or a device may never end."""
-    named = [each for path in paths for each in (path.iterdir() if path.is_dir() else [path])]
-    for path in named:
-        if path.exists() and not path.is_file() and not path.is_dir():
+def _size(paths: Sequence[Path]) -> int:
+    """The bytes of all files. Pipes and devices are refused: to read one may never end."""
+    for each in [p for path in paths for p in (path.iterdir() if path.is_dir() else [path])]:
+        if each.exists() and not each.is_file() and not each.is_dir():
             todo = "copy its content to a file, and name that"
-            raise GpurunError(f"{path} is no regular file", todo)
+            raise GpurunError(f"{each} is no regular file", todo)
+    files = [f for path in paths for f in (path.rglob("*") if path.is_dir() else [path])]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _memory() -> int:

@@ -18,7 +18,6 @@ KINDS = (
 KINETO = (".json", ".json.gz")
 NSYS = (".sqlite", ".db", ".nsys-rep", ".qdrep")
 NCU = (".csv", ".ncu-rep")
-_KEPT = ("sources", "window_begin_ns", "window_end_ns", "notes", "ranges")
 _PHASES = frozenset(phase.value for phase in Phase)
 
 
@@ -61,7 +60,7 @@ def merged(timelines: Sequence[Timeline]) -> Timeline:
         missing = {
             field.name: getattr(other, field.name)
             for field in fields(Timeline)
-            if field.name not in _KEPT and getattr(result, field.name) is None
+            if field.name != "ranges" and getattr(result, field.name) is None
         }
         result = replace(
             result,

@@ -28,8 +28,6 @@ BY_HAND = {
     "nsys": "nsys export -t sqlite --lazy=false -o report.sqlite REPORT",
     "ncu": "ncu --import REPORT --csv --page raw --print-units base > kernels.csv",
 }
-
-
 EXPORTS = (".sqlite", ".db", ".csv")
 """Files that need no conversion."""
 
@@ -54,7 +52,9 @@ def exported(report: Path) -> Iterator[Path]:
             options = ("-t", "sqlite", "--lazy=false", "-f", "true", "-o", str(export))
             done = _converted(report, ("nsys", "export", *options, str(report)), "Nsight Systems")
         if not export.exists():  # nsys may end with code 0 then
-            raise _unread(report, done)
+            said = (done.stderr or done.stdout).strip().splitlines()
+            told = (*messages(said), *said[-1:], f"the tool ended with code {done.returncode}")
+            raise GpurunError(f"{report.name} cannot be read: {told[0]}", "record it again")
         yield export
 
 
@@ -70,12 +70,6 @@ def _converted(report: Path, command: Sequence[str], tool: str) -> subprocess.Co
         raise GpurunError(f"{what} is not installed", todo) from None
     except subprocess.TimeoutExpired:
         raise GpurunError(f"{what} did not end", "record fewer steps") from None
-
-
-def _unread(report: Path, done: subprocess.CompletedProcess[str]) -> GpurunError:
-    said = (done.stderr or done.stdout).strip().splitlines()
-    told = (*messages(said), *said[-1:], f"the tool ended with code {done.returncode}")
-    return GpurunError(f"{report.name} cannot be read: {told[0]}", "record it again")
 
 
 def messages(lines: Iterable[str]) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def test_the_longest_kernels_of_one_step_are_looked_at_and_no_file_changes(
     assert log.profile is not None
     assert log.profile.steps == 1
     assert (tmp_path / "steps.txt").read_text() == "as the run left it"
-    timeline = Ncu().timeline(log, run / "profile")
+    timeline = Ncu().timeline(log, log.profile, run / "profile")
     assert timeline is not None
     assert timeline.kernel_metrics
 

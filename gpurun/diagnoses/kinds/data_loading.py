@@ -6,11 +6,10 @@ only where the use of the processor or a host profile shows it.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Sequence
 
-from gpurun.diagnoses.api import Seen, diagnosis, gain_without_wait, location_of, measured, percent
+from gpurun.diagnoses.api import Seen, diagnosis, gain_without, location_of, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
@@ -18,7 +17,9 @@ from gpurun.replay.what_ifs import Change
 from gpurun.timeline.model import Phase
 
 BUSY = 0.85
-"""Cores in use, of those there are, from which on more workers find none."""
+"""Cores in use, of those there are, from which on more workers, or others, find none."""
+CROWD = 0.5
+"""Cores that other programs use, from which on they can hold the script up."""
 COMPUTES = 0.5
 """Share of the wait in which a core (with workers: each that they can use) works, from which on the
 wait is computation."""
@@ -33,56 +34,41 @@ WAITING = (
     "readline", "seek", "stat", "connect", "fsync",
 )  # fmt: skip
 """Functions in which a thread waits for storage, network or others."""
-
-
-class Cause(enum.Enum):
-    """Why the script waits for its loader."""
-
-    WORKERS = "workers"
-    COMPUTING = "computing"
-    IDLE = "idle"
-    SAMPLER = "sampler"
-    CORES = "cores"
-    NOT_MEASURED = "not_measured"
-
-
-SENTENCES = {
-    Cause.WORKERS: "too few worker processes prepare batches",
-    Cause.COMPUTING: "the processor is busy preparing batches (which part of it: not measured)",
-    Cause.IDLE: "the loader is slow and mostly idle: it sleeps or waits (for what: not measured)",
-    Cause.SAMPLER: "the sampler takes long to choose samples, in the main process",
-    Cause.CORES: "the model and the worker processes keep all cores busy",
-    Cause.NOT_MEASURED: "the cause was not measured",
-}
 NO_WORKERS = "no worker process prepares batches while the model trains"
 FASTER = (
     "store samples decoded and resized, or transform whole batches on the device",
     "use a faster decoder or transform (Pillow-SIMD, torchvision.transforms.v2, DALI)",
 )
-ADVICE = {
-    Cause.WORKERS: (
+CAUSES = {
+    "workers": (
+        "too few worker processes prepare batches",
         "load in worker processes: DataLoader(num_workers=..., persistent_workers=True), as many "
         "as a measurement finds best",
         "with workers: raise prefetch_factor where batches take unequally long",
     ),
-    Cause.COMPUTING: (
+    "computing": (
+        "the processor is busy preparing batches (which part of it: not measured)",
         "load in worker processes: DataLoader(num_workers=...), as long as cores are free",
         *FASTER,
     ),
-    Cause.CORES: FASTER,
-    Cause.IDLE: (
+    "cores": ("the model and the worker processes keep all cores busy", *FASTER),
+    "idle": (
+        "the loader is slow and mostly idle: it sleeps or waits (for what: not measured)",
         "read ahead in worker processes, or in more of them: their waits pass at the same time",
         "if it waits for storage: keep the data on a local disk or in memory, in few large files",
     ),
-    Cause.SAMPLER: (
+    "sampler": (
+        "the sampler takes long to choose samples, in the main process",
         "draw the indices of an epoch at once, with torch.multinomial or torch.randperm",
         "worker processes do not help: DataLoader asks the sampler in the main process",
     ),
-    Cause.NOT_MEASURED: (
+    "not_measured": (
+        "the cause was not measured",
         "run the script under gpurun: it measures the loader, its workers and their use of the CPU",
         "where no worker processes load: DataLoader(num_workers=...)",
     ),
 }
+"""Each cause in a sentence, and what to do about it."""
 
 
 @diagnosis(
@@ -97,67 +83,58 @@ def data_loading(evidence: Evidence) -> Seen | None:
     or a slow sampler. Where they do not, no cause is named. Other programs on the cores hide the
     cause from CPU use, but not from the host profile.
     """
-    share, split = evidence.data_wait_share, evidence.split
-    function = innermost(_in_loader(evidence))
+    share, split, host = evidence.data_wait_share, evidence.split, evidence.host
     place = location_of(evidence.loaders[0].key) if evidence.loaders else None
-    place = line_of(function) or place
     cause = _cause_of_wait(evidence, share or 0.0)
-    alone = cause is Cause.WORKERS and evidence.workers == 0
-    why = NO_WORKERS if alone else SENTENCES[cause]
+    why, *advice = CAUSES[cause]
+    why = NO_WORKERS if cause == "workers" and evidence.workers == 0 else why
+    used, cores = evidence.cores_used, host.cores_available
+    free = math.inf if cores is None else cores - max(used or 0.0, evidence.workers or 0)
+    workers_help = free >= 0.5 if cause in ("computing", "cores") else cause != "sampler"
     source = Source.TIMELINE if Source.TIMELINE in evidence.sources else Source.STEPS
     return Seen(
         f"the training waits for data {percent(share)} of the step: {why}",
-        measured("diagnosis", cause=cause.value)
+        measured("diagnosis", cause=cause)
         + measured(source, data_wait_share=share)
         + measured(Source.STEPS, data_wait_ms=None if split is None else split.data_wait_ms)
         + measured(source if split is None else Source.STEPS, step_ms=evidence.step_ms)
         + measured(Source.STEPS, workers=evidence.workers)
-        + measured(
-            Source.CPU_USE,
-            cores_used=evidence.cores_used,
-            cores_available=evidence.cores_available,
-        ),
-        ADVICE[cause],
-        location=place,
-        knob="loader_workers" if _workers_help(cause, evidence) else None,
-        bound=gain_without_wait(share, evidence),
+        + measured(Source.CPU_USE, cores_used=used, cores_available=cores),
+        tuple(advice),
+        location=line_of(innermost(_in_loader(evidence))) or place,
+        knob="loader_workers" if workers_help else None,
+        bound=gain_without(share, evidence.profiling_share),
     )
 
 
-def _workers_help(cause: Cause, evidence: Evidence) -> bool:
-    if cause not in (Cause.COMPUTING, Cause.CORES):
-        return cause is not Cause.SAMPLER
-    used, cores = evidence.cores_used, evidence.cores_available
-    return cores is None or cores - max(used or 0.0, evidence.workers or 0) >= 0.5
-
-
-def _cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
+def _cause_of_wait(evidence: Evidence, wait_share: float) -> str:
     """The cause, as far as CPU use and a host profile show it.
 
-    If neither decides: `WORKERS` where there are none, which is known, else `NOT_MEASURED`. The
+    If neither decides: "workers" where there are none, which is known, else "not_measured". The
     host profile shows nothing of worker processes. While other programs use the cores, CPU use
     shows nothing: a thread that waits for a core looks like one that waits for storage.
     """
-    functions = _in_loader(evidence)
+    functions, workers = _in_loader(evidence), evidence.workers
     seconds = sum(f.self_seconds for f in functions)
     sampling = [f.total_seconds for f in functions if _samples(f)]
     if max(sampling, default=0.0) > MOST * seconds:
-        return Cause.SAMPLER  # it runs in the main process, whatever the workers
-    workers, ranks = evidence.workers, evidence.ranks
-    cores, used = (evidence.cores_available or math.inf) / ranks, evidence.cores_used
+        return "sampler"  # it runs in the main process, whatever the workers
+    all_cores = evidence.host.cores_available or math.inf
+    cores, used = all_cores / evidence.ranks, evidence.cores_used or 0.0
+    others = (evidence.host.others_cpu_percent or 0.0) / 100
     at_once = min(workers, cores) if workers else 1.0
-    undecided = Cause.WORKERS if workers == 0 else Cause.NOT_MEASURED
+    undecided = "workers" if workers == 0 else "not_measured"
     low, high = _bounds(evidence, wait_share, at_once)
     if seconds and not workers:
         low = high = 1 - sum(map(_waiting, functions)) / seconds
-    elif evidence.crowded:
+    elif others >= CROWD and others + used >= BUSY * all_cores:
         return undecided
     if high is not None and high < COMPUTES * at_once:
-        return Cause.IDLE
-    full = (used or 0.0) / ranks >= BUSY * cores
+        return "idle"
+    full = used / evidence.ranks >= BUSY * cores
     if low is None or low < COMPUTES * at_once:
-        return Cause.CORES if low is not None and workers and full else undecided
-    return Cause.WORKERS if workers and not full else Cause.COMPUTING
+        return "cores" if low is not None and workers and full else undecided
+    return "workers" if workers and not full else "computing"
 
 
 def _samples(function: FunctionSamples) -> bool:
@@ -166,7 +143,6 @@ def _samples(function: FunctionSamples) -> bool:
 
 
 def _in_loader(evidence: Evidence) -> list[FunctionSamples]:
-    """What the host does while it waits for data."""
     return [f for f in evidence.host_functions if f.phase == Phase.DATA.value]
 
 
@@ -209,12 +185,12 @@ def _bounds(
     `at_once` at most. The fewest need the use in the measured steps: that of the whole run has the
     start in it. The most need all workers: the sampler sees new processes after some seconds only.
     """
-    result, workers = evidence.result, evidence.workers or 0
-    if evidence.cores_used is None or result is None or result.host is None or not wait_share:
+    host, workers = evidence.host, evidence.workers or 0
+    if evidence.cores_used is None or not wait_share:
         return None, None
     used, rest = evidence.cores_used / evidence.ranks, 1 - wait_share
     threads = 1 if evidence.on_gpu else max(evidence.threads or 1, 1)
     busy = threads + (at_once if workers else 0.0)
-    told = result.host.steady_cpu_percent is not None
-    seen = (result.host.processes or 0) / evidence.ranks > workers
+    seen = (host.processes or 0) / evidence.ranks > workers
+    told = host.steady_cpu_percent is not None
     return (used - rest * busy) / wait_share if told else None, used / wait_share if seen else None

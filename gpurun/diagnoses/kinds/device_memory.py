@@ -50,12 +50,11 @@ def memory_allocation(evidence: Evidence) -> Seen | None:
     if severity < WARNING and roomy:
         worst, severity, advice, knob = "", WARNING / 2, ADVICE_ROOM, "batch_size"
         text = f"{percent(used)} of the device's memory is in use: there is room"
+    calls = {"device_allocations_per_step": allocations, "fragmentation": fragments}
     return Seen(
         text,
         measured(Source.STEPS, allocator_retries=retries)
-        + measured(
-            Source.TIMELINE, device_allocations_per_step=allocations, fragmentation=fragments
-        )
+        + measured(Source.TIMELINE, **calls)
         + measured(Source.DEVICE, memory_used_share=used),
         advice,
         severity=severity,

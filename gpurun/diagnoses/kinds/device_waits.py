@@ -13,9 +13,8 @@ ADVICE_READS = (
     "replace conditions and indices that read a tensor by torch.where or masks",
 )
 ADVICE_SYNCHRONIZE = (
-    "remove torch.cuda.synchronize() from the loop; to time it, use CUDA events",
-    *ADVICE_READS[:1],
-)
+    "remove torch.cuda.synchronize() from the loop; to time it, use CUDA events", ADVICE_READS[0],
+)  # fmt: skip
 ADVICE_LAUNCHES = (
     "torch.compile(mode='reduce-overhead'): fused kernels, launched together as a CUDA graph",
     "use the fused form of the optimizer: torch.optim.AdamW(..., fused=True)",
@@ -53,14 +52,11 @@ def device_syncs(evidence: Evidence) -> Seen | None:
         text += "; how long it idles for that was not measured"
     active = evidence.least_active_share
     unmeasured = WARNING if active is not None and active < BUSY else WARNING / 2
+    share, per_step = (None, None) if syncs is None else (syncs.share, syncs.per_step)
+    idles = {"sync_idle_share": idle, "sync_wait_share": share, "syncs_per_step": per_step}
     return Seen(
         text,
-        measured(
-            Source.TIMELINE,
-            sync_idle_share=idle,
-            sync_wait_share=None if syncs is None else syncs.share,
-            syncs_per_step=None if syncs is None else syncs.per_step,
-        )
+        measured(Source.TIMELINE, **idles)
         + measured(Source.STEPS, synchronize=explicit)
         + measured("runtime", reads=[f"{r.where} {r.call}" for r in reads[:3]]),
         ADVICE_SYNCHRONIZE if explicit else ADVICE_READS,
@@ -85,13 +81,11 @@ def launch_bound(evidence: Evidence) -> Seen | None:
     figures, launches = evidence.figures, evidence.figures.launches
     if figures.idle is None or launches is None or figures.idle.launch is None:
         return None
-    idle, a_step = figures.idle.launch, launches.kernels_per_step
-    mean = launches.mean_kernel_us
+    idle, a_step, mean = figures.idle.launch, launches.kernels_per_step, launches.mean_kernel_us
     kernels = "kernels" if a_step is None else f"{a_step:,.0f} kernels a step"
     length = "" if mean is None else f" of {mean:.1f} µs each"
     told = f"the device waits for launches {percent(idle)} of the step"
-    if evidence.replay is not None:
-        told = "launches hold the device up"
+    told = told if evidence.replay is None else "launches hold the device up"
     calls = max((k.calls_per_step or 0.0 for k in figures.top_kernels or ()), default=0.0)
     return Seen(
         f"{told}: {kernels}{length}",

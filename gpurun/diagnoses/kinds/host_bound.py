@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpurun.diagnoses.api import Seen, diagnosis, gain_without, gain_without_wait, measured, percent
+from gpurun.diagnoses.api import Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.kinds.data_loading import bare_name, innermost, line_of
 from gpurun.records.finding import FindingType
@@ -34,22 +34,16 @@ WRITES = (
 )  # fmt: skip
 """Functions in which a step writes or logs."""
 WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(")
-LOSS_AND_PROFILER = (
-    "/torch/nn/", "/torch/_ops.py", "/torch/profiler/", "/torch/autograd/",
-)  # fmt: skip
+LOSS_AND_PROFILER = ("/torch/nn/", "/torch/_ops.py", "/torch/profiler/", "/torch/autograd/")
 """Files of torch that belong to the training itself, or to the profiler."""
 WRITING = 0.5
 """Share of the Python outside the model; longer writing is named as the cause."""
 
 
 @diagnosis(
-    FindingType.HOST_BOUND,
-    Source.HOST,
-    Source.STEPS,
-    Source.TIMELINE,
-    change=Change.PYTHON,
-    thresholds=("unexplained_share",),
-)
+    FindingType.HOST_BOUND, Source.HOST, Source.STEPS, Source.TIMELINE,
+    change=Change.PYTHON, thresholds=("unexplained_share",),
+)  # fmt: skip
 def host_bound(evidence: Evidence) -> Seen | None:
     """Python code between the model's operators takes a part of the step.
 
@@ -67,16 +61,13 @@ def host_bound(evidence: Evidence) -> Seen | None:
         by_device = evidence.on_gpu and Source.TIMELINE in evidence.sources
         return (_idle if by_device else _unexplained)(evidence)
     in_pauses = _in_pauses(evidence)
-    seen = evidence.host_functions if in_pauses is None else in_pauses
-    functions = [f for f in seen if _between(f)]
+    functions = [f for f in in_pauses or evidence.host_functions if _between(f)]
     share = sum(f.self_seconds for f in functions) / seconds
     if in_pauses is None:
         syncs = evidence.figures.syncs
         waits = 0.0 if syncs is None else syncs.outside_share or 0.0
-        share = min(share - waits, _idle_for_host(evidence))
-        share = _unprofiled(share, evidence)
-    own = innermost(functions)
-    writing = _writing_share(functions, evidence.source_lines)
+        share = _unprofiled(min(share - waits, _idle_for_host(evidence)), evidence)
+    own, writing = innermost(functions), _writing_share(functions, evidence.source_lines)
     text = f"Python outside the model takes {percent(share)} of the step"
     text += "" if own is None else f", most of it in {own.function}"
     text += ": it writes or logs in each step" if writing >= WRITING else ""
@@ -91,12 +82,11 @@ def host_bound(evidence: Evidence) -> Seen | None:
         ),
         ADVICE_WRITING if writing >= WRITING else ADVICE,
         location=line_of(own),
-        bound=gain_without(share) if evidence.on_gpu else gain_without_wait(share, evidence),
+        bound=gain_without(share, 0.0 if evidence.on_gpu else evidence.profiling_share),
     )
 
 
 def _unexplained(evidence: Evidence) -> Seen | None:
-    """Without any profile: the rest of the step."""
     split, step = evidence.split, evidence.step_ms
     if split is None or split.rest_ms is None or not step or split.forward_ms is None:
         return None
@@ -128,8 +118,7 @@ def _idle(evidence: Evidence) -> Seen | None:
 
 def _advice_without_lines(evidence: Evidence) -> tuple[str, ...]:
     """To profile comes first, unless that is what was done."""
-    timeline = evidence.timeline
-    profiled = timeline is not None and OWN_WINDOW in timeline.sources
+    profiled = evidence.timeline is not None and OWN_WINDOW in evidence.timeline.sources
     return ADVICE if profiled else (PROFILE, *ADVICE)
 
 
@@ -178,15 +167,12 @@ def _in_pauses(evidence: Evidence) -> Sequence[FunctionSamples] | None:
 
     None without one, where a recording does not tell when they were seen, or if none was seen then.
     """
-    timeline, replay = evidence.timeline, evidence.replay
-    if timeline is None or replay is None:
+    timeline, functions = evidence.timeline, evidence.host_functions
+    if timeline is None or evidence.replay is None or not timeline.host_moments:
         return None
-    moments, functions = timeline.host_moments, timeline.host_functions
-    if not moments or not functions or not timeline.host_sampled_seconds:
-        return None
-    times = replay.python_pauses()
+    moments, times = timeline.host_moments, evidence.replay.python_pauses()
     at = np.fromiter((moment for moment, _ in moments), np.int64, len(moments))
-    seconds = timeline.host_sampled_seconds / len(moments)
+    seconds = (timeline.host_sampled_seconds or 0.0) / len(moments)
     own: Counter[int] = Counter()
     lines: dict[int, Counter[int]] = defaultdict(Counter)
     for number in np.flatnonzero(times.covered(at, at + 1)).tolist():

@@ -30,17 +30,17 @@ ADVICE_LIMITS = {
     "blocks": "larger blocks: a multiprocessor holds only so many, whatever their size",
     "barriers": "fewer barriers a block",
 }
-ADVICE_UNEVEN = (
-    "blocks that end together: share the work out evenly, or in more and smaller blocks",
+ADVICE_UNEVEN = "blocks that end together: share the work out evenly, or in more and smaller blocks"
+ADVICE_RECORD: tuple[str, ...] = (
+    "record its limits: ncu --section Occupancy --section LaunchStats",
 )
-ADVICE_UNRECORDED = ("record its limits: ncu --section Occupancy --section LaunchStats",)
+ADVICE_BLOCKS = (
+    "blocks of a multiple of 32 threads: the last warp of a block is padded with idle ones"
+)
 ADVICE_WARPS = (
     "where threads take different branches: sort or group the work so that neighbours take the "
     "same one",
     "pad ragged inputs, or bucket them by length",
-)
-ADVICE_BLOCKS = (
-    "blocks of a multiple of 32 threads: the last warp of a block is padded with idle ones",
 )
 ADVICE_BATCH = (
     "raise the batch size; gpurun --optimize finds the fastest that fits, and names the learning "
@@ -60,12 +60,9 @@ WARP = 32
 
 
 @diagnosis(
-    FindingType.KERNEL_EFFICIENCY,
-    Source.ACTIVITY,
-    Source.TIMELINE,
-    Source.KERNELS,
+    FindingType.KERNEL_EFFICIENCY, Source.ACTIVITY, Source.TIMELINE, Source.KERNELS,
     thresholds=("sm_activity", "sm_throughput"),
-)
+)  # fmt: skip
 def kernel_efficiency(evidence: Evidence) -> Seen | None:
     """Kernels leave much of the device unused while they run.
 
@@ -83,12 +80,11 @@ def kernel_efficiency(evidence: Evidence) -> Seen | None:
     if slow is not None and slow.severity >= severity:
         severity, replayed = slow.severity, slow.replayed
         text = f"SM throughput is {percent(share(slow.kernel.sm_percent))}: {slow.name}"
-    told = measured(
-        Source.ACTIVITY, sm_activity_while_busy=activity, sm_activity=evidence.sm_activity
-    )
+    sms = evidence.sm_activity
     return Seen(
         text,
-        [*(slow.figures if slow else ()), *told],
+        (slow.figures if slow else [])
+        + measured(Source.ACTIVITY, sm_activity_while_busy=activity, sm_activity=sms),
         ADVICE_SLOW[1:] if slow else ADVICE_SLOW,
         severity=severity,
         knob="compile",
@@ -109,35 +105,30 @@ def occupancy(evidence: Evidence) -> Seen | None:
     rate = evidence.thresholds.severity
 
     def suffers(kernel: KernelMetrics) -> float:
-        by_occupancy = rate("occupancy", share(kernel.occupancy_percent))
-        by_units = rate("sm_throughput", (kernel.sm_percent or 0.0) / 100)
-        by_itself = NOTICEABLE if by_occupancy >= WARNING else 0.0
-        return max(min(by_occupancy, by_units), by_itself)
+        low, sm = rate("occupancy", share(kernel.occupancy_percent)), kernel.sm_percent or 0.0
+        return max(min(low, rate("sm_throughput", sm / 100)), NOTICEABLE if low >= WARNING else 0.0)
 
-    worst = worst_kernel(evidence, suffers)
-    if worst is None:
+    if (worst := worst_kernel(evidence, suffers)) is None:
         return None
-    kernel, reached = worst.kernel, percent(share(worst.kernel.occupancy_percent))
-    fits = share(kernel.theoretical_occupancy_percent)
+    kernel, fits = worst.kernel, share(worst.kernel.theoretical_occupancy_percent)
     causes, allowed = _limits_of(kernel, evidence), rate("occupancy", fits) < WARNING
+    why, advice = "its limit was not recorded", ADVICE_RECORD
     if causes and (causes == ("grid",) or fits is None or not allowed):
         why = f"limited by {' and '.join(causes).replace('_', ' ')}"
         advice = tuple(ADVICE_LIMITS[cause] for cause in causes)
     elif fits is not None and allowed:
-        why, advice, causes = f"though its limits allow {percent(fits)}", ADVICE_UNEVEN, ()
-    else:
-        why, advice = "its limit was not recorded", ADVICE_UNRECORDED
-    told = measured(
-        Source.KERNELS,
-        occupancy_percent=kernel.occupancy_percent,
-        theoretical_occupancy_percent=kernel.theoretical_occupancy_percent,
-        registers_per_thread=kernel.registers,
-        shared_memory_bytes=kernel.shared_memory_bytes,
-        limit=", ".join(causes) or None,
-    )
+        why, advice, causes = f"though its limits allow {percent(fits)}", (ADVICE_UNEVEN,), ()
     return Seen(
-        f"occupancy is {reached}, {why}: {worst.name}",
-        [*worst.figures, *told],
+        f"occupancy is {percent(share(kernel.occupancy_percent))}, {why}: {worst.name}",
+        worst.figures
+        + measured(
+            Source.KERNELS,
+            occupancy_percent=kernel.occupancy_percent,
+            theoretical_occupancy_percent=kernel.theoretical_occupancy_percent,
+            registers_per_thread=kernel.registers,
+            shared_memory_bytes=kernel.shared_memory_bytes,
+            limit=", ".join(causes) or None,
+        ),
         advice,
         severity=worst.severity,
         replayed=worst.replayed,
@@ -160,29 +151,22 @@ def warp_efficiency(evidence: Evidence) -> Seen | None:
     worst = worst_kernel(evidence, lambda k: rate("warp_efficiency", active(k)), active)
     if worst is None:
         return None
-    threads = math.prod(worst.kernel.block or (WARP,))
-    partial = threads % WARP != 0
-    told = f", in blocks of {threads} threads" if partial else ""
-    efficiency = active(worst.kernel)
-    more = measured(
-        Source.KERNELS, warp_efficiency=efficiency, block_threads=threads if partial else None
-    )
+    threads, efficiency = math.prod(worst.kernel.block or (WARP,)), active(worst.kernel)
+    partial = threads if threads % WARP else None
+    told = f", in blocks of {partial} threads" if partial else ""
     return Seen(
         f"warp efficiency is {percent(efficiency)}{told}: {worst.name}",
-        [*worst.figures, *more],
-        (*ADVICE_BLOCKS, *ADVICE_WARPS) if partial else ADVICE_WARPS,
+        worst.figures + measured(Source.KERNELS, warp_efficiency=efficiency, block_threads=partial),
+        (ADVICE_BLOCKS, *ADVICE_WARPS) if partial else ADVICE_WARPS,
         severity=worst.severity,
         replayed=worst.replayed,
     )
 
 
 @diagnosis(
-    FindingType.SMALL_BATCH,
-    Source.DEVICE,
-    Source.ACTIVITY,
-    Source.TIMELINE,
+    FindingType.SMALL_BATCH, Source.DEVICE, Source.ACTIVITY, Source.TIMELINE,
     thresholds=("little_memory", "sm_activity", "small_grid_share"),
-)
+)  # fmt: skip
 def small_batch(evidence: Evidence) -> Seen | None:
     """The batch gives the device too little to do at a time.
 
@@ -191,9 +175,9 @@ def small_batch(evidence: Evidence) -> Seen | None:
     if those with fewer blocks than SMs take over 30 % of kernel time. Not reported while the
     training waits for data.
     """
-    rate, launches = evidence.thresholds.severity, evidence.figures.launches
     if (evidence.data_wait_share or 0.0) > HELD_UP:
         return None
+    rate, launches = evidence.thresholds.severity, evidence.figures.launches
     grids = None if launches is None else launches.small_grid_share
     activity, memory = _activity_while_busy(evidence), evidence.memory_used_share
     by_grids = activity is None
@@ -227,7 +211,7 @@ class WorstKernel:
 
     @property
     def figures(self) -> list[EvidenceFigure]:
-        """The kernel that a finding is about."""
+        """Its name and its use of the device."""
         sm, dram = self.kernel.sm_percent, self.kernel.dram_percent
         return measured(Source.KERNELS, kernel=self.kernel.name, sm_percent=sm, dram_percent=dram)
 
@@ -239,9 +223,9 @@ def worst_kernel(
 ) -> WorstKernel | None:
     """The kernel of the highest severity; None where none is worth a word.
 
-    `used`: what a kernel uses of the device; by default of the SMs or of the memory, whichever it
-    is nearer to. Beside a timeline counters are above a note only if their gain is: it tells what
-    they cost. It also shows launches, of which short kernels are a matter.
+    `used`: the part of the device that a kernel uses; by default of the SMs or of the memory,
+    whichever it is nearer to. Beside a timeline counters are above a note only if their gain is,
+    and short kernels are a matter of launches.
     """
     alone, kernels = evidence.idle is None, evidence.kernel_metrics
     total = sum(kernel.duration_ns or 0.0 for kernel in kernels)
@@ -287,6 +271,5 @@ def _limits_of(kernel: KernelMetrics, evidence: Evidence) -> tuple[str, ...]:
     count, limits = kernel.multiprocessors or min(known, default=0), kernel.occupancy_limits
     if kernel.grid is not None and math.prod(kernel.grid) < count:
         return ("grid",)
-    least = min(limits.values(), default=None)
-    bound = (name for name, blocks in limits.items() if blocks == least)
+    bound = (name for name, blocks in limits.items() if blocks == min(limits.values()))
     return tuple(bound) if limits.keys() >= LIMITS else ()

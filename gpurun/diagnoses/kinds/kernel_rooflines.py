@@ -34,8 +34,8 @@ def tensor_core_use(evidence: Evidence) -> Seen | None:
     """Matrix products, convolutions or attention run outside tensor cores.
 
     Replayed with such kernels at the ratio of the device's peaks: a roofline. Without a replay, the
-    bound is the same roofline.
-    Without a timeline, tensor activity near zero on a busy device is a warning without a bound.
+    bound is the same roofline. Without a timeline, tensor activity near zero on a busy device is a
+    warning without a bound.
     """
     capability = _capability(evidence)
     if capability is not None and capability < (7, 0):
@@ -86,12 +86,9 @@ def _capability(evidence: Evidence) -> tuple[int, int] | None:
 
 
 @diagnosis(
-    FindingType.MEMORY_BANDWIDTH,
-    Source.TIMELINE,
-    Source.ACTIVITY,
-    Source.KERNELS,
+    FindingType.MEMORY_BANDWIDTH, Source.TIMELINE, Source.ACTIVITY, Source.KERNELS,
     thresholds=("dram_activity", "sm_throughput", "bandwidth_kernel"),
-)
+)  # fmt: skip
 def memory_bandwidth(evidence: Evidence) -> Seen | None:
     """The device's memory sets the pace.
 
@@ -101,9 +98,8 @@ def memory_bandwidth(evidence: Evidence) -> Seen | None:
     units have time, and by such a kernel below 60 % of the bandwidth (Nsight Compute), replayed at
     its peak; beside a timeline without such a replay a note.
     """
-    rate = evidence.thresholds.severity
+    rate, fusable = evidence.thresholds.severity, evidence.figures.fusable_share
     taken, dram = elementwise_share(evidence), _dram_activity(evidence)
-    fusable = evidence.figures.fusable_share
 
     def suffers(kernel: KernelMetrics) -> float:
         used, sm = share(kernel.dram_percent), share(kernel.sm_percent)
@@ -112,35 +108,32 @@ def memory_bandwidth(evidence: Evidence) -> Seen | None:
 
     worst, by_dram = worst_kernel(evidence, suffers), rate("dram_activity", dram)
     severity = by_dram if evidence.replay is None else min(by_dram, NOTICEABLE)
-    gain, bound = None, None
-    text = f"DRAM is active {percent(dram)} of the time"
+    gain, bound, text = None, None, f"DRAM is active {percent(dram)} of the time"
     if worst is not None and worst.severity >= by_dram:
         severity, gain = worst.severity, worst.replayed
-        used = share(worst.kernel.dram_percent)
-        moves = f"a kernel that moves data uses {percent(used)} of the memory's bandwidth"
-        if rate("dram_activity", used) >= WARNING:
-            moves = f"a kernel waits for memory, DRAM throughput is {percent(used)}"
-        text = f"{moves}: {worst.name}"
+        text = f"{_moves(share(worst.kernel.dram_percent), evidence)}: {worst.name}"
     fused, at_most = evidence.replayed_gain(Change.FUSION), gain_without(fusable)
     if gain_severity(fused or at_most or 1.0) >= severity:
         severity, gain, bound = gain_severity(at_most or 1.0), fused, at_most
-        text = (
-            f"elementwise kernels, norms and reductions take {percent(taken)} of the step; "
-            f"{percent(fusable)} of it would go if their chains were fused"
-        )
+        text = f"elementwise kernels, norms and reductions take {percent(taken)} of the step; "
+        text += f"{percent(fusable)} of it would go if their chains were fused"
     return Seen(
         text,
-        [
-            *measured(Source.TIMELINE, elementwise_share=taken, fusable_share=fusable),
-            *measured(Source.ACTIVITY, dram_activity=dram),
-            *(worst.figures if worst else ()),
-        ],
+        measured(Source.TIMELINE, elementwise_share=taken, fusable_share=fusable)
+        + measured(Source.ACTIVITY, dram_activity=dram)
+        + (worst.figures if worst else []),
         ADVICE_MEMORY,
         severity=severity,
         knob="compile",
         replayed=gain,
         bound=bound,
     )
+
+
+def _moves(used: float | None, evidence: Evidence) -> str:
+    if evidence.thresholds.severity("dram_activity", used) >= WARNING:
+        return f"a kernel waits for memory, DRAM throughput is {percent(used)}"
+    return f"a kernel that moves data uses {percent(used)} of the memory's bandwidth"
 
 
 def elementwise_share(evidence: Evidence) -> float | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpurun.diagnoses.api import NOTICEABLE, Seen, diagnosis, measured, percent
+from gpurun.diagnoses.api import NOTICEABLE, Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.number_text import count
 from gpurun.records.finding import WARNING, FindingType
@@ -23,8 +23,10 @@ class Effect:
     where: str = "anywhere"
 
 
+BLOCKING = "CUDA_LAUNCH_BLOCKING"
+"""The only variable whose effect a recording shows."""
 EFFECTS = {
-    "CUDA_LAUNCH_BLOCKING": Effect(0.9, "the host waits for each kernel", "gpu"),
+    BLOCKING: Effect(0.9, "the host waits for each kernel", "gpu"),
     "PYTORCH_NO_CUDA_MEMORY_CACHING": Effect(0.9, "each tensor is allocated by the driver", "gpu"),
     "NVIDIA_TF32_OVERRIDE": Effect(0.5, "float32 products cannot use tensor cores", "gpu"),
     "TORCHDYNAMO_DISABLE": Effect(0.5, "torch.compile does nothing", "compiled"),
@@ -41,8 +43,6 @@ EFFECTS = {
     "PYTHONDEVMODE": Effect(0.5, "python runs its own checks"),
 }
 """By name. `gpurun/records/switches.py` has the values that hurt."""
-REPLAYED = {"CUDA_LAUNCH_BLOCKING": Change.LAUNCH_WAITS}
-"""Changes of the steps if the variable were not set; no recording shows the others' effects."""
 ADVICE_HEAT = (
     "check the cooling: temperature, fans and neighbours of this GPU (nvidia-smi -q -d "
     "TEMPERATURE,PERFORMANCE)",
@@ -52,8 +52,6 @@ ADVICE_POWER = (
     "see whether the power limit was lowered: nvidia-smi -q -d POWER",
     "bfloat16 and fused kernels do the same work with less energy",
 )
-
-
 CRITICAL_ERRORS = 0.9
 """Results may be wrong."""
 ADVICE_ERRORS = (
@@ -107,7 +105,7 @@ def environment_switches(evidence: Evidence) -> Seen | None:
         measured("environment", variable=names),
         tuple(f"unset {name}: {EFFECTS[name].text}" for name in names),
         severity=EFFECTS[worst].severity,
-        replayed=evidence.replayed_gain(REPLAYED[worst]) if worst in REPLAYED else None,
+        replayed=evidence.replayed_gain(Change.LAUNCH_WAITS) if worst == BLOCKING else None,
     )
 
 
@@ -115,7 +113,7 @@ def _trainings(evidence: Evidence) -> set[str]:
     """The kinds of training, as in `Effect.where`, that this is. A thread count that a setting of
     gpurun chose does not concern it.
     """
-    several, cores = evidence.ranks > 1, (evidence.cores_available or 1) > 1
+    several, cores = evidence.ranks > 1, (evidence.host.cores_available or 1) > 1
     chosen = evidence.applied("cpu_threads")
     kinds = {
         "anywhere": True,
@@ -159,7 +157,7 @@ def _held_down(evidence: Evidence, samples: Sequence[DeviceSample]) -> Seen:
         ),
         ADVICE_HEAT if hot else ADVICE_POWER,
         severity=severity if hot else min(severity, WARNING / 2),
-        bound=None if loss is None or loss >= 1 else 1 / (1 - loss),
+        bound=gain_without(loss),
     )
 
 
@@ -219,8 +217,7 @@ def cpu_governor(evidence: Evidence) -> Seen | None:
     Triggered by the governors "powersave" and "conservative"; with the drivers intel_pstate and
     amd-pstate-epp "powersave" is dynamic and no finding. What it costs was not measured: a note.
     """
-    host = None if evidence.result is None else evidence.result.host
-    governor = None if host is None else host.slow_governor
+    governor = evidence.host.slow_governor
     return Seen(
         f"the governor {governor!r} holds the clocks of the cores down",
         measured(Source.CPU_USE, governor=governor),

@@ -8,7 +8,6 @@ from gpurun.diagnoses.api import NOTICEABLE, Seen, diagnosis, gain_without, meas
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.kinds.whole_run import beyond_usual, working_ns
 from gpurun.diagnoses.thresholds import gain_severity
-from gpurun.records.events import LoaderEvent
 from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import COLLECTION
 from gpurun.records.messages.traits import CHANGING_SHAPES, PADDING, RECOMPUTES
@@ -75,11 +74,7 @@ def recomputation(evidence: Evidence) -> Seen | None:
         again = gain_without(split.forward_ms / step)
     return Seen(
         f"forward passes are computed again, with {percent(used)} of the memory in use",
-        measured(
-            Source.STEPS,
-            recomputes=evidence.traits[RECOMPUTES],
-            memory_used_share=used,
-        ),
+        measured(Source.STEPS, recomputes=evidence.traits[RECOMPUTES], memory_used_share=used),
         ADVICE_RECOMPUTATION,
         severity=max(NOTICEABLE, gain_severity(again or 1.0)),
         knob="needless_recompute",
@@ -99,7 +94,11 @@ def changing_shapes(evidence: Evidence) -> Seen | None:
         return None
     lengths = working_ns(evidence.window)
     cost = beyond_usual(lengths) if len(lengths) else None
-    uneven = [loader.key for loader in evidence.loaders if _has_smaller_last(loader)]
+    uneven = [
+        loader.key
+        for loader in evidence.loaders
+        if not loader.drop_last and (loader.dataset_length or 0) % (loader.batch_size or 1)
+    ]
     return Seen(
         f"the compiled model gets {shapes}; long steps cost {percent(cost)} of the time",
         measured(Source.STEPS, shapes=shapes, smaller_last_batch=uneven, cost_share=cost),
@@ -125,8 +124,3 @@ def padding(evidence: Evidence) -> Seen | None:
         ADVICE_PADDING,
         bound=gain_without(padded),
     )
-
-
-def _has_smaller_last(loader: LoaderEvent) -> bool:
-    size, length = loader.batch_size, loader.dataset_length
-    return not loader.drop_last and bool(size and length and length % size)

@@ -104,14 +104,11 @@ def _location(slow: Sequence[FunctionSamples], fast: Sequence[FunctionSamples]) 
     more = []
     for function in slow:
         other = by_place.get((function.file, function.function, function.phase))
-        if other is not None:
-            function = replace(
-                function,
-                self_seconds=max(0.0, function.self_seconds - other.self_seconds),
-                total_seconds=max(0.0, function.total_seconds - other.total_seconds),
-            )
-        more.append(function)
-    return line_of(innermost([function for function in more if function.total_seconds > 0]))
+        own, total = (other.self_seconds, other.total_seconds) if other else (0.0, 0.0)
+        own, total = function.self_seconds - own, function.total_seconds - total
+        if total > 0:
+            more.append(replace(function, self_seconds=max(own, 0.0), total_seconds=total))
+    return line_of(innermost(more))
 
 
 def _work_ms(evidence: Evidence) -> tuple[list[float], Source]:

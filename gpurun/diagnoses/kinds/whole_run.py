@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -50,15 +49,14 @@ def memory_growth(evidence: Evidence) -> Seen | None:
     minute a note. The report says how much a step adds, and on a device when it is full at this
     pace.
     """
-    if evidence.window is None or not evidence.window.measured_steps:
+    memories = list(_memories(evidence))
+    if evidence.window is None or not evidence.window.measured_steps or not memories:
         return None
     steps = evidence.window.measured_steps
-    most = max(_memories(evidence), key=lambda each: growth(each.held), default=None)
-    if most is None:
-        return None
-    share, free = growth(most.held), most.free
-    a_step = share * most.held[0] / steps
-    text = f"memory of {most.where} grows by {byte_size(a_step)} a step"
+    where, held, free = max(memories, key=lambda each: growth(each[1]))
+    share = growth(held)
+    a_step = share * held[0] / steps
+    text = f"memory of {where} grows by {byte_size(a_step)} a step"
     if free is not None and a_step > 0:
         text += f": it is full after {free / a_step:,.0f} more steps"
     severity = evidence.thresholds.severity("memory_growth", share)
@@ -77,24 +75,16 @@ def memory_growth(evidence: Evidence) -> Seen | None:
     )
 
 
-@dataclass(frozen=True)
-class HeldMemory:
-    """Bytes that a memory held over time, and those that are free at last; None: not known."""
-
-    where: str
-    held: Sequence[int]
-    free: int | None = None
-
-
-def _memories(evidence: Evidence) -> Iterator[HeldMemory]:
+def _memories(evidence: Evidence) -> Iterator[tuple[str, Sequence[int], int | None]]:
+    """Each memory's name, the bytes that it held over time, and those that are free at last."""
     host = [sample.rss_bytes for sample in evidence.host_samples]
     if host:
-        yield HeldMemory("the script's processes", host)
+        yield "the script's processes", host, None
     for samples in evidence.of_each_device().values():
         held = [s.memory_used_bytes for s in samples if s.memory_used_bytes is not None]
         total = samples[-1].memory_total_bytes
         if held and total is not None:
-            yield HeldMemory("the device", held, total - held[-1])
+            yield "the device", held, total - held[-1]
 
 
 def growth(held: Sequence[int]) -> float:
@@ -117,48 +107,42 @@ def periodic_steps(evidence: Evidence) -> Seen | None:
     result, pattern = evidence.result, long_steps(evidence.window)
     if result is None or result.clock != "optimizer" or pattern is None:
         return None
-    lengths = {loader.length for loader in evidence.loaders}
-    by_epoch = pattern.period in lengths
-    when = "at each epoch's end" if by_epoch else f"every {pattern.period} steps"
+    period, ratio, cost = pattern
+    by_epoch = period in {loader.length for loader in evidence.loaders}
+    when = "at each epoch's end" if by_epoch else f"every {period} steps"
     saves = result.checkpoint_seconds if result.checkpoint_saves else None
     saved = f"; torch.save took {duration(saves)} of the run" if saves else ""
     return Seen(
-        f"{when} one takes {pattern.ratio:.1f} times the usual step, which costs "
-        f"{percent(pattern.cost_share)} of the time{saved}",
+        f"{when} one takes {ratio:.1f} times the usual step, which costs {percent(cost)} of the "
+        f"time{saved}",
         measured(
             Source.STEPS,
-            period_steps=pattern.period,
-            long_step_ratio=pattern.ratio,
-            cost_share=pattern.cost_share,
+            period_steps=period,
+            long_step_ratio=ratio,
+            cost_share=cost,
             checkpoint_saves=result.checkpoint_saves,
             checkpoint_seconds=saves,
         ),
         ADVICE_EPOCH if by_epoch else ADVICE_PERIOD,
-        bound=gain_without(pattern.cost_share),
+        bound=gain_without(cost),
     )
 
 
-@dataclass(frozen=True)
-class LongSteps:
-    """A step in `period` takes `ratio` times the median; `cost_share`: of the time, beyond that."""
+def long_steps(window: Window | None) -> tuple[int, float, float] | None:
+    """Every so many steps one is so many times the median, which costs such a share of the time.
 
-    period: int
-    ratio: float
-    cost_share: float
-
-
-def long_steps(window: Window | None) -> LongSteps | None:
-    """The pattern of the long steps; None where there is none."""
+    None where long steps have no pattern.
+    """
     lengths = working_ns(window)
     if not len(lengths) or np.median(lengths) <= 0:
         return None
-    long, usual = _long(lengths), float(np.median(lengths))
+    long = _long(lengths)
     apart = np.diff(long)
     period = int(np.median(apart)) if len(long) >= FEWEST_LONG else 0
     if period < LEAST_PERIOD or np.mean(np.abs(apart - period) <= period // 20) < REGULAR:
         return None
-    ratio = float(np.median(lengths[long])) / usual
-    return LongSteps(period, ratio, beyond_usual(lengths))
+    ratio = float(np.median(lengths[long]) / np.median(lengths))
+    return period, ratio, beyond_usual(lengths)
 
 
 def working_ns(window: Window | None) -> Times:
