@@ -25,6 +25,8 @@ from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 from tests.nvml_stand_in import StandIn
 
+pytestmark = pytest.mark.forked
+
 # Plain gradient descent: torch's optimizers take seconds to import.
 TRAINS = """
 import sys, time, torch
@@ -120,6 +122,7 @@ def test_a_launch_that_fails_leaves_the_reference_for_the_next(launches: Launche
     assert ratio is not None
 
 
+@pytest.mark.forked(False)  # a fork is over before the first sample of the GPU
 def test_a_launch_without_turns_takes_the_reference_for_no_stranger_on_its_gpu(
     launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:

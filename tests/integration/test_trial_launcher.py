@@ -20,6 +20,8 @@ from gpurun.trials.outcome import Outcome
 from gpurun.trials.stop_rules import WARMUP_STEPS, first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 
+pytestmark = pytest.mark.forked
+
 # Plain gradient descent: torch's optimizers take seconds to import.
 TRAINS = """
 import os, sys, time, torch
@@ -113,7 +115,10 @@ def kind(outcome: Outcome) -> FailureKind | None:
         ("input('go? ')", FailureKind.NO_INPUT, "failed", "a trial has no standard input"),
         ("import pickle; input = b''; pickle.loads(input)",
          FailureKind.EXCEPTION, "failed", "EOFError"),
-        ("print(1)", FailureKind.TOO_FEW_STEPS, "completed", "imports no torch"),
+        pytest.param(
+            "print(1)", FailureKind.TOO_FEW_STEPS, "completed", "imports no torch",
+            marks=pytest.mark.forked(False),  # a fork has imported it
+        ),
     ],
 )  # fmt: skip
 def test_an_outcome_names_how_the_script_ended(
