@@ -189,6 +189,7 @@ def test_neither_a_reference_nor_a_pair_is_waited_for_beyond_its_limit(launches:
 
 
 @pytest.mark.slow  # quick twin: the launcher that is killed, of test_live_pair.py
+@pytest.mark.forked(False)  # its processes are to be below this one
 def test_nothing_of_a_reference_is_left_when_it_is_ended(launches: Launches) -> None:
     before = set(psutil.Process().children(recursive=True))
     launches.live.start_reference(launches.request(0.004))

@@ -215,6 +215,7 @@ def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, isolated: LiveLau
 
 
 @pytest.mark.slow  # quick twin: the reference that warms up, in test_live_reference.py
+@pytest.mark.forked(False)  # the first fork would take its steps before the second begins
 def test_sides_start_together_and_warm_up_one_after_the_other_without_a_gpu(
     make: Make, isolated: LiveLaunches
 ) -> None:
