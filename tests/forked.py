@@ -11,6 +11,9 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import select
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpurun.isolation.supervisor_spec import SupervisorSpec
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json
@@ -55,6 +59,7 @@ class Nursery:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         self._outputs: tempfile.TemporaryDirectory[str] | None = None
+        self._hands_over, self._takes = socket.socketpair()
         self._coverage: dict[str, str] = {}
         self._measure = False
 
@@ -103,6 +108,20 @@ class Nursery:
             check=False,
         )
 
+    def supervisor(self, spec: SupervisorSpec) -> SandboxSupervisor:
+        """In place of `sandbox._supervisor_process`: sandboxed scripts are forks, too."""
+        process = self._started()
+        assert process.stdin is not None
+        lifeline, holds = os.pipe()
+        answers, tells = os.pipe()
+        numbers = (spec.terminal, spec.report)
+        process.stdin.write(json.dumps({"sandbox": numbers}) + "\n")
+        process.stdin.flush()
+        socket.send_fds(self._hands_over, [b"."], [lifeline, *numbers, tells])
+        for descriptor in (lifeline, tells):
+            os.close(descriptor)
+        return SandboxSupervisor(holds, answers)
+
     def _ordered(
         self, what: Mapping[str, Any], folder: Path, environment: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[bytes]:
@@ -130,7 +149,8 @@ class Nursery:
         if self._process is None:
             self._outputs = tempfile.TemporaryDirectory(prefix="gpurun-forked-")
             self._process = subprocess.Popen(
-                [sys.executable, SERVER],
+                [sys.executable, SERVER, str(self._takes.fileno())],
+                pass_fds=(self._takes.fileno(),),
                 env={**os.environ, **self._coverage, **OURS},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -138,6 +158,34 @@ class Nursery:
             )
             atexit.register(self._process.kill)
         return self._process
+
+
+class SandboxSupervisor(subprocess.Popen[bytes]):
+    """The supervisor of a sandbox, whose parent tells its process id and its exit code."""
+
+    def __init__(self, stdin: int, answers: int) -> None:
+        self._answers = os.fdopen(answers)
+        self.args, self.returncode, self._child_created = (), None, False
+        self.stdin, self.stdout, self.stderr = os.fdopen(stdin, "wb"), None, None
+        self.pid = int(self._answers.readline())
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._answers], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = int(self._answers.readline())
+            self._answers.close()
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
 
 
 NURSERY = Nursery()

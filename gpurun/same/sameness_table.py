@@ -26,8 +26,8 @@ steps are many."""
 ENOUGH = 3
 """Fewer repeats, seeds or audited steps tell nothing of the spread between them."""
 FEW = 16
-"""Fewer samples of a pass do not tell whether it is shuffled, nor fewer sampled gradients of a child
-of the model a direction."""
+"""Fewer samples of a pass do not tell whether it is shuffled, nor fewer sampled gradients of a
+child of the model a direction."""
 FEW_VALUES = 32
 """Fewer sampled gradients of one parameter do not tell a direction."""
 FAR_ENOUGH = 0.8

@@ -9,8 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.isolation import sandbox
+from tests.forked import NURSERY
 from tests.integration.isolation_launcher import ME, User, open_folder, ordinary_user
 from tests.integration.live_sides import Sides
+
+
+@pytest.fixture(autouse=True)
+def _sandboxed_scripts_are_forks(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a test that is marked `forked`, those of sandboxes that this very process makes, too."""
+    mark = request.node.get_closest_marker("forked")
+    if mark is not None and mark.args != (False,):
+        monkeypatch.setattr(sandbox, "_supervisor_process", NURSERY.supervisor)
 
 
 @pytest.fixture

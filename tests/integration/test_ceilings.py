@@ -22,6 +22,8 @@ from gpurun.trials.trial_launcher import TrialLauncher
 from gpurun.tuner.trial_series import trial_of
 from gpurun.tuner.tuning_trial import TrialRequest
 
+pytestmark = pytest.mark.forked
+
 BATCH = 4
 LOADS, COMPUTES = 0.03, 0.015
 """Seconds that a batch takes at least: in the loader, and in the rest of a step."""

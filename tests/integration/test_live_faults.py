@@ -23,6 +23,8 @@ from tests.conftest import REPOSITORY
 from tests.integration.launched import wait_for
 from tests.integration.live_sides import Sides, state
 
+pytestmark = pytest.mark.forked
+
 # Plain gradient descent: torch's optimizers take seconds to import.
 TRAIN = """
 import os, signal, subprocess, sys, time, torch

@@ -20,6 +20,8 @@ from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, wait_for
 from tests.integration.live_sides import Sides, state
 
+pytestmark = pytest.mark.forked
+
 
 def test_the_slower_side_takes_as_much_time_and_fewer_steps(sides: Sides) -> None:
     first, second = sides.launch("first", 0.002), sides.launch("second", 0.004)
@@ -45,15 +47,6 @@ def test_a_side_stands_still_with_its_workers_outside_its_turns(sides: Sides) ->
     assert wait_for(lambda: all(state(pid) == "T" for pid in everyone), 10)
     side.end()
     assert wait_for(lambda: sides.sandboxes[0].poll() == 0)
-
-
-@pytest.mark.slow  # quick twin: the one of test_live_faults.py
-def test_a_side_that_ends_in_its_turn_is_reported_with_its_code(sides: Sides) -> None:
-    side, other = sides.launch("short", steps=30), sides.launch("long")
-    await_both((side, other))
-    with pytest.raises(SideEnded) as raised:
-        take_turns((side, other), random.Random(0), lambda done: False)
-    assert (raised.value.name, raised.value.exit_code) == ("short", 7)
 
 
 EPOCHS = """

@@ -25,6 +25,8 @@ from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 from tests.nvml_stand_in import StandIn
 
+pytestmark = pytest.mark.forked
+
 # Plain gradient descent: torch's optimizers take seconds to import.
 TRAINS = """
 import sys, time, torch
@@ -120,6 +122,7 @@ def test_a_launch_that_fails_leaves_the_reference_for_the_next(launches: Launche
     assert ratio is not None
 
 
+@pytest.mark.forked(False)  # a fork is over before the first sample of the GPU
 def test_a_launch_without_turns_takes_the_reference_for_no_stranger_on_its_gpu(
     launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +189,7 @@ def test_neither_a_reference_nor_a_pair_is_waited_for_beyond_its_limit(launches:
 
 
 @pytest.mark.slow  # quick twin: the launcher that is killed, of test_live_pair.py
+@pytest.mark.forked(False)  # its processes are to be below this one
 def test_nothing_of_a_reference_is_left_when_it_is_ended(launches: Launches) -> None:
     before = set(psutil.Process().children(recursive=True))
     launches.live.start_reference(launches.request(0.004))

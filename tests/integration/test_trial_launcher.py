@@ -20,6 +20,8 @@ from gpurun.trials.outcome import Outcome
 from gpurun.trials.stop_rules import WARMUP_STEPS, first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 
+pytestmark = pytest.mark.forked
+
 # Plain gradient descent: torch's optimizers take seconds to import.
 TRAINS = """
 import os, sys, time, torch
@@ -113,7 +115,10 @@ def kind(outcome: Outcome) -> FailureKind | None:
         ("input('go? ')", FailureKind.NO_INPUT, "failed", "a trial has no standard input"),
         ("import pickle; input = b''; pickle.loads(input)",
          FailureKind.EXCEPTION, "failed", "EOFError"),
-        ("print(1)", FailureKind.TOO_FEW_STEPS, "completed", "imports no torch"),
+        pytest.param(
+            "print(1)", FailureKind.TOO_FEW_STEPS, "completed", "imports no torch",
+            marks=pytest.mark.forked(False),  # a fork has imported it
+        ),
     ],
 )  # fmt: skip
 def test_an_outcome_names_how_the_script_ended(
@@ -210,6 +215,7 @@ def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, isolated: LiveLau
 
 
 @pytest.mark.slow  # quick twin: the reference that warms up, in test_live_reference.py
+@pytest.mark.forked(False)  # the first fork would take its steps before the second begins
 def test_sides_start_together_and_warm_up_one_after_the_other_without_a_gpu(
     make: Make, isolated: LiveLaunches
 ) -> None:

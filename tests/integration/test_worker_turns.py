@@ -18,6 +18,8 @@ from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.trial_launcher import TrialLauncher
 
+pytestmark = pytest.mark.forked
+
 SLEEPS = 0.01
 """Seconds of a sample."""
 STOP = StopRule(min_steps=16, min_seconds=0.5, max_steps=5000, warmup_steps=4, audit_steps=0)
