@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect, Hooks, Knob
@@ -27,9 +26,9 @@ class _ScriptArgument(Knob):
     says otherwise, and only the throughput speaks for a value.
     """
 
-    order: ClassVar[int] = 0
+    order = 0
     """Asked for by name: before what gpurun tries of itself, one at a time."""
-    most_values: ClassVar[int] = sys.maxsize
+    most_values = sys.maxsize
 
     def __init__(self, argument: TunedArgument) -> None:
         self.name = argument.name  # type: ignore[misc]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.skip_reasons import COPIES_MODEL, SCRIPT_COMPILES
@@ -24,16 +23,13 @@ class Attention(Knob):
     as they are, and so are scripts that compile.
     """
 
-    name: ClassVar[str] = "attention"
-    answers: ClassVar[tuple[FindingType, ...]] = (
-        FindingType.MEMORY_BANDWIDTH,
-        FindingType.KERNEL_EFFICIENCY,
-    )
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    choices: ClassVar[tuple[str, ...]] = ("sdpa",)
-    order: ClassVar[int] = 21
-    likely: ClassVar[bool] = True
-    acts_on: ClassVar[str] = "model"
+    name = "attention"
+    answers = (FindingType.MEMORY_BANDWIDTH, FindingType.KERNEL_EFFICIENCY)
+    effect = Effect.NUMERICS
+    choices = ("sdpa",)
+    order = 21
+    likely = True
+    acts_on = "model"
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Where attention written by hand was seen in the backward graph of a root."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
@@ -28,10 +28,10 @@ class Accumulation(Knob):
     gradients, has several optimizers, a closure or changes gradients by itself is left alone.
     """
 
-    name: ClassVar[str] = "accumulation"
-    effect: ClassVar[Effect] = Effect.TRAINING
-    order: ClassVar[int] = 95
-    changes_steps: ClassVar[bool] = True
+    name = "accumulation"
+    effect = Effect.TRAINING
+    order = 95
+    changes_steps = True
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
         """None: it changes training for no gain in throughput."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.command_line import with_flag
@@ -42,11 +42,11 @@ class BatchSize(Knob):
     a checkpoint, is not scaled again.
     """
 
-    name: ClassVar[str] = "batch_size"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.SMALL_BATCH,)
-    effect: ClassVar[Effect] = Effect.TRAINING
-    order: ClassVar[int] = 90
-    changes_steps: ClassVar[bool] = True
+    name = "batch_size"
+    answers = (FindingType.SMALL_BATCH,)
+    effect = Effect.TRAINING
+    order = 90
+    changes_steps = True
 
     def candidates(self, facts: Facts) -> Sequence[dict[str, Any]] | Skip:
         """Four times and twice the batch, where they fit."""

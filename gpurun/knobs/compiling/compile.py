@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, REGIONAL, missing_tool
@@ -41,20 +40,17 @@ class Compile(Knob):
     passes raise an error if only an installed library asks for them, and no trial has seen one.
     """
 
-    name: ClassVar[str] = "compile"
-    answers: ClassVar[tuple[FindingType, ...]] = (
+    name = "compile"
+    answers = (
         FindingType.LAUNCH_BOUND,
         FindingType.KERNEL_EFFICIENCY,
         FindingType.MEMORY_BANDWIDTH,
     )
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    choices: ClassVar[tuple[str, ...]] = MODES
-    order: ClassVar[int] = 22
-    acts_on: ClassVar[str] = "model"
-    early_imports: ClassVar[tuple[str, ...]] = (
-        "torch._functorch.aot_autograd",
-        "torch._inductor.compile_fx",
-    )
+    effect = Effect.NUMERICS
+    choices = MODES
+    order = 22
+    acts_on = "model"
+    early_imports = ("torch._functorch.aot_autograd", "torch._inductor.compile_fx")
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """CUDA graphs first, where device and script can take them: they lose the least. Repeated

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
@@ -23,12 +22,12 @@ class AsyncCopies(Knob):
     complex, page-locked, of other classes, or with gradients.
     """
 
-    name: ClassVar[str] = "async_copies"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.H2D_COPY,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    choices: ClassVar[tuple[str, ...]] = ("stage",)
-    order: ClassVar[int] = 9
-    likely: ClassVar[bool] = True
+    name = "async_copies"
+    answers = (FindingType.H2D_COPY,)
+    effect = Effect.PIPELINE
+    choices = ("stage",)
+    order = 9
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Stage, where no loader feeds a training on the GPU."""

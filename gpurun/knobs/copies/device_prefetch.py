@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.loading.loader_need import not_fed_from_host, pinned_batches
@@ -26,12 +25,12 @@ class DevicePrefetch(Knob):
     batches: their memory is never reused for the next one while a copy is under way.
     """
 
-    name: ClassVar[str] = "device_prefetch"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.H2D_COPY, FindingType.DATA_LOADING)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    choices: ClassVar[tuple[str, ...]] = ("ahead",)
-    order: ClassVar[int] = 18
-    likely: ClassVar[bool] = True
+    name = "device_prefetch"
+    answers = (FindingType.H2D_COPY, FindingType.DATA_LOADING)
+    effect = Effect.PIPELINE
+    choices = ("ahead",)
+    order = 18
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Ahead, where a loader feeds a training on the GPU from the host."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.source_forms import NoSynchronisation, SourceForm
@@ -23,12 +22,12 @@ class NeedlessSync(Knob):
     such call on it waits again.
     """
 
-    name: ClassVar[str] = "needless_sync"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.CPU_GPU_SYNC,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    choices: ClassVar[tuple[str, ...]] = ("skip",)
-    order: ClassVar[int] = 8
-    likely: ClassVar[bool] = True
+    name = "needless_sync"
+    answers = (FindingType.CPU_GPU_SYNC,)
+    effect = Effect.PIPELINE
+    choices = ("skip",)
+    order = 8
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Skip them, where the script was seen to synchronise."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.skip_reasons import MODEL_COMPILED, NOT_FOLDED
@@ -29,10 +28,10 @@ class EvaluationFusion(Knob):
     models that call layer and normalisation in a forward of their own.
     """
 
-    name: ClassVar[str] = "evaluation_fusion"
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    choices: ClassVar[tuple[bool, ...]] = (True,)
-    order: ClassVar[int] = 48
+    name = "evaluation_fusion"
+    effect = Effect.NUMERICS
+    choices = (True,)
+    order = 48
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """On, where there is something to fold and an evaluation to gain in."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import start_method
@@ -29,12 +28,12 @@ class LoaderBuffers(Knob):
     sharing strategy "file_system".
     """
 
-    name: ClassVar[str] = "loader_buffers"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    choices: ClassVar[tuple[str, ...]] = ("reuse",)
-    order: ClassVar[int] = 17
-    likely: ClassVar[bool] = True
+    name = "loader_buffers"
+    answers = (FindingType.DATA_LOADING,)
+    effect = Effect.PIPELINE
+    choices = ("reuse",)
+    order = 17
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Reuse, where forked workers feed a training on the GPU."""

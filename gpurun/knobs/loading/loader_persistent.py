@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_need import workers_now
@@ -45,11 +44,11 @@ class LoaderPersistent(Knob):
     anew after an epoch that the script left early. The workers' memory stays in use.
     """
 
-    name: ClassVar[str] = "loader_persistent"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 12
-    likely: ClassVar[bool] = True
+    name = "loader_persistent"
+    answers = (FindingType.DATA_LOADING,)
+    effect = Effect.PIPELINE
+    order = 12
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """Keep them, where epochs are short."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import on_cuda
@@ -23,11 +22,11 @@ class LoaderPinMemory(Knob):
     Batches that are on the GPU already cannot be pinned and are left alone.
     """
 
-    name: ClassVar[str] = "loader_pin_memory"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.H2D_COPY,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 16
-    likely: ClassVar[bool] = True
+    name = "loader_pin_memory"
+    answers = (FindingType.H2D_COPY,)
+    effect = Effect.PIPELINE
+    order = 16
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """Pin, where training is on a GPU and the script does not."""

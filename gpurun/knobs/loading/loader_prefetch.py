@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_need import data_wait, no_core_left, workers_now
@@ -24,10 +23,10 @@ class LoaderPrefetch(Knob):
     Risks: workers × n batches lie in shared memory, which containers often keep small.
     """
 
-    name: ClassVar[str] = "loader_prefetch"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 14
+    name = "loader_prefetch"
+    answers = (FindingType.DATA_LOADING,)
+    effect = Effect.PIPELINE
+    order = 14
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
         """Twice what it is, where the step waits for workers."""

@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import why_no_workers
@@ -85,10 +85,10 @@ class LoaderWorkers(Knob):
     them again.) What the script changes in the data set during an epoch is noticed, and recorded.
     """
 
-    name: ClassVar[str] = "loader_workers"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 10
+    name = "loader_workers"
+    answers = (FindingType.DATA_LOADING,)
+    effect = Effect.PIPELINE
+    order = 10
 
     def is_likely(self, facts: Facts) -> bool:
         """Unless the workers take the model's cores, and the wait is a small part of the step.

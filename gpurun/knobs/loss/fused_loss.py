@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import missing_tool
@@ -25,13 +24,13 @@ class FusedLoss(Knob):
     losses.
     """
 
-    name: ClassVar[str] = "fused_loss"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.MEMORY_BANDWIDTH,)
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    choices: ClassVar[tuple[str, ...]] = ("cross_entropy",)
-    order: ClassVar[int] = 41
-    acts_on: ClassVar[str] = "model"
-    likely: ClassVar[bool] = True
+    name = "fused_loss"
+    answers = (FindingType.MEMORY_BANDWIDTH,)
+    effect = Effect.NUMERICS
+    choices = ("cross_entropy",)
+    order = 41
+    acts_on = "model"
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """On top of autocast; how large the logits are is seen when it runs."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.precision import half_precision
@@ -40,17 +39,14 @@ class Autocast(Knob):
     gradients inside `backward`, closures, and optimizers with their own `step` end the knob.
     """
 
-    name: ClassVar[str] = "autocast"
-    answers: ClassVar[tuple[FindingType, ...]] = (
-        FindingType.PRECISION,
-        FindingType.KERNEL_EFFICIENCY,
-    )
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    choices: ClassVar[tuple[str, ...]] = ("bf16", "fp16")
-    order: ClassVar[int] = 40
-    acts_on: ClassVar[str] = "model"
-    likely: ClassVar[bool] = True
-    saves_memory: ClassVar[bool] = True
+    name = "autocast"
+    answers = (FindingType.PRECISION, FindingType.KERNEL_EFFICIENCY)
+    effect = Effect.NUMERICS
+    choices = ("bf16", "fp16")
+    order = 40
+    acts_on = "model"
+    likely = True
+    saves_memory = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """bfloat16, where the hardware computes in it and the script leaves it to us.

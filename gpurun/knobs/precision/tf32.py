@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.precision.half_precision import is_ampere
@@ -29,16 +29,13 @@ class Tf32(Knob):
     alone a script that has touched either.
     """
 
-    name: ClassVar[str] = "tf32"
-    answers: ClassVar[tuple[FindingType, ...]] = (
-        FindingType.PRECISION,
-        FindingType.KERNEL_EFFICIENCY,
-    )
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    order: ClassVar[int] = 34
-    acts_on: ClassVar[str] = "model"
-    choices: ClassVar[tuple[bool, ...]] = (True,)
-    likely: ClassVar[bool] = True
+    name = "tf32"
+    answers = (FindingType.PRECISION, FindingType.KERNEL_EFFICIENCY)
+    effect = Effect.NUMERICS
+    order = 34
+    acts_on = "model"
+    choices = (True,)
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """On, where there are tensor cores for it and float32 to multiply."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.numa import SYSFS, near, nodes, one_thread_a_core
@@ -34,10 +34,10 @@ class CpuAffinity(Knob):
     that has chosen cores already wins. Helper programs that the script starts inherit the mask.
     """
 
-    name: ClassVar[str] = "cpu_affinity"
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    choices: ClassVar[tuple[str, ...]] = ("gpu_node", "one_node", "physical_cores")
-    order: ClassVar[int] = 60
+    name = "cpu_affinity"
+    effect = Effect.PIPELINE
+    choices = ("gpu_node", "one_node", "physical_cores")
+    order = 60
 
     def __init__(self, sysfs: Path = SYSFS) -> None:
         self._sysfs = sysfs

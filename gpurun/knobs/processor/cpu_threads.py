@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from types import ModuleType
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.loading.loader_need import workers_now
@@ -29,9 +28,9 @@ class CpuThreads(Knob):
     threads round differently. A script that sets its own threads has the last word.
     """
 
-    name: ClassVar[str] = "cpu_threads"
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 20
+    name = "cpu_threads"
+    effect = Effect.PIPELINE
+    order = 20
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
         """One a core, one a core that no worker needs, one a physical core."""
