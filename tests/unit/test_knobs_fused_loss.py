@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpurun.knobs.compiling.applied.compilations import Compilations
-from gpurun.knobs.loss.applied import fused_cross_entropy
+from gpurun.knobs.applied import fused_cross_entropy
+from gpurun.knobs.applied.compiling.compilations import Compilations
 
 REAL = torch.randn(8, 4, generator=torch.manual_seed(0))
 TARGETS = torch.arange(8) % 4

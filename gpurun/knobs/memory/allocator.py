@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
-from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES
+from gpurun.knobs.device_requirements import GRAPH_MODES
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 

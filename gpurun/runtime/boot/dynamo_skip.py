@@ -2,7 +2,7 @@
 
 While a compiled function runs, dynamo looks at every python frame below it, ours too. It would
 compile the hooks as if they were the model, and drop branches that depend on `is_compiling`. Marked
-code runs as it is. Code that a knob compiles is not marked (`compiler_requirements.traced`).
+code runs as it is. Code that a knob compiles is not marked (`device_requirements.traced`).
 (Functions that dynamo inlines into a graph, such as a root's `__call__`, ask `is_compiling` first
 and are then plain calls.)
 """
@@ -15,7 +15,7 @@ from types import CodeType, FunctionType
 
 import torch
 
-from gpurun.knobs.compiling.compiler_requirements import TRACED
+from gpurun.knobs.device_requirements import TRACED
 from gpurun.runtime.core.post_import import when_imported
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gpurun.knobs.applied.backward_graph import graph_leaves
+from gpurun.knobs.applied.autograd_state import graph_leaves
 from gpurun.runtime.core.tensor_values import tensors
 
 LOOK_STEPS = 2

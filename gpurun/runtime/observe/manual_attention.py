@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from gpurun.knobs.applied.backward_graph import nodes_before
+from gpurun.knobs.applied.autograd_state import nodes_before
 from gpurun.runtime.core.tensor_values import tensors
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import torch
 from torch.nn import Module
 
-from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
+from gpurun.knobs.applied.compiling.kept_tensors import KeptTensors
 from gpurun.records.messages.traits import KEEPS_TENSORS
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.observe.root_modules import ROOTS

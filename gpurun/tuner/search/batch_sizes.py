@@ -8,7 +8,7 @@ from typing import Any
 from gpurun.arguments.options import Objective, Options
 from gpurun.knobs import find
 from gpurun.knobs.api import Skip
-from gpurun.knobs.batching.batch_size import MEMORY_SHARE, BatchSize, most_for_data
+from gpurun.knobs.batch_size import MEMORY_SHARE, BatchSize, most_for_data
 from gpurun.records.effects import Effect
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import BatchTrial, TrialPurpose, TrialRecord

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from gpurun.knobs.api import Hooks
-from gpurun.knobs.applied.call_types import Args, Kwargs
-from gpurun.knobs.applied.replaced_methods import Ask, intercepted
+from gpurun.knobs.applied.replaced_calls import Args, Ask, Kwargs, intercepted
 from gpurun.knobs.copies.applied.copies_ahead import B, CopiesAhead
 from gpurun.knobs.copies.applied.tensor_moves import Asked, answer_moves, numbered
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from gpurun.knobs.api import Hooks
-from gpurun.knobs.applied.call_types import Args, Kwargs
-from gpurun.knobs.applied.replaced_methods import Ask
+from gpurun.knobs.applied.replaced_calls import Args, Ask, Kwargs
 from gpurun.knobs.copies.applied.tensor_moves import Asked, Moved, answer_moves
 
 LARGEST_BYTES = 64 << 20

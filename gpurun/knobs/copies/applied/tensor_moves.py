@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gpurun.knobs.applied.call_types import Args, Kwargs
-from gpurun.knobs.applied.replaced_methods import Ask, intercepted
+from gpurun.knobs.applied.replaced_calls import Args, Ask, Kwargs, intercepted
 
 Moved = tuple[torch.device, torch.dtype | None, bool, torch.memory_format | None]
 """Device, type (None: its own), whether without blocking, memory format (None: its own)."""

@@ -1,18 +1,98 @@
-"""Notices a data set that the script changes while workers of ours read it.
+"""Tells whether a data set has changed in the script's process while workers of ours read it.
 
-They have the copy that they were started with, and read ahead: what the script changes during an
-epoch would have reached the batches that are left of it.
+A worker process keeps the copy of the data set that it was started with, and reads ahead. A script
+may set an attribute (a size, a difficulty) between epochs, which workers that live on would not
+see, or during an epoch, which would have reached the batches that are left of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import dis
+import functools
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 from gpurun.identity_map import IdentityMap
 from gpurun.knobs.loading.applied.loader_iterators import on_reading
-from gpurun.knobs.loading.dataset_state import dataset_state
+from gpurun.knobs.loading.loader_fitness import attributes, is_users
 from gpurun.knobs.loading.marked_arguments import MarkedInt
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+SMALL_BYTES = 1 << 16
+"""The content of larger arrays is not compared."""
+CONFIGURATIONS = (dict, list, Namespace, SimpleNamespace)
+"""Globals of these classes are looked into: others may be a model, whose parameters change."""
+
+
+def dataset_state(dataset: object, collate_fn: object) -> int | None:
+    """A number that differs once a data set, or what it is collated by, has changed.
+
+    gpurun looks at what both hold, at the class attributes and globals that they name, and into
+    globals that are dicts or namespaces. It compares plain values, whether anything else is the
+    same object, the length of containers, the version of tensors and the content of small arrays.
+    None if that cannot be told.
+    """
+    try:
+        return hash(tuple(_parts(dataset, collate_fn)))
+    except Exception:  # whatever an attribute of the script's raises
+        return None
+
+
+def _parts(*owners: object) -> Iterator[Any]:
+    for owner in owners:
+        outside = list(_named_outside(owner))
+        for name, value in (*attributes(owner), *outside):
+            yield name, *_marks(value)
+        for _, value in outside:
+            if isinstance(value, CONFIGURATIONS):
+                yield from (_marks(inner) for _, inner in attributes(value))
+
+
+def _named_outside(owner: object) -> Iterator[tuple[str, Any]]:
+    """Class attributes of a data set, of those that it wraps and of its transforms, and the globals
+    that its methods read; of a function the globals that it reads, and its closure."""
+    parts = [owner, *(value for _, value in attributes(owner))]
+    functions = [part for part in parts if isinstance(part, FunctionType)]
+    for cls in {cls: None for part in parts for cls in type(part).__mro__ if is_users(cls)}:
+        for name, value in vars(cls).items():
+            method = getattr(value, "fget", None) or getattr(value, "__func__", value)
+            if isinstance(method, FunctionType):
+                functions.append(method)
+            elif not name.startswith("__"):
+                yield name, value
+    for function in filter(is_users, functions):
+        known, code = function.__globals__, function.__code__
+        yield from ((name, known[name]) for name in _globals_read(code) if name in known)
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
+            with contextlib.suppress(ValueError):  # not set yet
+                yield name, cell.cell_contents
+
+
+@functools.cache
+def _globals_read(code: CodeType) -> tuple[str, ...]:
+    """`co_names` has the names of attributes, too."""
+    names = [x.argval for x in dis.get_instructions(code) if x.opname == "LOAD_GLOBAL"]
+    inner = [name for c in code.co_consts if isinstance(c, CodeType) for name in _globals_read(c)]
+    return tuple(dict.fromkeys(names + inner))
+
+
+def _marks(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, PLAIN):
+        return (value,)
+    try:
+        if isinstance(value, (list, tuple, dict, set, frozenset, bytearray)):
+            return id(value), len(value)
+        if hasattr(value, "_version") and hasattr(value, "data_ptr"):
+            return value.data_ptr(), value._version
+        if hasattr(value, "__array_interface__") and value.nbytes <= SMALL_BYTES:
+            return (value.tobytes(),)
+    except Exception:  # tensors of inference mode have no version, sparse ones no address
+        pass
+    return (id(value),)
+
 
 CHANGED = "the script changes its data set during an epoch, which its workers did not see"
 

@@ -12,7 +12,7 @@ from torch.nn import Module
 
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.autograd_state import recorded_otherwise
-from gpurun.knobs.applied.root_contexts import RootContext
+from gpurun.knobs.applied.root_calls import RootContext
 from gpurun.knobs.memory.memory_need import unfit_root
 from gpurun.knobs.skip_reasons import NOT_ON_GPU
 

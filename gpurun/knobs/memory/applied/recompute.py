@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils.checkpoint import checkpoint
 
-from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
+from gpurun.knobs.applied.replaced_calls import Args, Forward, Kwargs
 from gpurun.knobs.applied.tensor_trees import leaves
 
 TOLERANCE = 0.02

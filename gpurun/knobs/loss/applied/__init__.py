@@ -1,1 +1,0 @@
-"""The compiled loss, in the user's process."""
