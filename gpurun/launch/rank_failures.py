@@ -2,7 +2,7 @@
 records.
 
 The agent looks from time to time and finds several ranks dead at once, in no order. A rank's own
-exit record (`runtime/boot/exit_record.py`) tells when and why it ended; the `@record` of
+exit record (`runtime/boot/rank_process.py`) tells when and why it ended; the `@record` of
 `torch.distributed.elastic` leaves a file that tells why.
 """
 

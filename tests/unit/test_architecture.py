@@ -66,15 +66,14 @@ BEFORE_TORCH = tuple(
     f"gpurun.runtime.{name}"
     for name in (
         "bootstrap.sitecustomize",
-        "boot.activate", "boot.exit_record", "boot.gloo_threads",
-        "boot.orphan_ranks", "boot.prestart_wait", "boot.scripts_own_gpurun",
+        "boot.activate", "boot.prestart_wait", "boot.rank_process", "boot.scripts_own_gpurun",
         "core.device_clock", "core.patching",
         "core.post_import", "core.recorder", "core.seeds",
         "ddp.prepare_ddp", "ddp.rank_info", "ddp.rank_zero_last",
-        "observe.argparse_options", "observe.exit_metrics", "observe.import_log",
+        "observe.exit_metrics", "observe.import_log",
         "observe.loaded_modules", "observe.orphan_workers", "observe.step_clock",
         "profile.kineto_trace",
-        "trial.opened_files", "trial.outside_connections", "trial.planted_delay",
+        "trial.opened_files", "trial.planted_delay",
         "trial.prepare_trial", "trial.quiet_loggers",
     )
 )  # fmt: skip

@@ -11,7 +11,7 @@ from torch import Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes)
 
-Change = Callable[[Tensor], object]
+TensorMap = Callable[[Tensor], object]
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
@@ -19,7 +19,7 @@ def is_tensor(value: object) -> TypeGuard[Tensor]:
     return hasattr(value, "is_floating_point")
 
 
-def map_tensors(value: object, change: Change) -> Any:
+def map_tensors(value: object, change: TensorMap) -> Any:
     """`value` with `change` applied to every tensor in its tuples, lists, dicts and dataclasses.
 
     Containers keep their type. A container in which nothing changes is returned itself, and so is
@@ -70,7 +70,7 @@ def foreign(value: object) -> str | None:
     return next((name for item in items if (name := foreign(item)) is not None), None)
 
 
-def _sequence(value: list[Any] | tuple[Any, ...], change: Change) -> object:
+def _sequence(value: list[Any] | tuple[Any, ...], change: TensorMap) -> object:
     items = [map_tensors(item, change) for item in value]
     if all(new is old for new, old in zip(items, value, strict=True)):
         return value
@@ -78,7 +78,7 @@ def _sequence(value: list[Any] | tuple[Any, ...], change: Change) -> object:
     return make(items)
 
 
-def _mapping(value: dict[Any, Any], change: Change) -> object:
+def _mapping(value: dict[Any, Any], change: TensorMap) -> object:
     items = {key: map_tensors(item, change) for key, item in value.items()}
     changed = {key: item for key, item in items.items() if item is not value[key]}
     if not changed:
@@ -90,7 +90,7 @@ def _mapping(value: dict[Any, Any], change: Change) -> object:
     return result
 
 
-def _record(value: Any, change: Change) -> object:
+def _record(value: Any, change: TensorMap) -> object:
     result = None
     for field in dataclasses.fields(value):
         old = getattr(value, field.name)

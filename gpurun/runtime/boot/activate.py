@@ -12,7 +12,7 @@ from typing import Any
 
 from gpurun.records.codec import from_json
 from gpurun.records.spec import RunSpec
-from gpurun.runtime.boot import exit_record, orphan_ranks, rank_output
+from gpurun.runtime.boot import rank_process
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
@@ -39,17 +39,15 @@ def activate(spec_path: str) -> None:
         when_imported("torch.utils.data._utils.worker", _guard_workers)
         _serve_added_workers(spec_path)
         return
-    is_rank = orphan_ranks.is_rank()
+    is_rank = rank_process.is_rank()
     if is_rank:
-        orphan_ranks.end_with_agent()
-        from gpurun.runtime.boot import gloo_threads
-
-        gloo_threads.settle_before_exit()
+        rank_process.end_with_agent()
+        rank_process.settle_gloo_before_exit()
     spec = _read_spec(spec_path)
     start = dict(os.environ)
     RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
-    rank_output.survive_full_logs(spec)
-    exit_record.write_at_exit(spec)
+    rank_process.survive_full_logs(spec)
+    rank_process.write_at_exit(spec)
     _prepare(spec, is_rank)
     when_imported("torch", lambda _: _install_hooks(spec, start))
 

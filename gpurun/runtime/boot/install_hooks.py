@@ -14,15 +14,14 @@ import torch
 from gpurun.records.events import TorchEvent
 from gpurun.records.spec import Exchange, Parallel, ProfileSpec, RunSpec
 from gpurun.records.switches import hurtful_switches
-from gpurun.runtime.boot import dynamo_skip, exit_record, orphan_ranks
+from gpurun.runtime.boot import dynamo_skip, rank_process
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.backward_passes import BACKWARD
-from gpurun.runtime.observe.exit_metrics import write_exit_metrics
+from gpurun.runtime.observe.exit_metrics import SAVES, write_exit_metrics
 from gpurun.runtime.observe.knob_hooks import apply_settings
 from gpurun.runtime.observe.optimizers import OPTIMIZERS
 from gpurun.runtime.observe.root_modules import ROOTS
-from gpurun.runtime.observe.save_times import SAVES
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.observe.watched_loaders import LOADERS
@@ -68,7 +67,7 @@ def install(spec: RunSpec, changed_variables: tuple[str, ...]) -> None:
     for name, part in parts:
         guarded(name, part)()
     _at_end(guarded("end", write_exit_metrics))
-    exit_record.write_at_exit(spec)  # registered last, called first: before torch's own clean-up
+    rank_process.write_at_exit(spec)  # registered last, called first: before torch's own clean-up
 
 
 def _at_end(close: Callable[[], Any]) -> None:
@@ -92,7 +91,7 @@ def _install_ddp(spec: RunSpec) -> None:
     def hidden_ddp(parallel: Parallel) -> None:
         from gpurun.runtime.ddp import install_ddp
 
-        in_child = not orphan_ranks.is_rank()
+        in_child = not rank_process.is_rank()
         install_ddp.install(parallel, spec.exchange, in_child=in_child, draw_alike=by_sample)
 
     def each_by_itself() -> None:
@@ -163,7 +162,7 @@ def _install_safety(spec: RunSpec) -> None:
 
 
 def _take_turns(control: Path, after_steps: int) -> None:
-    from gpurun.runtime.observe.worker_processes import WORKERS
+    from gpurun.runtime.observe.torch_loader_internals import WORKERS
     from gpurun.runtime.trial import trial_exit
     from gpurun.runtime.trial.live_pair_side import Turns
 

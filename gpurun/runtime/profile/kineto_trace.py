@@ -63,7 +63,7 @@ def _spare_children() -> None:
     os.register_at_fork(after_in_child=forked)
 
 
-class Kineto:
+class KinetoRecording:
     """One recording of torch.profiler, written as a Chrome trace."""
 
     name = "kineto"

@@ -24,8 +24,7 @@ from gpurun.records.events import WorkerTurnEvent
 from gpurun.records.spec import StopRule, WorkerTurnPlan
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe.torch_loader_internals import STREAM
-from gpurun.runtime.observe.worker_processes import WORKERS
+from gpurun.runtime.observe.torch_loader_internals import STREAM, WORKERS
 
 LEAST_SECONDS = 0.3
 """Of what counts in a turn, as in the turns of live pairs that workers feed."""
