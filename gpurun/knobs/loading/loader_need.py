@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpurun.knobs.api import Hooks, LoaderCall, Skip
@@ -108,6 +109,35 @@ def hands_out_on_gpu(call: LoaderCall, hooks: Hooks) -> bool:
     """
     seen = keys_in(hooks.has_trait("cuda_batches"))
     return place(call.key) in map(place, seen)
+
+
+def edit_loaders(
+    hooks: Hooks,
+    unfit: Callable[[LoaderCall], str | None],
+    change: Callable[[LoaderCall], str],
+) -> None:
+    """Change the arguments of the loaders that may feed the training, where nothing speaks against.
+
+    `unfit`: why a loader is left alone. `change` returns the outcome in words, "" to record none.
+    """
+
+    def edit(call: LoaderCall) -> None:
+        if call.training is False:
+            return
+        reason = unfit(call)
+        if reason is not None:
+            hooks.skipped(f"{call.key}: {reason}")
+        elif outcome := change(call):
+            hooks.applied(f"{call.key}: {outcome}")
+
+    hooks.before_loader(edit)
+
+
+def without_workers(call: LoaderCall) -> str | None:
+    """Why a setting of worker processes is nothing for a loader, None if it has some."""
+    if call.subclass:
+        return "a subclass of DataLoader"
+    return None if call.arguments.get("num_workers") else "no workers"
 
 
 def workers_now(facts: Facts) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
-from gpurun.knobs.loading.loader_need import workers_now
+from gpurun.knobs.loading.loader_need import edit_loaders, without_workers, workers_now
 from gpurun.knobs.loading.marked_arguments import MarkedTrue
 from gpurun.knobs.source_forms import AroundLoaders, LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
@@ -78,22 +78,9 @@ class LoaderPersistent(Knob):
         keep_draws(lambda: hooks.runtime_only(RENEWED))
         end_workers_at_exit()
 
-        def edit(call: LoaderCall) -> None:
-            if call.training is False or not value:
-                return
-            reason = _unfit(call)
-            if reason is None:
-                call.arguments["persistent_workers"] = MarkedTrue(True)
-                hooks.applied(f"{call.key}: kept")
-            else:
-                hooks.skipped(f"{call.key}: {reason}")
+        def keep(call: LoaderCall) -> str:
+            call.arguments["persistent_workers"] = MarkedTrue(True)
+            return "kept"
 
-        hooks.before_loader(edit)
-
-
-def _unfit(call: LoaderCall) -> str | None:
-    if call.subclass:
-        return "a subclass of DataLoader"
-    if not call.arguments.get("num_workers"):
-        return "no workers"
-    return None
+        if value:
+            edit_loaders(hooks, without_workers, keep)

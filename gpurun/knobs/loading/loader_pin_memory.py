@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import on_cuda
-from gpurun.knobs.loading.loader_need import hands_out_on_gpu, not_fed_from_host
+from gpurun.knobs.loading.loader_need import edit_loaders, hands_out_on_gpu, not_fed_from_host
 from gpurun.knobs.source_forms import LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
@@ -48,19 +48,12 @@ class LoaderPinMemory(Knob):
         """Set `pin_memory` of the loaders whose batches are in host memory."""
         from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit
 
+        def pin(call: LoaderCall) -> str:
+            call.arguments["pin_memory"] = value
+            return "pinned" if value else "not pinned"
+
         end_workers_at_exit()
-
-        def edit(call: LoaderCall) -> None:
-            if call.training is False:
-                return
-            reason = _unfit(call, hooks)
-            if reason is None:
-                call.arguments["pin_memory"] = value
-                hooks.applied(f"{call.key}: {'pinned' if value else 'not pinned'}")
-            else:
-                hooks.skipped(f"{call.key}: {reason}")
-
-        hooks.before_loader(edit)
+        edit_loaders(hooks, lambda call: _unfit(call, hooks), pin)
 
 
 def _unfit(call: LoaderCall, hooks: Hooks) -> str | None:

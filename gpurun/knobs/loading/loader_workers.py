@@ -13,6 +13,7 @@ from gpurun.knobs.loading.loader_fitness import why_no_workers
 from gpurun.knobs.loading.loader_need import (
     DataWait,
     data_wait,
+    edit_loaders,
     hands_out_on_gpu,
     no_core_left,
     takes_cores_of_the_model,
@@ -153,18 +154,12 @@ class LoaderWorkers(Knob):
         on_opening(start_apart)
         on_reading(sample_late)
 
-        def edit(call: LoaderCall) -> None:
-            if call.training is False:
-                return
-            reason = _unfit(call, value, hooks)
-            if reason is None:
-                _set_workers(call, value)
-                added = ADDED if isinstance(call.arguments["num_workers"], AddedWorkers) else ""
-                hooks.applied(f"{call.key}: workers {value}{added}")
-            else:
-                hooks.skipped(f"{call.key}: {reason}")
+        def change(call: LoaderCall) -> str:
+            _set_workers(call, value)
+            added = ADDED if isinstance(call.arguments["num_workers"], AddedWorkers) else ""
+            return f"workers {value}{added}"
 
-        hooks.before_loader(edit)
+        edit_loaders(hooks, lambda call: _unfit(call, value, hooks), change)
         watch_datasets(hooks.revoked)
 
 
