@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
-from gpurun.knobs.skip_reasons import COPIES_MODEL, SCRIPT_COMPILES
+from gpurun.knobs.api import COPIES_MODEL, SCRIPT_COMPILES, Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 

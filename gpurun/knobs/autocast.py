@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpurun.knobs import device_requirements
-from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
-from gpurun.knobs.skip_reasons import EMULATED_BFLOAT16, HALF_PARAMETERS, OWN_PRECISION
+from gpurun.knobs.api import (
+    EMULATED_BFLOAT16,
+    HALF_PARAMETERS,
+    NO_MODULE,
+    OWN_PRECISION,
+    Effect,
+    Hooks,
+    Knob,
+    Skip,
+)
 from gpurun.knobs.source_forms import AroundCalls, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
+from gpurun.knobs.api import (
+    COPIES_STAY_PLAIN,
+    NO_DOUBLE_BACKWARD,
+    NO_MODULE,
+    SCRIPT_COMPILES,
+    Effect,
+    Hooks,
+    Knob,
+    Skip,
+)
 from gpurun.knobs.device_requirements import GRAPH_MODES, REGIONAL, missing_tool
-from gpurun.knobs.skip_reasons import COPIES_STAY_PLAIN, NO_DOUBLE_BACKWARD, SCRIPT_COMPILES
 from gpurun.knobs.source_forms import AfterOptimizer, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 TRACED = "gpurun_traced"
-"""Attribute of functions of ours that dynamo may look into (see `runtime/boot/dynamo_skip.py`)."""
+"""Attribute of functions of ours that dynamo may look into (see `runtime.boot.install_hooks`)."""
 
 REGIONAL = "regional"
 """The mode that compiles the blocks which a model repeats."""

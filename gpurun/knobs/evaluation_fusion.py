@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
-from gpurun.knobs.skip_reasons import MODEL_COMPILED, NOT_FOLDED
+from gpurun.knobs.api import MODEL_COMPILED, NOT_FOLDED, Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 
 LAYERS = ("Conv1d", "Conv2d", "Conv3d", "Linear")

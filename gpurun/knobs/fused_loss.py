@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.api import SCRIPT_COMPILES, Effect, Hooks, Knob, Skip
 from gpurun.knobs.device_requirements import missing_tool
-from gpurun.knobs.skip_reasons import SCRIPT_COMPILES
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 

@@ -66,7 +66,7 @@ BEFORE_TORCH = tuple(
     f"gpurun.runtime.{name}"
     for name in (
         "bootstrap.sitecustomize",
-        "boot.activate", "boot.prestart_wait", "boot.rank_process", "boot.scripts_own_gpurun",
+        "boot.activate", "boot.rank_process", "boot.scripts_own_gpurun",
         "core.device_clock", "core.patching",
         "core.post_import", "core.recorder", "core.seeds",
         "ddp.prepare_ddp", "ddp.rank_info", "ddp.rank_zero_last",

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 
+from gpurun.knobs.applied.replaced_calls import cuda_asked, move_asked
 from gpurun.knobs.copies.applied.batches_ahead import BatchesAhead
 from gpurun.knobs.copies.applied.copies_ahead import DEPTH, CopiesAhead
-from gpurun.knobs.copies.applied.tensor_moves import cuda_asked, move_asked
 
 CPU = torch.device("cpu")
 Ahead = CopiesAhead[torch.Tensor]

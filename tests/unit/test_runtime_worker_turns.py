@@ -10,7 +10,7 @@ import pytest
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as Workers
 
-from gpurun.knobs.loading.marked_arguments import MarkedInt
+from gpurun.knobs.loading.added_workers import MarkedInt
 from gpurun.records.events import WorkerTurnEvent
 from gpurun.records.spec import StopRule, WorkerTurnPlan
 from gpurun.runtime.core.recorder import RECORDER

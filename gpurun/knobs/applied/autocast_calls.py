@@ -8,10 +8,8 @@ import torch
 from torch import Tensor
 
 from gpurun.knobs import device_requirements
-from gpurun.knobs.api import Hooks
-from gpurun.knobs.applied.root_calls import RootContext
-from gpurun.knobs.applied.tensor_trees import map_tensors
-from gpurun.knobs.skip_reasons import EMULATED_BFLOAT16, HALF_PARAMETERS, OWN_PRECISION
+from gpurun.knobs.api import EMULATED_BFLOAT16, HALF_PARAMETERS, OWN_PRECISION, Hooks
+from gpurun.knobs.applied.root_calls import RootContext, map_tensors
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gpurun.knobs.applied.tensor_trees import leaves
+from gpurun.knobs.applied.root_calls import leaves
 
 if TYPE_CHECKING:
     from torch.autograd.graph import Node

@@ -17,7 +17,7 @@ from torch.nn.modules import module as torch_modules
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
 from gpurun.identity_map import IdentityMap
-from gpurun.knobs.api import Hooks
+from gpurun.knobs.api import MODEL_COMPILED, NO_FOLDED_PAIR, NOT_FOLDED, Hooks
 from gpurun.knobs.applied.autograd_state import recorded_otherwise
 from gpurun.knobs.applied.replaced_calls import (
     Args,
@@ -26,7 +26,6 @@ from gpurun.knobs.applied.replaced_calls import (
     ReplacedForwards,
     cannot_choose,
 )
-from gpurun.knobs.skip_reasons import MODEL_COMPILED, NO_FOLDED_PAIR, NOT_FOLDED
 from gpurun.records.frames import drop_frame, transparent
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

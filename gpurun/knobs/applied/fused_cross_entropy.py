@@ -12,12 +12,11 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 from torch.nn.functional import cross_entropy
 
-from gpurun.knobs.api import Hooks
+from gpurun.knobs.api import SCRIPT_COMPILES, Hooks
 from gpurun.knobs.applied.autograd_state import is_plain_training
 from gpurun.knobs.applied.compiling.compilations import MOST_WORDS, Compilations
 from gpurun.knobs.applied.replaced_calls import Args, Kwargs
 from gpurun.knobs.device_requirements import missing_on, traced
-from gpurun.knobs.skip_reasons import SCRIPT_COMPILES
 from gpurun.records.frames import drop_frame
 
 LEAST_ELEMENTS = 1 << 24

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
+from gpurun.knobs.loading.added_workers import MarkedTrue
 from gpurun.knobs.loading.loader_fitness import start_method
 from gpurun.knobs.loading.loader_need import (
     edit_loaders,
@@ -14,7 +15,6 @@ from gpurun.knobs.loading.loader_need import (
     without_workers,
     workers_now,
 )
-from gpurun.knobs.loading.marked_arguments import MarkedTrue
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 

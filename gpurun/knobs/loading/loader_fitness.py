@@ -21,7 +21,7 @@ from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall
-from gpurun.knobs.loading.file_positions import why_shared
+from gpurun.knobs.loading.added_workers import why_shared
 
 DEPTH = 6
 ITEMS = 64

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
+from gpurun.knobs.loading.added_workers import MarkedTrue
 from gpurun.knobs.loading.loader_need import edit_loaders, without_workers, workers_now
-from gpurun.knobs.loading.marked_arguments import MarkedTrue
 from gpurun.knobs.source_forms import AroundLoaders, LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType

@@ -9,18 +9,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
+from gpurun.knobs.loading.added_workers import AddedWorkers, MarkedInt
 from gpurun.knobs.loading.loader_fitness import why_no_workers
 from gpurun.knobs.loading.loader_need import (
     DataWait,
     data_wait,
     edit_loaders,
+    enough_workers,
     hands_out_on_gpu,
     no_core_left,
     takes_cores_of_the_model,
     workers_now,
 )
-from gpurun.knobs.loading.marked_arguments import AddedWorkers, MarkedInt
-from gpurun.knobs.loading.worker_rates import enough_workers
 from gpurun.knobs.source_forms import AroundLoaders, LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType

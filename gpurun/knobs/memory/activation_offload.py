@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.api import NOT_ON_GPU, Effect, Hooks, Knob, Skip
 from gpurun.knobs.memory.memory_need import not_needed
-from gpurun.knobs.skip_reasons import NOT_ON_GPU
 from gpurun.records.facts import Facts
 
 

@@ -1,17 +1,24 @@
-"""The first stage in the user's process: read the spec and wait for torch; import little."""
+"""The first stage in the user's process: read the spec and wait for torch; import little.
+
+A trial's process may be started before its settings are known. It imports the modules that every
+trial imports, and waits in python's start-up, before any line of the script. The launch is as fresh
+as any other, and its start is over when its turn comes.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
 from gpurun.records.codec import from_json
-from gpurun.records.spec import RunSpec
+from gpurun.records.spec import RUN_SPEC, RunSpec
 from gpurun.runtime.boot import rank_process
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.post_import import when_imported
@@ -81,9 +88,7 @@ def _read_spec(path: str) -> RunSpec:
     with open(path) as file:
         spec = from_json(RunSpec, json.load(file))
     if spec.prestart_modules:
-        from gpurun.runtime.boot import prestart_wait
-
-        spec = prestart_wait.await_run_spec(spec)
+        spec = await_run_spec(spec)
     if spec.turns_after_steps is not None:
         # torch's watchdog takes a rank that is frozen for long for one that hangs
         os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", HEARTBEAT_SECONDS)
@@ -138,3 +143,38 @@ def _guard_workers(worker: ModuleType) -> None:
     from gpurun.runtime.observe import orphan_workers
 
     orphan_workers.guard(worker)
+
+
+POLL_SECONDS = 0.005
+WARM_POOL = "TORCH_WARM_POOL"
+"""Read where the inductor is imported; its processes then start with the first compilation."""
+
+
+def await_run_spec(spec: RunSpec) -> RunSpec:
+    """Import what `spec` names and wait; the spec that the launcher then gives.
+
+    Later processes of the same launch find it there and neither import nor wait.
+    """
+    run_spec = os.path.join(spec.run_dir, "control", RUN_SPEC)
+    if not os.path.exists(run_spec):
+        _import(spec.prestart_modules)
+    while not os.path.exists(run_spec):
+        time.sleep(POLL_SECONDS)
+    with open(run_spec) as file:
+        return from_json(RunSpec, json.load(file))
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import them; torch's inductor without the process that it starts for each core."""
+    before = os.environ.get(WARM_POOL)
+    os.environ[WARM_POOL] = "0"
+    try:
+        for name in modules:
+            importlib.import_module(name)
+    except Exception:
+        pass  # the script's own import will raise it
+    finally:
+        if before is None:
+            del os.environ[WARM_POOL]
+        else:
+            os.environ[WARM_POOL] = before

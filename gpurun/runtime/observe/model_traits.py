@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gpurun.knobs.applied.autograd_state import nodes_before
-from gpurun.knobs.applied.compiling.kept_tensors import KeptTensors
+from gpurun.knobs.applied.compiling.model_parts import KeptTensors
 from gpurun.records.messages.traits import CHANGING_SHAPES, KEEPS_TENSORS, PADDING
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.tensor_values import first_tensor, tensors

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gpurun.knobs.applied.compiling.repeated_blocks import count_blocks, repeated_blocks
+from gpurun.knobs.applied.compiling.model_parts import count_blocks, repeated_blocks
 from gpurun.records.events import RootEvent, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.call_contexts import CallContexts

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from gpurun.knobs.loading.file_positions import own_positions
+from gpurun.knobs.loading.added_workers import own_positions
 from gpurun.knobs.loading.loader_fitness import start_method, why_no_fork
 from gpurun.runtime.core.tensor_values import checksum, is_tensor, leaves, plain, tensors
 

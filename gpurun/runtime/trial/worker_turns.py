@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from gpurun.knobs.loading.marked_arguments import MarkedInt
-from gpurun.knobs.loading.worker_rates import WITHIN, worker_rates
+from gpurun.knobs.loading.added_workers import MarkedInt
+from gpurun.knobs.loading.loader_need import WITHIN, worker_rates
 from gpurun.records.events import WorkerTurnEvent
 from gpurun.records.spec import StopRule, WorkerTurnPlan
 from gpurun.runtime.core.patching import replace

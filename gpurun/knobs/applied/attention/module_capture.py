@@ -16,14 +16,13 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.nn import Module
 
-from gpurun.knobs.api import Hooks
+from gpurun.knobs.api import COPIES_MODEL, SCRIPT_COMPILES, Hooks
 from gpurun.knobs.applied.attention.attention_modules import AttentionCalls
 from gpurun.knobs.applied.attention.attention_rewrite import rewrite
 from gpurun.knobs.applied.attention.attention_sites import Unfit
 from gpurun.knobs.applied.autograd_state import is_checkpointed, is_traced
 from gpurun.knobs.applied.compiling.compiled_calls import Finish, LaterHooks, rewriting
 from gpurun.knobs.applied.root_calls import RootContext
-from gpurun.knobs.skip_reasons import COPIES_MODEL, SCRIPT_COMPILES
 from gpurun.records.frames import drop_frame
 
 MOST_GRAPHS = 24

@@ -24,7 +24,7 @@ from torch.nn import Module, Parameter
 from torch.nn.modules import module as of_all_modules
 
 from gpurun.knobs.applied.autograd_state import is_checkpointed, is_traced
-from gpurun.knobs.applied.tensor_trees import leaves
+from gpurun.knobs.applied.root_calls import leaves
 from gpurun.records.frames import drop_frame
 
 PLACES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from gpurun.knobs.api import Hooks
+from gpurun.knobs.api import COPIES_STAY_PLAIN, NO_DOUBLE_BACKWARD, SCRIPT_COMPILES, Hooks
 from gpurun.knobs.applied.autograd_state import is_checkpointed, is_traced
 from gpurun.knobs.applied.compiling.compilations import Compilations
 from gpurun.knobs.applied.compiling.compiled_calls import (
@@ -24,12 +24,9 @@ from gpurun.knobs.applied.compiling.compiled_calls import (
     seen_by_dynamo,
     trains_as_written,
 )
-from gpurun.knobs.applied.compiling.kept_tensors import KeptTensors
-from gpurun.knobs.applied.compiling.repeated_blocks import count_blocks, repeated_blocks
-from gpurun.knobs.applied.root_calls import COPIED_LATER
-from gpurun.knobs.applied.tensor_trees import leaves, map_tensors
+from gpurun.knobs.applied.compiling.model_parts import KeptTensors, count_blocks, repeated_blocks
+from gpurun.knobs.applied.root_calls import COPIED_LATER, leaves, map_tensors
 from gpurun.knobs.device_requirements import GRAPH_MODES, REGIONAL, missing_on
-from gpurun.knobs.skip_reasons import COPIES_STAY_PLAIN, NO_DOUBLE_BACKWARD, SCRIPT_COMPILES
 from gpurun.records.frames import drop_frame
 from gpurun.records.messages.traits import DOUBLE_BACKWARD
 

@@ -10,9 +10,16 @@ import torch
 from torch import Tensor
 
 from gpurun.knobs.api import Hooks
-from gpurun.knobs.applied.replaced_calls import Args, Ask, Kwargs, intercepted
+from gpurun.knobs.applied.replaced_calls import (
+    Args,
+    Ask,
+    Asked,
+    Kwargs,
+    answer_moves,
+    intercepted,
+    numbered,
+)
 from gpurun.knobs.copies.applied.copies_ahead import B, CopiesAhead
-from gpurun.knobs.copies.applied.tensor_moves import Asked, answer_moves, numbered
 
 P = ParamSpec("P")
 R = TypeVar("R")

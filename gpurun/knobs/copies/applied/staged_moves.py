@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from gpurun.knobs.api import Hooks
-from gpurun.knobs.applied.replaced_calls import Args, Ask, Kwargs
-from gpurun.knobs.copies.applied.tensor_moves import Asked, Moved, answer_moves
+from gpurun.knobs.applied.replaced_calls import Args, Ask, Asked, Kwargs, Moved, answer_moves
 
 LARGEST_BYTES = 64 << 20
 """Larger tensors are no batches: they would keep as much page-locked memory for nothing."""

@@ -16,9 +16,9 @@ from types import CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 from gpurun.identity_map import IdentityMap
+from gpurun.knobs.loading.added_workers import MarkedInt
 from gpurun.knobs.loading.applied.loader_iterators import on_reading
 from gpurun.knobs.loading.loader_fitness import attributes, is_users
-from gpurun.knobs.loading.marked_arguments import MarkedInt
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 SMALL_BYTES = 1 << 16

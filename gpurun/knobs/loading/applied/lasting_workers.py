@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_loaders
 
 from gpurun.identity_map import IdentityMap
+from gpurun.knobs.loading.added_workers import MarkedTrue
 from gpurun.knobs.loading.applied.changed_datasets import dataset_state
 from gpurun.knobs.loading.applied.loader_iterators import Loader, on_reading
-from gpurun.knobs.loading.marked_arguments import MarkedTrue
 from gpurun.records.frames import transparent
 
 _states: IdentityMap[int | None] = IdentityMap()

@@ -21,9 +21,14 @@ from typing import Any
 
 from torch.utils.data._utils import signal_handling
 
-from gpurun.knobs.loading.added_workers import MARK, SENT_TO_ALL, settings_of_children
+from gpurun.knobs.loading.added_workers import (
+    MARK,
+    SENT_TO_ALL,
+    AddedWorkers,
+    MarkedInt,
+    settings_of_children,
+)
 from gpurun.knobs.loading.loader_fitness import start_method
-from gpurun.knobs.loading.marked_arguments import AddedWorkers, MarkedInt
 from gpurun.records.frames import transparent
 
 END_SECONDS = 0.1

@@ -18,7 +18,7 @@ from gpurun.knobs.applied.replaced_calls import (
     ReplacedForwards,
     cannot_choose,
 )
-from gpurun.knobs.applied.tensor_trees import foreign, leaves, map_tensors
+from gpurun.knobs.applied.root_calls import foreign, leaves, map_tensors
 from gpurun.knobs.memory.applied.recompute import (
     Buffer,
     Moment,

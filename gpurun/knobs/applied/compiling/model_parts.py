@@ -1,10 +1,18 @@
-"""The blocks of layers that a model repeats: they compute alike, and are compiled once for all."""
+"""Parts of a model that matter to a compiler: blocks of layers that repeat, tensors that it keeps.
+
+Blocks compute alike, and are compiled once for all. Tensors that a forward pass keeps are a mask
+made once, or weights that follow another model. CUDA graphs write their results to the same memory
+in each step: what a model keeps of an earlier step is then another value, and torch raises an error
+where it is read.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
+import torch
+from torch import Tensor
 from torch.nn import Module, Sequential
 
 MOST_OF_IT = 0.5
@@ -60,3 +68,44 @@ def _kind(block: Module) -> Hashable:
         tuple(x for _, p in parts for x in vars(p).items() if isinstance(x[1], (bool, float, str))),
         tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors),
     )
+
+
+class KeptTensors:
+    """The tensors of a module, and of those below it, that its first forward pass puts there."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._before = {tensor.data_ptr() for _, _, tensor in _held(module)}
+
+    def new(self) -> str | None:
+        """The name of one, None if there is none."""
+        return next((name for _, name, _ in self._found()), None)
+
+    def copy_new(self) -> str | None:
+        """Give each new one memory of its own; the name of one, None if there is none.
+
+        One with a gradient stays: its copy would be another tensor to autograd.
+        """
+        name = None
+        for part, key, tensor in self._found():
+            name = name or key
+            if key in vars(part) and not tensor.requires_grad:
+                vars(part)[key] = tensor.clone()
+            elif key not in vars(part):
+                with torch.no_grad():
+                    tensor.data = tensor.data.clone()
+        return name
+
+    def _found(self) -> Iterator[tuple[Module, str, Tensor]]:
+        for part, name, tensor in _held(self._module):
+            if tensor.data_ptr() not in self._before:
+                yield part, name, tensor
+
+
+def _held(module: Module) -> Iterator[tuple[Module, str, Tensor]]:
+    """The strided tensors in attributes, parameters and buffers, with who has them by what name."""
+    for part in list(module.modules()):
+        named = {**vars(part), **part._parameters, **part._buffers}
+        for name, value in named.items():
+            if isinstance(value, Tensor) and value.layout is torch.strided:
+                yield part, name, value
