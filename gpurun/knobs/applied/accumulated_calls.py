@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -25,9 +25,6 @@ Decide = Callable[[Args, Kwargs], object]
 """Given the arguments of a call: CALL to make it, anything else is what it returns instead."""
 CALL = object()
 Schedule = lr_scheduler.LRScheduler
-Tensors = Tensor | Sequence[Tensor]
-Starts = Tensor | Sequence[Tensor | None] | None
-"""The gradients from which a backward pass starts, as `torch.autograd.backward` takes them."""
 
 
 class AccumulatedCalls:
@@ -36,14 +33,13 @@ class AccumulatedCalls:
     def __init__(self, steps: AccumulatedSteps, hooks: Hooks) -> None:
         self._steps = steps
         self._hooks = hooks
-        self._inside = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         self._wrapped: set[type] = set()
         self._stepping = 0
         self._called: IdentityMap[int] = IdentityMap()
 
     def install(self) -> None:
         """Replace what all optimizers share."""
-        _replace(torch.autograd, "backward", self._watch_backward)
+        self._hooks.around_backward(self._divided, self._steps.backward_ended)
         self._ask_before(torch.nn.Module, "zero_grad", self._module_clears)
         self._ask_before(torch.amp.grad_scaler.GradScaler, "scale", self._scales)
         clips: tuple[tuple[str, Decide], ...] = (
@@ -68,6 +64,11 @@ class AccumulatedCalls:
             self._ask_before(cls, "step", functools.partial(self._steps_now, cls))
             self._ask_before(cls, "zero_grad", functools.partial(self._clears, cls))
 
+    def _divided(self, loss: Tensor) -> Tensor | None:
+        """The part of a loss in the mean of its step; None leaves the script's own."""
+        factor = self._steps.backward_begins()
+        return None if factor == 1.0 else loss * factor
+
     # -- what each call asks -------------------------------------------------------------------
 
     def _steps_now(self, cls: type, args: Args, kwargs: Kwargs) -> object:
@@ -87,10 +88,7 @@ class AccumulatedCalls:
 
     def _module_clears(self, args: Args, kwargs: Kwargs) -> object:
         steps = self._steps
-        if not steps.active or not steps.pending:
-            return CALL
-        mine = steps.parameters()
-        if all(id(parameter) not in mine for parameter in args[0].parameters()):
+        if not steps.pending or not steps.steps_any_of(args[0].parameters()):
             return CALL
         return CALL if steps.clearing_counts() else None
 
@@ -131,7 +129,7 @@ class AccumulatedCalls:
     # -- the wrappers --------------------------------------------------------------------------
 
     def _ask_before(self, owner: type | ModuleType, name: str, decide: Decide) -> None:
-        ask, steps = self._guarded(decide), self._steps
+        ask, steps = self._hooks.guarded(decide, self._failed), self._steps
 
         def make(original: Callable[..., object]) -> Callable[..., object]:
             def call(*args: Any, **kwargs: Any) -> object:
@@ -151,13 +149,10 @@ class AccumulatedCalls:
     def _failed(self, error: Exception) -> None:
         self._steps.give_up(f"{type(error).__name__}: {error}")
 
-    def _guarded(self, function: Callable[P, R]) -> Callable[P, R]:
-        return self._hooks.guarded(function, self._failed)
-
     def _watch_schedule_step(
         self, original: Callable[Concatenate[Schedule, P], None]
     ) -> Callable[Concatenate[Schedule, P], None]:
-        counts = self._guarded(self._schedule_counts)
+        counts = self._hooks.guarded(self._schedule_counts, self._failed)
 
         def step(schedule: Schedule, /, *args: P.args, **kwargs: P.kwargs) -> None:
             if counts(schedule, bool(args or kwargs)) is False:
@@ -173,52 +168,11 @@ class AccumulatedCalls:
 
         return step
 
-    def _watch_backward(self, original: Callable[..., None]) -> Callable[..., None]:
-        steps, inside, compiling = self._steps, self._inside, torch.compiler.is_compiling
-        start, ended = self._guarded(self._start), self._guarded(steps.backward_ended)
-
-        def backward(
-            tensors: Tensors, grad_tensors: Starts = None, *args: Any, **kwargs: Any
-        ) -> None:
-            ours = steps.active and not compiling() and inside() == -1
-            try:
-                from_here = start(tensors, grad_tensors) if ours else None
-                given = grad_tensors if from_here is None else from_here
-                original(tensors, given, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
-            if ours:
-                ended()
-
-        return backward
-
-    def _start(self, tensors: Tensors, grads: Starts) -> Starts:
-        """The gradients from which a pass starts that begins now, None for the script's own."""
-        factor = self._steps.backward_begins()
-        return None if factor == 1.0 else _scaled(tensors, grads, factor)
-
 
 def _replace(owner: object, name: str, make: Callable[[Callable[P, R]], Callable[P, R]]) -> None:
     """Put `make(original)` in the place of an attribute."""
     original = getattr(owner, name)
     setattr(owner, name, functools.update_wrapper(make(original), original))
-
-
-def _scaled(tensors: Tensors, grads: Starts, factor: float) -> Starts:
-    """The gradients from which a backward pass starts, times `factor`."""
-    several = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-    given = [grads] if grads is None or isinstance(grads, Tensor) else list(grads)
-    given += [None] * (len(several) - len(given))
-    started = []
-    for tensor, grad in zip(several, given, strict=False):
-        if grad is not None:
-            started.append(grad * factor)
-        elif isinstance(tensor, Tensor) and tensor.numel() == 1:
-            started.append(torch.full_like(tensor, factor))
-        else:
-            return grads  # torch has something to say about these
-    return started
 
 
 def _norm(parameters: Tensor | Iterable[Tensor], kind: float) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from torch import Tensor
 from torch.nn import Module
@@ -77,20 +77,17 @@ class AccumulatedSteps:
     def backward_ended(self) -> None:
         """Gradients were added to what is there."""
         self._backwards += 1
-        self.look()
-
-    def look(self) -> None:
-        """Remember the gradients as they are now: whoever changes them must be known to us."""
-        optimizer = self._optimizer()
-        if not self.active or optimizer is None:
-            return
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        stride = max(1, len(parameters) // WITNESSES)
-        self._witnesses = [(p, *_seen(p)) for p in parameters[::stride]]
+        if self.active:  # whoever changes the gradients from now on must be known to us
+            parameters = self._parameters()
+            stride = max(1, len(parameters) // WITNESSES)
+            self._witnesses = [(p, *_seen(p)) for p in parameters[::stride]]
 
     def step_counts(self) -> bool:
         """The script calls `step`: whether it is a real one."""
         if self._backwards == 0:
+            if any(parameter.grad is not None for parameter in self._parameters()):
+                self.give_up("its backward pass is not that of one loss")
+                return True
             return self.pending == 0
         if not self.last and self._changed():
             self.give_up("the script changes or clears gradients itself")
@@ -112,11 +109,14 @@ class AccumulatedSteps:
         """The script clips gradients: whether all batches of the step are in them."""
         return not self.active or not self._backwards or self.last
 
-    def parameters(self) -> set[int]:
-        """The identities of the optimizer's parameters."""
+    def steps_any_of(self, parameters: Iterable[Tensor]) -> bool:
+        """True if one of these is among the optimizer's parameters."""
+        return not {id(p) for p in self._parameters()}.isdisjoint(map(id, parameters))
+
+    def _parameters(self) -> list[Tensor]:
         optimizer = self._optimizer()
         groups = [] if optimizer is None else optimizer.param_groups
-        return {id(p) for group in groups for p in group["params"]}
+        return [p for group in groups for p in group["params"]]
 
     def _changed(self) -> bool:
         """True if gradients that wait for a step are not those that we left."""
