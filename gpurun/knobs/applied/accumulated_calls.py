@@ -16,7 +16,7 @@ from gpurun.identity_map import IdentityMap
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.accumulated_steps import AccumulatedSteps
 from gpurun.knobs.applied.replaced_calls import Args, Kwargs
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -132,15 +132,10 @@ class AccumulatedCalls:
         ask, steps = self._hooks.guarded(decide, self._failed), self._steps
 
         def make(original: Callable[..., object]) -> Callable[..., object]:
+            @transparent
             def call(*args: Any, **kwargs: Any) -> object:
                 found = ask(args, kwargs) if not steps.refused else CALL
-                try:
-                    if found is CALL or steps.refused:
-                        return original(*args, **kwargs)
-                except BaseException as error:
-                    drop_frame(error)
-                    raise
-                return found
+                return original(*args, **kwargs) if found is CALL or steps.refused else found
 
             return call
 
@@ -154,15 +149,13 @@ class AccumulatedCalls:
     ) -> Callable[Concatenate[Schedule, P], None]:
         counts = self._hooks.guarded(self._schedule_counts, self._failed)
 
+        @transparent
         def step(schedule: Schedule, /, *args: P.args, **kwargs: P.kwargs) -> None:
             if counts(schedule, bool(args or kwargs)) is False:
                 return
             self._stepping += 1
             try:
                 original(schedule, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
             finally:
                 self._stepping -= 1
 

@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import Any
 
 from gpurun.records.events import EndEvent
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe import loaded_modules
@@ -40,15 +40,13 @@ class SaveTimes:
     def _watch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         saving = self._saving
 
+        @transparent
         def save(*args: object, **kwargs: object) -> Any:
             thread, began = get_ident(), now()
             outermost = thread not in saving
             saving.add(thread)
             try:
                 return original(*args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
             finally:
                 if outermost:
                     saving.discard(thread)

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpurun.records.events import ArgumentsEvent, TraitEvent
-from gpurun.records.frames import drop_frame, transparent
+from gpurun.records.frames import transparent
 from gpurun.records.messages.traits import CONNECTED
 from gpurun.records.script_arguments import MASK, is_secret, masked_text
 from gpurun.records.spec import TrialSpec
@@ -97,12 +97,10 @@ def _watch_connect(original: Callable[..., Any], module: ModuleType) -> Callable
     internet = (module.AF_INET, module.AF_INET6)
     note = guarded("connections", _note_connection)
 
+    @transparent
     def connect(self: Any, *args: Any) -> Any:
         try:
             return original(self, *args)
-        except BaseException as error:
-            drop_frame(error)
-            raise
         finally:
             if self.family in internet and self.type == module.SOCK_STREAM:
                 note(module, self, *args)
