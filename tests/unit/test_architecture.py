@@ -70,9 +70,9 @@ BEFORE_TORCH = tuple(
         "core.device_clock", "core.patching",
         "core.post_import", "core.recorder", "core.seeds",
         "ddp.prepare_ddp", "ddp.rank_info", "ddp.rank_zero_last",
-        "observe.exit_metrics", "observe.import_log",
+        "observe.exit_metrics",
         "observe.loaded_modules", "observe.orphan_workers", "observe.step_clock",
-        "profile.kineto_trace",
+        "profile.profiler_recordings",
         "trial.opened_files", "trial.planted_delay",
         "trial.prepare_trial", "trial.quiet_loggers",
     )

@@ -72,7 +72,7 @@ class LoaderPersistent(Knob):
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Set `persistent_workers` of the loaders that have workers."""
-        from gpurun.knobs.loading.applied.lasting_workers import keep_draws
+        from gpurun.knobs.loading.applied.changed_datasets import keep_draws
         from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit
 
         keep_draws(lambda: hooks.runtime_only(RENEWED))

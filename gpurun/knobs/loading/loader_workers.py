@@ -147,8 +147,9 @@ class LoaderWorkers(Knob):
             end_workers_at_exit,
             on_opening,
             on_reading,
+            sample_late,
+            start_apart,
         )
-        from gpurun.knobs.loading.applied.worker_starts import sample_late, start_apart
 
         end_workers_at_exit()
         on_opening(start_apart)

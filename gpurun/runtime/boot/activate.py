@@ -116,16 +116,16 @@ def _prepare(spec: RunSpec, is_rank: bool) -> None:
 
         prepare_trial.prepare(spec.trial)
     if spec.profile is not None:
-        from gpurun.runtime.profile import kineto_trace
+        from gpurun.runtime.profile import profiler_recordings
 
-        kineto_trace.keep_quiet()
+        profiler_recordings.keep_quiet()
 
 
 def _install_hooks(spec: RunSpec, start: dict[str, str]) -> None:
     """Torch is there; `start` is the environment as the process found it."""
     try:
         from gpurun.runtime.boot import install_hooks
-        from gpurun.runtime.observe.import_log import changed_variables
+        from gpurun.runtime.observe.loaded_modules import changed_variables
 
         install_hooks.install(spec, changed_variables(start))
     except Exception as error:

@@ -28,10 +28,9 @@ from gpurun.records.messages.loader_keys import feeds_training, place
 from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.core.source_syntax import batch_size_expression
 from gpurun.runtime.core.tensor_values import tensors
 from gpurun.runtime.observe.root_modules import ROOTS
-from gpurun.runtime.observe.script_traits import TRAITS
+from gpurun.runtime.observe.script_traits import TRAITS, batch_size_expression
 from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
 from gpurun.runtime.observe.torch_loader_internals import STREAM, WORKERS, LoaderIterator
 

@@ -14,8 +14,8 @@ from gpurun.records.spec import OPERATOR_STEPS
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.profile.allocations import memory_trace
-from gpurun.runtime.profile.kineto_trace import KinetoRecording
 from gpurun.runtime.profile.phase_ranges import PHASES
+from gpurun.runtime.profile.profiler_recordings import KinetoRecording
 
 MOST_ENTRIES = 200_000
 """Of the allocator's record: more would fill the host's memory."""

@@ -31,9 +31,8 @@ from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.profile.allocations import AllocatorCounts
 from gpurun.runtime.profile.detailed_steps import DetailedSteps
-from gpurun.runtime.profile.kineto_trace import KinetoRecording
-from gpurun.runtime.profile.nsys_capture import NsysCapture
 from gpurun.runtime.profile.phase_ranges import PHASES
+from gpurun.runtime.profile.profiler_recordings import KinetoRecording, NsysCapture
 from gpurun.runtime.profile.stack_samples import StackSamples
 
 STEADY_OF = 3

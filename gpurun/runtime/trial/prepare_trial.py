@@ -20,7 +20,7 @@ from gpurun.runtime.core import seeds
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe import import_log
+from gpurun.runtime.observe import loaded_modules
 from gpurun.runtime.trial import folder_renames, quiet_loggers
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def prepare(spec: TrialSpec) -> None:
     quiet_loggers.quieten()
     count_connections()
     folder_renames.install()
-    import_log.begin()
+    loaded_modules.remember_environment()
 
 
 def watch_options() -> None:

@@ -15,7 +15,7 @@ from gpurun.records.spec import FIRST_STEP, GO, OUTPUT_CALLS, RunSpec, StopRule,
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.step_agreement import StepAgreement
-from gpurun.runtime.observe import cpu_contention, import_log, model_traits
+from gpurun.runtime.observe import cpu_contention, loaded_modules, model_traits
 from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
 from gpurun.runtime.observe.script_traits import TRAITS
@@ -219,7 +219,7 @@ class _Trial:
 
     def _wait_for_go(self) -> None:
         if self._as_it_is:
-            guarded("imports", import_log.write)()
+            guarded("imports", loaded_modules.write_imports)()
         self.control.mkdir(parents=True, exist_ok=True)
         (self.control / FIRST_STEP).touch()
         go = self.control / GO

@@ -13,10 +13,14 @@ from torch.fx import Graph, GraphModule, Node
 from gpurun.knobs.applied.attention import attention_masks
 from gpurun.knobs.applied.attention.attention_masks import Mask, MaskCheck
 from gpurun.knobs.applied.attention.attention_sites import Site, Unfit, find_sites, follow_in_place
-from gpurun.knobs.applied.attention.graph_replay import Values, compute, real, replay
-from gpurun.knobs.applied.attention.plain_products import write_plainly
-from gpurun.knobs.applied.attention.replacement_check import check
-from gpurun.knobs.applied.attention.score_steps import KINDS, Argument, name_of, shape_of
+from gpurun.knobs.applied.attention.replacement_check import Values, check, compute, real, replay
+from gpurun.knobs.applied.attention.score_steps import (
+    KINDS,
+    Argument,
+    name_of,
+    shape_of,
+    write_plainly,
+)
 
 Held = Callable[[Tensor], bool]
 """True if a module keeps a tensor from call to call."""
