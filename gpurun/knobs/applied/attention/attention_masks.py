@@ -30,14 +30,13 @@ RANDOM = ("rand", "bernoulli", "dropout", "normal", "multinomial", "empty", "new
 class Mask:
     """The rest of an attention's steps.
 
-    `scale`: the number that the scores are multiplied by. `node`: the mask (True: looked at) or the
-    addend of the scores, None without either. `factors`: for the queries. `new`: the operations
-    that were put into the graph for it. `low`: the values that it is filled with.
+    `scale`: the number that the scores are multiplied by. `node`: what is added to the scores, None
+    for nothing. `factors`: for the queries. `new`: the operations that were put into the graph for
+    it. `low`: the values that hidden scores are filled with.
     """
 
     scale: float
     node: Node | None
-    boolean: bool
     factors: list[Scale]
     new: list[Node]
     low: list[float | Node]
@@ -45,11 +44,8 @@ class Mask:
 
 def build(graph: Graph, site: Site, new: list[Node]) -> Mask:
     """Put the mask of a site into the graph, right before its result; `new` gets the operations."""
-    mask = Mask(1.0, None, False, [], [], [])
-    fills = [step for step in site.steps if isinstance(step, Fill)]
-    mask.low = [step.value for step in fills]
-    mask.boolean = bool(fills) and not any(isinstance(step, Add) for step in site.steps)
-    mask.boolean = mask.boolean and all(step.value == -math.inf for step in fills)
+    low = [step.value for step in site.steps if isinstance(step, Fill)]
+    mask = Mask(1.0, None, [], [], low)
 
     def put(function: Callable[..., object], *args: Argument) -> Node:
         node = graph.call_function(function, args)
@@ -64,9 +60,6 @@ def build(graph: Graph, site: Site, new: list[Node]) -> Mask:
             elif isinstance(step, Add):
                 what = step.what if step.factor == 1 else put(torch.mul, step.what, step.factor)
                 mask.node = what if mask.node is None else put(torch.add, mask.node, what)
-            elif mask.boolean:
-                seen = put(torch.logical_not, step.mask) if step.where else step.mask
-                mask.node = seen if mask.node is None else put(torch.logical_and, mask.node, seen)
             else:
                 before = 0.0 if mask.node is None else mask.node
                 pair = (step.value, before) if step.where else (before, step.value)
@@ -83,7 +76,7 @@ def _scale(mask: Mask, step: Scale, put: Callable[..., Node]) -> None:
         mask.scale *= factor
     else:
         mask.factors.append(step)
-    if mask.node is not None and not mask.boolean:
+    if mask.node is not None:
         mask.node = put(torch.div if step.divide else torch.mul, mask.node, by)
 
 
@@ -114,17 +107,17 @@ def _drowns(value: SupportsFloat) -> bool:
 
 
 def _hidden(mask: Tensor) -> Tensor:
-    return ~mask if mask.dtype == torch.bool else mask <= HIDES
+    return mask <= HIDES
 
 
 def kind_of(mask: Tensor) -> str:
-    """The positions that a mask, or an addend of the scores, hides: "nothing", "causal" or "other".
+    """The positions that an addend of the scores hides: "nothing", "causal" or "other".
 
     Causal: every query sees the keys up to its own place, counted from the first. Waits for the
     device.
     """
     hidden = _hidden(mask)
-    if mask.dtype != torch.bool and not bool(((mask == 0) | hidden).all()):
+    if not bool(((mask == 0) | hidden).all()):
         return "other"
     if not bool(hidden.any()):
         return "nothing"

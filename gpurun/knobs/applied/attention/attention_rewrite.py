@@ -192,7 +192,7 @@ def _put(graph: Graph, site: Site, mask: Mask, rank: int, kind: str, new: list[N
             query = put("div" if step.divide else "mul", query, step.by)
         seen = None
         if kind == "other":
-            seen = mask.node if mask.boolean else put("to", mask.node, query)
+            seen = put("to", mask.node, query)
             if rank in (1, 3):
                 seen = put("unsqueeze", seen, 1 if flat and rank == 3 else 0)
         if flat:
