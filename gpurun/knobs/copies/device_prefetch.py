@@ -48,8 +48,11 @@ class DevicePrefetch(Knob):
         def loaders_are_here(pinning: ModuleType) -> None:
             import torch
 
-            from gpurun.knobs.copies.applied.batches_ahead import BatchesAhead
-            from gpurun.knobs.copies.applied.copies_ahead import CopiesAhead, SideStream
+            from gpurun.knobs.copies.applied.copies_ahead import (
+                BatchesAhead,
+                CopiesAhead,
+                SideStream,
+            )
 
             if not torch.cuda.is_available():
                 hooks.skipped("there is no GPU to copy to")

@@ -11,63 +11,64 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-B = TypeVar("B")
+from gpurun.knobs.api import Hooks
+from gpurun.knobs.applied.replaced_calls import (
+    Args,
+    Ask,
+    Asked,
+    Kwargs,
+    answer_moves,
+    intercepted,
+    numbered,
+)
 
 DEPTH = 2
 """Batches that lie on the device ahead of their use."""
 
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
 """The kind of a batch: type and shape (but for the leading dimension) of each part."""
+Begun = tuple[Tensor, torch.cuda.Event]
+"""A copy that is on its way, and the event that says when it is there."""
 
 
-class Carrier(Protocol[B]):
-    """Carries a tensor to the device."""
-
-    def begin(self, tensor: Tensor, device: torch.device) -> B:
-        """Begin to copy a tensor of the host; returns what `finish` needs."""
-
-    def finish(self, begun: B, device: torch.device, blocking: bool) -> Tensor:
-        """The copy, safe for the caller's stream; `blocking`: the host's tensor is free again."""
-
-
-class _HostTensor(Generic[B]):
+class _HostTensor:
     """One tensor of a batch in the host's memory. It does not keep the tensor alive."""
 
-    def __init__(self, tensor: Tensor, batch: _Batch[B], slot: int) -> None:
+    def __init__(self, tensor: Tensor, batch: _Batch, slot: int) -> None:
         self.host = weakref.ref(tensor, lambda _: batch.owner.lost(self))
         self.key = id(tensor)
         self.version = tensor._version
         self.batch = batch
         self.slot = slot
         self.device: torch.device | None = None
-        self.begun: B | None = None
+        self.begun: Begun | None = None
 
 
-class _Batch(Generic[B]):
+class _Batch:
     """The parts of one batch, and how many copies of them nobody has taken yet."""
 
-    def __init__(self, owner: CopiesAhead[B], parts: Sequence[Tensor]) -> None:
+    def __init__(self, owner: CopiesAhead, parts: Sequence[Tensor]) -> None:
         self.owner = owner
         self.signature: Signature = tuple((str(p.dtype), tuple(p.shape[1:])) for p in parts)
         self.parts = [_HostTensor(part, self, slot) for slot, part in enumerate(parts)]
         self.waiting = 0
 
 
-class CopiesAhead(Generic[B]):
+class CopiesAhead:
     """The batches that loaders have made ready and the script has not moved yet. Thread-safe."""
 
-    def __init__(self, carrier: Carrier[B]) -> None:
-        self.parts: dict[int, _HostTensor[B]] = {}
+    def __init__(self, carrier: SideStream) -> None:
+        self.parts: dict[int, _HostTensor] = {}
         """By the id of the host's tensor; a part leaves it when the tensor dies or is moved."""
         self._carrier = carrier
         self._wanted: dict[Signature, dict[int, torch.device]] = {}
-        self._ahead: deque[_Batch[B]] = deque()
+        self._ahead: deque[_Batch] = deque()
         self._flying = 0
         # a tensor may die, and be reported lost, wherever memory is collected
         self._lock = threading.RLock()
@@ -109,11 +110,11 @@ class CopiesAhead(Generic[B]):
         if part is not None:
             self.lost(part)
 
-    def _part(self, tensor: Tensor) -> _HostTensor[B] | None:
+    def _part(self, tensor: Tensor) -> _HostTensor | None:
         part = self.parts.get(id(tensor))
         return part if part is not None and part.host() is tensor else None
 
-    def lost(self, part: _HostTensor[B]) -> None:
+    def lost(self, part: _HostTensor) -> None:
         """A part is moved, forgotten or dead: the next batch has room."""
         if self._abandoned:
             return
@@ -138,7 +139,7 @@ class CopiesAhead(Generic[B]):
                 unknown.append(batch)
         self._ahead.extendleft(reversed(unknown))
 
-    def _begin(self, batch: _Batch[B], wanted: dict[int, torch.device]) -> None:
+    def _begin(self, batch: _Batch, wanted: dict[int, torch.device]) -> None:
         for slot, device in wanted.items():
             part = batch.parts[slot]
             tensor = part.host()
@@ -148,9 +149,6 @@ class CopiesAhead(Generic[B]):
             part.begun = self._carrier.begin(tensor, device)
             batch.waiting += 1
         self._flying += batch.waiting > 0
-
-
-Begun = tuple[Tensor, torch.cuda.Event]
 
 
 class SideStream:
@@ -179,3 +177,125 @@ class SideStream:
         if blocking:
             there.synchronize()  # the script may write to its tensor as soon as we return
         return copy
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CHECKED = 8
+"""So many of the first copies are compared with the script's own."""
+
+
+class BatchesAhead:
+    """Connects copies with where batches are pinned, and with where the script moves tensors.
+
+    `kind`: the type of device to which moves are watched.
+    """
+
+    def __init__(self, copies: CopiesAhead, hooks: Hooks, kind: str) -> None:
+        self._copies = copies
+        self._hooks = hooks
+        self._kind = kind
+        self._pinning = threading.local()
+        self._to_check = CHECKED
+        self._off = False
+
+    def install(self, pinning: Any) -> None:
+        """Replace `pin_memory` of torch's loaders and the moves of tensors."""
+        self._plain_to = Tensor.to
+        pinning.pin_memory = self._watched_pin(pinning.pin_memory)
+        answer_moves(self._moving)
+        for name in ("numpy", "__dlpack__"):
+            setattr(Tensor, name, intercepted(getattr(Tensor, name), self._leaking))
+
+    def _watched_pin(
+        self, original: Callable[Concatenate[object, P], R]
+    ) -> Callable[Concatenate[object, P], R]:
+        """Torch's own function calls itself for the parts of a batch: the outermost call counts."""
+
+        def pin_memory(data: object, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            if self._off or getattr(self._pinning, "inside", False):
+                return original(data, *args, **kwargs)
+            self._pinning.inside = True
+            try:
+                pinned = original(data, *args, **kwargs)
+            finally:
+                self._pinning.inside = False
+            self._guarded(lambda: self._arrived(data, pinned))
+            return pinned
+
+        return pin_memory
+
+    def _arrived(self, data: object, pinned: object) -> None:
+        before = {id(part) for part in _tensors(data)}  # pinned already: the script's own buffer
+        fresh = [x for x in _tensors(pinned) if id(x) not in before and self._plain(x)]
+        if fresh:
+            self._copies.arrived(fresh)
+
+    def _plain(self, tensor: Tensor) -> bool:
+        return type(tensor) is Tensor and not tensor.requires_grad and bool(tensor.dim())
+
+    def _moving(self, asked: Asked) -> Ask:
+        """Hands out the copy of a tensor that the script moves, where there is one."""
+        parts = self._copies.parts
+
+        def ask(tensor: Tensor, args: Args, kwargs: Kwargs) -> Tensor | None:
+            if id(tensor) not in parts:
+                return None
+            return self._guarded(lambda: self._handed_out(tensor, asked, args, kwargs))
+
+        return ask
+
+    def _leaking(self, tensor: Tensor, args: Args, kwargs: Kwargs) -> None:
+        """Tensors that are handed to numpy and others can change without torch's knowledge."""
+        if id(tensor) in self._copies.parts:
+            self._guarded(lambda: self._copies.forget(tensor))
+
+    def _handed_out(
+        self, tensor: Tensor, asked: Asked, args: Args, kwargs: Kwargs
+    ) -> Tensor | None:
+        move = asked(args, kwargs)
+        if move is None or move[0].type != self._kind:
+            return None
+        device, dtype, non_blocking, memory_format = move
+        device = numbered(device)
+        copy = self._copies.take(tensor, device, blocking=not non_blocking)
+        if copy is None or self._off or not self._same(copy, tensor, device):
+            return None
+        self._hooks.applied(f"copied ahead to {device}")
+        if dtype is not None:
+            copy = self._plain_to(copy, dtype)
+        if memory_format is not None:
+            copy = copy.contiguous(memory_format=memory_format)
+        return copy
+
+    def _same(self, copy: Tensor, tensor: Tensor, device: torch.device) -> bool:
+        if not self._to_check:
+            return True
+        self._to_check -= 1
+        own = self._plain_to(tensor, device)
+        same = copy.shape == own.shape and bool(((copy == own) | (copy != copy)).all())
+        if not same:
+            self._give_up("a batch was changed without torch's knowledge")
+        return same
+
+    def _guarded(self, action: Callable[[], R]) -> R | None:
+        try:
+            return action()
+        except Exception as error:
+            self._give_up(f"{type(error).__name__}: {error}")
+            return None
+
+    def _give_up(self, why: str) -> None:
+        self._off = True
+        self._copies.parts.clear()
+        self._hooks.revoked(why)
+
+
+def _tensors(batch: object) -> Iterator[Tensor]:
+    """The tensors of a batch, in the containers that torch pins."""
+    if isinstance(batch, Tensor):
+        yield batch
+    elif isinstance(batch, (Mapping, list, tuple)):
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors(part)
