@@ -222,7 +222,7 @@ def _einsum(graph: Graph, node: Node) -> Node | None:
     lone = [set(left) - both, set(right) - both]
     if len(inner) != 1 or any(len(x) != 1 for x in lone) or set(result) != batch.union(*lone):
         return None
-    row, column, width = *(x.pop() for x in lone), inner.pop()
+    row, column, width = lone[0].pop(), lone[1].pop(), inner.pop()
     if _is_softmax(second) or (result[-1] == row and not _is_softmax(first)):
         first, second, left, right, row, column = second, first, right, left, column, row
     as_weights = _is_softmax(first) or not result.endswith(row + column)
