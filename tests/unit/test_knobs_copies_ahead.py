@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from gpurun.knobs.applied.copies_ahead import DEPTH, BatchesAhead, CopiesAhead
 from gpurun.knobs.applied.replaced_calls import cuda_asked, move_asked
-from gpurun.knobs.copies.applied.copies_ahead import DEPTH, BatchesAhead, CopiesAhead
 
 CPU = torch.device("cpu")
 

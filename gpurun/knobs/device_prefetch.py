@@ -48,7 +48,7 @@ class DevicePrefetch(Knob):
         def loaders_are_here(pinning: ModuleType) -> None:
             import torch
 
-            from gpurun.knobs.copies.applied.copies_ahead import (
+            from gpurun.knobs.applied.copies_ahead import (
                 BatchesAhead,
                 CopiesAhead,
                 SideStream,

@@ -39,7 +39,7 @@ class AsyncCopies(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Stand where tensors move."""
-        from gpurun.knobs.copies.applied.staged_moves import StagedMoves, page_locked
+        from gpurun.knobs.applied.staged_moves import StagedMoves, page_locked
 
         staged = StagedMoves(hooks, "cuda", page_locked)
         staged.install()
