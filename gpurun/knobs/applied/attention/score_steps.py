@@ -200,14 +200,14 @@ def _baddbmm(graph: Graph, node: Node) -> Node | None:
         return None
     if not all(name in given for name in names) or "out" in given:
         return None
-    example = node.meta.get("example_value")
+    example = _example(node)
     plain = _put(graph, example, "matmul", given["batch1"], given["batch2"])
     if alpha != 1:
         plain = _put(graph, example, "mul", plain, alpha)
     if beta != 0:
         added = given["input"]
         if beta != 1:
-            added = _put(graph, added.meta.get("example_value"), "mul", added, beta)
+            added = _put(graph, _example(added), "mul", added, beta)
         plain = _put(graph, example, "add", plain, added)
     return plain
 
@@ -229,12 +229,8 @@ def _einsum(graph: Graph, node: Node) -> Node | None:
     outer = "".join(x for x in left if x in batch) if as_weights else result[:-2]
     one = _ordered(graph, first, left, outer + row + width)
     other = _ordered(graph, second, right, outer + width + column)
-    example = node.meta.get("example_value")
-    examples = [x.meta.get("example_value") for x in (one, other)]
-    if not all(isinstance(x, torch.Tensor) for x in (example, *examples)):
-        return None
     product = outer + row + column
-    whole = example.permute([result.index(letter) for letter in product])
+    whole = _example(node).permute([result.index(letter) for letter in product])
     return _ordered(graph, _put(graph, whole, "matmul", one, other), product, result)
 
 
@@ -251,6 +247,8 @@ def _read(node: Node) -> tuple[list[Node], list[str], str] | None:
         return None
     if any(not word.isalpha() or len(set(word)) != len(word) for word in (*letters, result)):
         return None
+    if any(shape_of(each) is None for each in (node, *operands)):
+        return None
     return operands, letters, result
 
 
@@ -263,8 +261,12 @@ def _is_softmax(node: Node) -> bool:
 
 def _ordered(graph: Graph, node: Node, have: str, want: str) -> Node:
     """The node with its dimensions in another order."""
-    example = node.meta.get("example_value")
-    if have == want or not isinstance(example, torch.Tensor):
+    if have == want:
         return node
     order = [have.index(letter) for letter in want]
-    return _put(graph, example.permute(order), "permute", node, tuple(order))
+    return _put(graph, _example(node).permute(order), "permute", node, tuple(order))
+
+
+def _example(node: Node) -> Any:
+    """A tensor of the node's shape and type, as dynamo has noted it."""
+    return node.meta.get("example_value")
