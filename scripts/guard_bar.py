@@ -6,7 +6,7 @@ ones is among the plants by which the guard was written (`guard_cases.BROKEN`).
 
 from __future__ import annotations
 
-from gpurun.knobs.precision.half_precision import native_on_cpu
+from gpurun.knobs.device_requirements import native_on_cpu
 from scripts.guard_cases import Case, broken, sound
 
 FALSIFYING_INFERENCE = (

@@ -2,7 +2,7 @@
 
 Importing torch and what an optimizer makes it import takes seconds, and a test's script hundredths.
 The runtime meets the same order of things in a trial whose process was started before its turn
-(`gpurun/runtime/boot/prestart_wait.py`): torch first, the spec and knobs afterwards. What is about
+(`gpurun/runtime/boot/activate.py`): torch first, the spec and knobs afterwards. What is about
 the environment or the start of a process is tested by launches instead.
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpurun.isolation.supervisor_spec import SupervisorSpec
+from gpurun.isolation.isolation_mode import SupervisorSpec
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json

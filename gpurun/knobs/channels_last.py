@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.source_forms import AfterOptimizer, SourceForm
@@ -28,12 +28,12 @@ class ChannelsLast(Knob):
     others, their values not.
     """
 
-    name: ClassVar[str] = "channels_last"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.KERNEL_EFFICIENCY,)
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    order: ClassVar[int] = 23
-    acts_on: ClassVar[str] = "model"
-    choices: ClassVar[tuple[bool, ...]] = (True,)
+    name = "channels_last"
+    answers = (FindingType.KERNEL_EFFICIENCY,)
+    effect = Effect.NUMERICS
+    order = 23
+    acts_on = "model"
+    choices = (True,)
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """On, where the model convolves images on a GPU."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from gpurun.knobs.api import NO_MODULE, Effect, Hooks, Knob, Skip
 from gpurun.knobs.source_forms import AfterImport, SourceForm
@@ -26,12 +26,12 @@ class CudnnBenchmark(Knob):
     choose themselves, are left alone.
     """
 
-    name: ClassVar[str] = "cudnn_benchmark"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.KERNEL_EFFICIENCY,)
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    order: ClassVar[int] = 32
-    acts_on: ClassVar[str] = "model"
-    choices: ClassVar[tuple[bool, ...]] = (True,)
+    name = "cudnn_benchmark"
+    answers = (FindingType.KERNEL_EFFICIENCY,)
+    effect = Effect.NUMERICS
+    order = 32
+    acts_on = "model"
+    choices = (True,)
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """On, where the model convolves on a GPU."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.source_forms import OptimizerArgument, SourceForm
@@ -29,13 +29,13 @@ class FusedOptimizer(Knob):
     sets either path, and optimizers with a `step` of their own, are left alone.
     """
 
-    name: ClassVar[str] = "fused_optimizer"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.LAUNCH_BOUND,)
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    choices: ClassVar[tuple[str, ...]] = ("fused", "foreach")
-    order: ClassVar[int] = 30
-    acts_on: ClassVar[str] = "optimizer"
-    likely: ClassVar[bool] = True
+    name = "fused_optimizer"
+    answers = (FindingType.LAUNCH_BOUND,)
+    effect = Effect.NUMERICS
+    choices = ("fused", "foreach")
+    order = 30
+    acts_on = "optimizer"
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Fused where the class has it, else foreach where torch does not take it by itself."""

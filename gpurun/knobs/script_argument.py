@@ -1,17 +1,43 @@
-"""The knob of one argument of the script's own that the user asked to tune."""
+"""The knob of one argument of the script's own that the user asked to tune; command lines."""
 
 from __future__ import annotations
 
 import re
 import sys
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect, Hooks, Knob
-from gpurun.knobs.command_line import with_flag
 from gpurun.records.facts import Facts
 from gpurun.records.script_arguments import TunedArgument
+
+
+def with_flag(
+    argv: tuple[str, ...], flag: str, new: str, old: str | None = None
+) -> tuple[str, ...]:
+    """The words with `flag` set to `new`, added at the end of the options where it is not there.
+
+    `old` is its present value. It separates abbreviations that argparse accepts (`--batch`) and
+    values without a space (`-b32`) from other words.
+    """
+    words = list(argv)
+    end = words.index("--") if "--" in words else len(words)
+    found = False
+    for i in range(end):
+        word, equals, attached = words[i].partition("=")
+        following = words[i + 1] if i + 1 < end else None
+        # argparse takes the unique beginning of a long flag for the flag
+        beginning = word.startswith("--") and len(word) > 3 and flag.startswith(word)
+        known = old is not None and old in (attached, following)
+        if word == flag or (beginning and known):
+            if equals:
+                words[i], found = f"{word}={new}", True
+            elif following is not None:
+                words[i + 1], found = new, True
+        elif old is not None and len(flag) == 2 and words[i] == flag + old:
+            words[i], found = flag + new, True
+    return tuple(words) if found else (*words[:end], flag, new, *words[end:])
+
 
 FLAG = re.compile(r"-\S+")
 KEY = re.compile(r"[^-=\s][^=]*=")
@@ -27,9 +53,9 @@ class _ScriptArgument(Knob):
     says otherwise, and only the throughput speaks for a value.
     """
 
-    order: ClassVar[int] = 0
+    order = 0
     """Asked for by name: before what gpurun tries of itself, one at a time."""
-    most_values: ClassVar[int] = sys.maxsize
+    most_values = sys.maxsize
 
     def __init__(self, argument: TunedArgument) -> None:
         self.name = argument.name  # type: ignore[misc]

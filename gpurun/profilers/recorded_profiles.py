@@ -9,7 +9,7 @@ from pathlib import Path
 from gpurun.errors import GpurunError
 from gpurun.measure.run_events import ProcessLog, RunLog, read_run
 from gpurun.measure.step_table import UNKNOWN
-from gpurun.measure.training_clock import StepClock, step_clock
+from gpurun.measure.training_clock import RecordedClock, step_clock
 from gpurun.profilers import all_profilers
 from gpurun.records.events import StepRow
 from gpurun.records.messages.profile_events import ProfileEvent
@@ -110,7 +110,7 @@ def _recorded(log: ProcessLog, window: ProfileEvent, folder: Path) -> RecordedPr
     )
 
 
-def _pace(event: ProfileEvent, clock: StepClock | None) -> StepTimes | None:
+def _pace(event: ProfileEvent, clock: RecordedClock | None) -> StepTimes | None:
     """The median step of the window, and that of the steps before and after it.
 
     Steps are those of the device where it marked their ends: the host may run ahead of it. The step

@@ -8,9 +8,8 @@ from dataclasses import replace
 from gpurun.arguments.options import Objective
 from gpurun.formatting.number_text import number
 from gpurun.knobs.api import Knob, Skip
-from gpurun.knobs.loading.loader_need import data_wait
+from gpurun.knobs.loading.loader_need import data_wait, worker_rates
 from gpurun.knobs.loading.loader_workers import numbers_for_turns
-from gpurun.knobs.loading.worker_rates import worker_rates
 from gpurun.measure.training_clock import samples_per_second
 from gpurun.records.facts import Facts, WorkerRate
 from gpurun.records.spec import StopRule, WorkerTurnPlan

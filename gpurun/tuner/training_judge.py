@@ -129,10 +129,11 @@ class TrainingJudge:
             found = judge(known, shown, effect)
             if self._learn(found, shown, repeats):
                 continue
-            hidden = STILL in found.missing and settings is not None
-            if not hidden or stills is not None:
-                reasons = (*found.reasons, HIDDEN) if hidden else found.reasons
-                return guard_verdict(replace(found, reasons=reasons), known, candidates)
+            if settings is None or STILL not in found.missing:
+                return guard_verdict(found, known, candidates)
+            if stills is not None:
+                hidden = replace(found, reasons=(*found.reasons, HIDDEN))
+                return guard_verdict(hidden, known, candidates)
             if not Baselines.of(self.baselines).still:
                 self._add(self._launches.still(None))
             stills = self._launches.still(settings)

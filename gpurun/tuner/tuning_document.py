@@ -10,7 +10,7 @@ from typing import Any
 from gpurun.arguments.options import Objective, Options
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Knob
-from gpurun.knobs.batching.batch_size import side_effects
+from gpurun.knobs.batch_size import side_effects
 from gpurun.measure.machine import shared_cores
 from gpurun.measure.optional_figures import known, mean, mean_record
 from gpurun.records.result import RunResult

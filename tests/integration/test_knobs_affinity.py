@@ -13,7 +13,7 @@ from tests.sysfs_trees import write_sysfs
 
 KNOB = """
 from pathlib import Path
-from gpurun.knobs.processor.cpu_affinity import CpuAffinity
+from gpurun.knobs.cpu_affinity import CpuAffinity
 
 class OnThisHost(CpuAffinity):
     name = "affinity_here"

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.knobs.precision.half_precision import native_on_cpu
+from gpurun.knobs.device_requirements import native_on_cpu
 from tests.conftest import REPOSITORY, Gpurun, without_verdict
 from tests.integration.knob_runs import KnobRun, bare, run_under
 from tests.run_events import events

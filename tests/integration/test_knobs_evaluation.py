@@ -145,7 +145,7 @@ def test_evaluation_gives_the_same_figures_without_normalising(
 
 
 READING = """
-from gpurun.knobs.folding.applied import folded_sequences
+from gpurun.knobs.applied import folded_sequences
 
 made, fuse = [], folded_sequences.fuse_conv_bn_weights
 def counting(*args):

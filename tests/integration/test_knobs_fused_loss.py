@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.knobs.loss.applied.padded_logits import LINE
+from gpurun.knobs.applied.padded_logits import LINE
 from tests.conftest import Gpurun
 from tests.integration.knob_runs import KnobRun, run_under
 
@@ -22,11 +22,11 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from gpurun.knobs.applied import root_outputs
-from gpurun.knobs.precision import half_precision
-from gpurun.knobs.loss.applied import fused_cross_entropy
-from gpurun.knobs.loss.applied import padded_logits
+from gpurun.knobs import device_requirements
+from gpurun.knobs.applied import fused_cross_entropy
+from gpurun.knobs.applied import padded_logits
 
-half_precision.native_on_cpu = lambda: True
+device_requirements.native_on_cpu = lambda: True
 fused_cross_entropy.LEAST_ELEMENTS = 2000
 padded_logits.MOST_COLUMNS = 1.0
 torch.set_num_threads(1)

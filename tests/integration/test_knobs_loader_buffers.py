@@ -473,8 +473,8 @@ def test_it_works_beside_batches_that_are_copied_ahead(run: Run) -> None:
     script = """
 from types import SimpleNamespace
 from torch.utils.data._utils import pin_memory
-from gpurun.knobs.copies.applied.copies_ahead import CopiesAhead
-from gpurun.knobs.copies.applied.batches_ahead import BatchesAhead
+from gpurun.knobs.applied.copies_ahead import CopiesAhead
+from gpurun.knobs.applied.copies_ahead import BatchesAhead
 
 class Clones:
     def begin(self, tensor, device): return tensor.clone()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.knobs.precision.half_precision import native_on_cpu
+from gpurun.knobs.device_requirements import native_on_cpu
 from tests.integration.knob_runs import KnobRun, run_under
 from tests.once import once
 

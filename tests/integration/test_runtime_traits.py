@@ -177,7 +177,7 @@ if __name__ == "__main__":
 """
 CALLED = DECORATED[: DECORATED.index("model(torch")].count("\n") + 1
 OURS_REFUSES = """
-from gpurun.knobs.precision import autocast, half_precision
+from gpurun.knobs import autocast, device_requirements
 from gpurun.knobs.api import Effect, Knob
 
 class Casting(Knob):
@@ -185,7 +185,7 @@ class Casting(Knob):
     def candidates(self, facts):
         return [1]
     def apply(self, value, hooks):
-        half_precision.native_on_cpu = lambda: True  # whatever computes here
+        device_requirements.native_on_cpu = lambda: True  # whatever computes here
         autocast.Autocast().apply("bf16", hooks)
 """
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.available_modes import require
-from gpurun.knobs.loading.worker_rates import worker_rates
+from gpurun.knobs.loading.loader_need import worker_rates
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import samples_per_second
 from gpurun.records.facts import WorkerRate

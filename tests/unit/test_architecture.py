@@ -66,15 +66,14 @@ BEFORE_TORCH = tuple(
     f"gpurun.runtime.{name}"
     for name in (
         "bootstrap.sitecustomize",
-        "boot.activate", "boot.exit_record", "boot.gloo_threads",
-        "boot.orphan_ranks", "boot.prestart_wait", "boot.scripts_own_gpurun",
+        "boot.activate", "boot.rank_process", "boot.scripts_own_gpurun",
         "core.device_clock", "core.patching",
         "core.post_import", "core.recorder", "core.seeds",
         "ddp.install_ddp", "ddp.rank_info", "ddp.rank_zero_last",
-        "observe.argparse_options", "observe.exit_metrics", "observe.import_log",
+        "observe.exit_metrics",
         "observe.loaded_modules", "observe.orphan_workers", "observe.step_clock",
-        "profile.kineto_trace",
-        "trial.opened_files", "trial.outside_connections", "trial.planted_delay",
+        "profile.profiler_recordings",
+        "trial.opened_files", "trial.planted_delay",
         "trial.prepare_trial", "trial.quiet_loggers",
     )
 )  # fmt: skip
@@ -318,7 +317,7 @@ def test_imports_go_down(package: list[Source], imports: list[Import]) -> None:
         ("gpurun.trials.failure_cause", "gpurun.tuner.trial_length"),  # up
         ("gpurun.bench.record_of_launches", "gpurun.tuner.decision"),  # to a neighbour
         ("gpurun.attic.things", "gpurun.records.spec"),  # from a room that stands nowhere
-        ("gpurun.knobs.loss.fused_loss", "gpurun.runtime.core.patching"),  # it hands in Hooks
+        ("gpurun.knobs.fused_loss", "gpurun.runtime.core.patching"),  # it hands in Hooks
     ],
 )
 def test_an_import_that_does_not_go_down_is_seen(of: str, what: str) -> None:
@@ -466,7 +465,7 @@ def bad_tree(root: Path, files: dict[str, str]) -> list[Source]:
         ("knobs.compile", "def f():\n    from gpurun.tuner import trial"),
         ("knobs.compile", "def f():\n    from gpurun.runtime import steps"),
         ("knobs.compile", "from gpurun.knobs.applied.trees import leaves"),
-        ("knobs.loss.applied.uncast", "def f():\n    from gpurun.runtime import steps"),
+        ("knobs.memory.applied.uncast", "def f():\n    from gpurun.runtime import steps"),
     ],
 )
 def test_a_breach_of_zones_is_seen(tmp_path: Path, module: str, text: str) -> None:
@@ -482,7 +481,7 @@ def test_a_breach_of_zones_is_seen(tmp_path: Path, module: str, text: str) -> No
         ("runtime.boot.activate", "def f():\n    import torch"),
         ("knobs.compile", "from gpurun.knobs.api import Knob\ndef f():\n    import torch"),
         ("knobs.compile", "def f():\n    from gpurun.knobs.applied.trees import leaves"),
-        ("knobs.loss.applied.uncast", "import torch\nfrom gpurun.knobs.applied import trees"),
+        ("knobs.memory.applied.uncast", "import torch\nfrom gpurun.knobs.applied import trees"),
         ("report.html", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import rich"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 from gpurun.eject.checked_patch import patched_folder
 from gpurun.eject.patch import Ejected, PatchWriter
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
-from gpurun.knobs.loading.applied import lasting_workers
+from gpurun.knobs.loading.applied import changed_datasets
 from gpurun.knobs.loading.loader_persistent import LoaderPersistent
 from gpurun.knobs.loading.loader_workers import LoaderWorkers
 from gpurun.knobs.source_forms import (
@@ -219,10 +219,10 @@ def test_persistent_workers_that_gpurun_had_to_renew_are_left_out(tmp_path: Path
 def test_new_workers_between_epochs_are_told(change: int, leave: bool) -> None:
     data, working = Namespace(level=0), Namespace()
     loader: Any = Namespace(dataset=data, collate_fn=None, _iterator=None)
-    assert not lasting_workers._renew_workers(loader), "the first epoch"
+    assert not changed_datasets._renew_workers(loader), "the first epoch"
     loader._iterator, data.level = working, change
-    lasting_workers._ended[working] = not leave
-    assert lasting_workers._renew_workers(loader) == bool(change or leave)
+    changed_datasets._ended[working] = not leave
+    assert changed_datasets._renew_workers(loader) == bool(change or leave)
     assert (loader._iterator is None) == bool(change or leave)
 
 

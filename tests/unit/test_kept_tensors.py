@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gpurun.knobs.compiling.applied.kept_tensors import KeptTensors
+from gpurun.knobs.applied.compiling.model_parts import KeptTensors
 
 
 class Follows(nn.Module):

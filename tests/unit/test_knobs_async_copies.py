@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpurun.knobs.copies.applied.staged_moves import LARGEST_BYTES, StagedMoves
+from gpurun.knobs.applied.staged_moves import LARGEST_BYTES, StagedMoves
 
 Told = list[tuple[str, str]]
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpurun.knobs import find
 from gpurun.knobs.api import Skip
-from gpurun.knobs.batching.batch_size import side_effects
+from gpurun.knobs.batch_size import side_effects
 from gpurun.records.facts import BatchFlag, Facts
 from tests.unit.knob_facts import GIB, OPTIMIZER, facts, gpu_facts, loader, result
 

@@ -35,7 +35,7 @@ LIBRARY = os.path.dirname(os.__file__)
         ("contextlib", f"{LIBRARY}/contextlib.py", False, False),
         ("importlib._bootstrap", "<frozen importlib._bootstrap>", False, False),
         ("gpurun.runtime.core.device_clock", "/src/gpurun/runtime/core/x.py", True, False),
-        ("gpurun.knobs.compiling.compile", "/src/gpurun/knobs/compile.py", True, False),
+        ("gpurun.knobs.compile", "/src/gpurun/knobs/compile.py", True, False),
         ("gpurun_user_knobs.mine", "/home/me/knobs/mine.py", True, False),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 
 from gpurun.knobs import find
 from gpurun.knobs.api import Skip
-from gpurun.knobs.compiling.compiler_requirements import missing_tool
+from gpurun.knobs.device_requirements import missing_tool
 from gpurun.knobs.loading.loader_workers import numbers_for_turns
 from gpurun.knobs.memory.allocator import CHOSEN
 from gpurun.records.facts import Facts, WorkerRate
@@ -425,7 +425,7 @@ class TestNumericsKnobs:
     def test_a_model_whose_tensors_or_shapes_forbid_it_is_compiled_without_cuda_graphs(
         self, trait: str, detail: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("gpurun.knobs.compiling.compile.missing_tool", lambda *_: None)
+        monkeypatch.setattr("gpurun.knobs.compile.missing_tool", lambda *_: None)
         seen = gpu_facts(traits={trait: detail})
         assert proposed("compile", seen) == ["default"]
         assert not find("compile").is_likely(seen)
@@ -444,9 +444,7 @@ class TestNumericsKnobs:
             assert skipped("attention", facts(traits={**seen, trait: "train.py:1"}))
 
     def test_the_loss_is_fused_on_top_of_autocast(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(
-            "gpurun.knobs.loss.fused_loss.missing_tool", lambda device, capability: None
-        )
+        monkeypatch.setattr("gpurun.knobs.fused_loss.missing_tool", lambda device, capability: None)
         under = gpu_facts(current={"autocast": "bf16"})
         assert proposed("fused_loss", under) == ["cross_entropy"]
         assert "autocast is off" in skipped("fused_loss", gpu_facts())
@@ -481,25 +479,21 @@ class TestNumericsKnobs:
             return name if name in present else None
 
         monkeypatch.delenv("CC", raising=False)
-        monkeypatch.setattr(
-            "gpurun.knobs.compiling.compiler_requirements.importlib.util.find_spec", find
-        )
-        monkeypatch.setattr("gpurun.knobs.compiling.compiler_requirements.shutil.which", find)
+        monkeypatch.setattr("gpurun.knobs.device_requirements.importlib.util.find_spec", find)
+        monkeypatch.setattr("gpurun.knobs.device_requirements.shutil.which", find)
         told = missing_tool("cuda", capability)
         assert told is None if reason is None else told is not None and reason in told
 
     def test_cuda_graphs_are_not_tried_under_gradient_accumulation(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(
-            "gpurun.knobs.compiling.compile.missing_tool", lambda device, capability: None
-        )
+        monkeypatch.setattr("gpurun.knobs.compile.missing_tool", lambda device, capability: None)
         assert proposed("compile", gpu_facts()) == ["reduce-overhead", "default", "max-autotune"]
         accumulating = gpu_facts(result=replace(result(), batch_size=128.0))
         assert proposed("compile", accumulating) == ["default"]
 
     def test_blocks_that_repeat_are_compiled_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gpurun.knobs.compiling.compile.missing_tool", lambda *_: None)
+        monkeypatch.setattr("gpurun.knobs.compile.missing_tool", lambda *_: None)
         blocks = (replace(ROOT, module_types={"Block": 12, "Linear": 60}, blocks={"Block": 12}),)
         assert proposed("compile", facts(roots=blocks)) == ["regional", "default"]
         whole = ["reduce-overhead", "default", "max-autotune"]
@@ -511,9 +505,7 @@ class TestNumericsKnobs:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A GPT of 124 M: inputs and outputs that graphs copy took 1.5 ms of 21."""
-        monkeypatch.setattr(
-            "gpurun.knobs.compiling.compile.missing_tool", lambda device, capability: None
-        )
+        monkeypatch.setattr("gpurun.knobs.compile.missing_tool", lambda device, capability: None)
         graphs = {"compile": "reduce-overhead"}
         for percent, first in ((87.0, "default"), (41.0, "reduce-overhead"), (None, None)):
             ground = gpu_facts(result=replace(result(0, 20), gpu_utilization_percent=percent))

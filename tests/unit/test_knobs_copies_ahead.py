@@ -15,12 +15,10 @@ from typing import Any
 import pytest
 import torch
 
-from gpurun.knobs.copies.applied.batches_ahead import BatchesAhead
-from gpurun.knobs.copies.applied.copies_ahead import DEPTH, CopiesAhead
-from gpurun.knobs.copies.applied.tensor_moves import cuda_asked, move_asked
+from gpurun.knobs.applied.copies_ahead import DEPTH, BatchesAhead, CopiesAhead
+from gpurun.knobs.applied.replaced_calls import cuda_asked, move_asked
 
 CPU = torch.device("cpu")
-Ahead = CopiesAhead[torch.Tensor]
 
 
 class Clones:
@@ -50,7 +48,7 @@ def carrier() -> Clones:
 
 
 @pytest.fixture
-def copies(carrier: Clones) -> Ahead:
+def copies(carrier: Clones) -> CopiesAhead:
     """Copies that know from a first batch that the script moves the inputs alone."""
     made = CopiesAhead(carrier)
     first = batch(0)
@@ -60,7 +58,7 @@ def copies(carrier: Clones) -> Ahead:
 
 
 def test_what_the_script_moves_is_learned_and_only_that_is_copied(
-    copies: Ahead, carrier: Clones
+    copies: CopiesAhead, carrier: Clones
 ) -> None:
     second = batch(1)
     copies.arrived(second)
@@ -72,28 +70,28 @@ def test_what_the_script_moves_is_learned_and_only_that_is_copied(
     assert copies.take(second[1], CPU, blocking=True) is None
 
 
-def test_a_second_move_of_the_same_tensor_is_the_scripts_own(copies: Ahead) -> None:
+def test_a_second_move_of_the_same_tensor_is_the_scripts_own(copies: CopiesAhead) -> None:
     second = batch(1)
     copies.arrived(second)
     assert copies.take(second[0], CPU, blocking=True) is not None
     assert copies.take(second[0], CPU, blocking=True) is None
 
 
-def test_a_tensor_that_was_changed_is_not_handed_out(copies: Ahead) -> None:
+def test_a_tensor_that_was_changed_is_not_handed_out(copies: CopiesAhead) -> None:
     second = batch(1)
     copies.arrived(second)
     second[0].mul_(2)
     assert copies.take(second[0], CPU, blocking=True) is None
 
 
-def test_a_tensor_that_others_may_write_to_is_not_handed_out(copies: Ahead) -> None:
+def test_a_tensor_that_others_may_write_to_is_not_handed_out(copies: CopiesAhead) -> None:
     second = batch(1)
     copies.arrived(second)
     copies.forget(second[0])
     assert copies.take(second[0], CPU, blocking=True) is None
 
 
-def test_another_device_is_the_scripts_own_and_is_learned(copies: Ahead) -> None:
+def test_another_device_is_the_scripts_own_and_is_learned(copies: CopiesAhead) -> None:
     other = torch.device("meta")
     second, third = batch(1), batch(2)
     copies.arrived(second)
@@ -102,7 +100,7 @@ def test_another_device_is_the_scripts_own_and_is_learned(copies: Ahead) -> None
     assert copies.take(third[0], other, blocking=True) is not None
 
 
-def test_no_more_than_two_batches_lie_ahead(copies: Ahead, carrier: Clones) -> None:
+def test_no_more_than_two_batches_lie_ahead(copies: CopiesAhead, carrier: Clones) -> None:
     waiting = [batch(n) for n in range(1, 6)]
     for each in waiting:
         copies.arrived(each)
@@ -112,7 +110,7 @@ def test_no_more_than_two_batches_lie_ahead(copies: Ahead, carrier: Clones) -> N
     assert carrier.begun == [1.0, 2.0, 3.0], "each that is taken makes room for the next"
 
 
-def test_batches_that_the_script_drops_make_room(copies: Ahead, carrier: Clones) -> None:
+def test_batches_that_the_script_drops_make_room(copies: CopiesAhead, carrier: Clones) -> None:
     waiting = [batch(n) for n in range(1, 6)]
     for each in waiting:
         copies.arrived(each)
@@ -124,7 +122,9 @@ def test_batches_that_the_script_drops_make_room(copies: Ahead, carrier: Clones)
     assert copies.parts == {}, "nothing is kept of what is gone"
 
 
-def test_a_part_that_is_never_moved_again_does_not_block(copies: Ahead, carrier: Clones) -> None:
+def test_a_part_that_is_never_moved_again_does_not_block(
+    copies: CopiesAhead, carrier: Clones
+) -> None:
     """The script stops moving its inputs: dropped batches must not fill the room for ever."""
     for number in range(1, 20):
         each = batch(number)
@@ -133,7 +133,7 @@ def test_a_part_that_is_never_moved_again_does_not_block(copies: Ahead, carrier:
     assert carrier.begun == [float(n) for n in range(1, 20)]
 
 
-def test_blocking_moves_wait_for_their_copy(copies: Ahead, carrier: Clones) -> None:
+def test_blocking_moves_wait_for_their_copy(copies: CopiesAhead, carrier: Clones) -> None:
     for number, blocking in ((1, True), (2, False)):
         each = batch(number)
         copies.arrived(each)
@@ -254,7 +254,7 @@ def test_a_carrier_that_fails_ends_it_and_the_script_goes_on(pinning: Any) -> No
 
 
 def test_batches_of_an_unknown_kind_do_not_hold_up_the_others(
-    copies: Ahead, carrier: Clones
+    copies: CopiesAhead, carrier: Clones
 ) -> None:
     kept = [torch.zeros(2, 9)]
     copies.arrived(kept)
@@ -263,7 +263,7 @@ def test_batches_of_an_unknown_kind_do_not_hold_up_the_others(
     assert copies.take(second[0], CPU, blocking=True) is not None
 
 
-def test_a_forked_worker_neither_waits_nor_touches_a_copy(copies: Ahead) -> None:
+def test_a_forked_worker_neither_waits_nor_touches_a_copy(copies: CopiesAhead) -> None:
     """The lock may be held by a thread of the parent, which the child does not have."""
     second = batch(1)
     copies.arrived(second)

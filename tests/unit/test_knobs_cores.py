@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.knobs.api import Skip
-from gpurun.knobs.processor.cpu_affinity import CpuAffinity
+from gpurun.knobs.cpu_affinity import CpuAffinity
 from gpurun.numa import cores_of, near, nodes, one_thread_a_core
 from tests.sysfs_trees import write_sysfs
 from tests.unit.knob_facts import facts, gpu_facts

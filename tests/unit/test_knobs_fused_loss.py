@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpurun.knobs.compiling.applied.compilations import Compilations
-from gpurun.knobs.loss.applied import fused_cross_entropy
-from gpurun.knobs.loss.applied.uncast import half_of
+from gpurun.knobs.applied import fused_cross_entropy
+from gpurun.knobs.applied.compiling.compilations import Compilations
+from gpurun.knobs.applied.uncast import half_of
 
 REAL = torch.randn(8, 4, generator=torch.manual_seed(0))
 TARGETS = torch.arange(8) % 4

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from gpurun.knobs.batching.applied.accumulated_steps import AccumulatedSteps
+from gpurun.knobs.applied.accumulated_steps import AccumulatedSteps
 from gpurun.knobs.memory.applied.checkpointed_blocks import repeated_blocks
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gpurun.knobs.applied.tensor_trees import map_tensors
+from gpurun.knobs.applied.root_calls import map_tensors
 
 Pair = namedtuple("Pair", "a b")
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gpurun.knobs.compiling.applied.plain_calls import FIRST_CALLS, RareCalls
+from gpurun.knobs.applied.compiling.compiled_calls import FIRST_CALLS, RareCalls
 
 MODULE = torch.nn.Linear(4, 4)
 

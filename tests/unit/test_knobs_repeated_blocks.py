@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import Tensor, nn
 
-from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks, repeated_blocks
+from gpurun.knobs.applied.compiling.model_parts import count_blocks, repeated_blocks
 
 
 class Block(nn.Module):

@@ -17,13 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from gpurun.knobs.applied.root_outputs import COPIED_LATER, STAND_INS, stand_in_for
-from gpurun.knobs.compiling.applied import compiled_roots
-from gpurun.knobs.loss.applied.cross_entropy_kernels import (
+from gpurun.knobs.applied.compiling import compiled_roots
+from gpurun.knobs.applied.cross_entropy_kernels import (
     half_cross_entropy,
     half_cross_entropy_gradient,
 )
-from gpurun.knobs.loss.applied.uncast import Computed, half_of, in_float32, of_half, uncast
+from gpurun.knobs.applied.root_calls import COPIED_LATER
+from gpurun.knobs.applied.root_outputs import STAND_INS, stand_in_for
+from gpurun.knobs.applied.uncast import Computed, half_of, in_float32, of_half, uncast
 
 CLASSES = 8
 INPUTS = torch.randn(2, 5, 6, generator=torch.manual_seed(0))
@@ -338,7 +339,7 @@ def test_outputs_of_cuda_graphs_are_copied_once(monkeypatch: pytest.MonkeyPatch)
     graphs = compiled_roots._GraphSteps(print)
     graphs.modules.append(None)
     monkeypatch.setattr("gpurun.knobs.applied.root_outputs.STAND_INS", [])
-    monkeypatch.setattr("gpurun.knobs.compiling.applied.compiled_roots.COPIED_LATER", later := [])
+    monkeypatch.setattr("gpurun.knobs.applied.compiling.compiled_roots.COPIED_LATER", later := [])
     output: Any = OnGpu()
     assert graphs.output(output) is output, "not what map_tensors takes for a tensor"
     assert (COPIED_LATER, STAND_INS) == ([], [])

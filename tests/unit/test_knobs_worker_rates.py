@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpurun.knobs.loading.worker_rates import enough_workers, worker_rates
+from gpurun.knobs.loading.loader_need import enough_workers, worker_rates
 
 
 def test_the_smallest_number_within_the_noise_of_the_best_is_enough() -> None:

@@ -11,9 +11,9 @@ import torch._functorch.config
 import torch.nn.functional as F
 from torch import nn
 
-from gpurun.knobs.compiling.applied.graph_rewrites import REWRITES, compile_in_place
-from gpurun.knobs.loss.applied import fused_cross_entropy, padded_logits
-from gpurun.knobs.loss.applied.padded_logits import (
+from gpurun.knobs.applied import fused_cross_entropy, padded_logits
+from gpurun.knobs.applied.compiling.compiled_calls import REWRITES, compile_in_place
+from gpurun.knobs.applied.padded_logits import (
     ENDS_IN_ZEROS,
     LINE,
     PADDED,

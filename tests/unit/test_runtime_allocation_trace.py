@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpurun.runtime.profile.allocation_trace import BETWEEN, memory_trace
+from gpurun.runtime.profile.allocations import BETWEEN, memory_trace
 
 TRAIN = {"filename": "/home/me/train.py", "line": 12, "name": "forward"}
 TORCH = {"filename": "/x/site-packages/torch/nn/modules/linear.py", "line": 3, "name": "linear"}

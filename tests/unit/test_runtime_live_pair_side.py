@@ -18,8 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from gpurun.records.messages.traits import place
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.runtime.observe.step_clock import LoaderState, StepClock
-from gpurun.runtime.observe.torch_loader_internals import LoaderIterator
-from gpurun.runtime.observe.worker_processes import LoaderWorkers, send
+from gpurun.runtime.observe.torch_loader_internals import LoaderIterator, WorkerProcesses, send
 from gpurun.runtime.trial import live_pair_side as turns_module
 from gpurun.runtime.trial.live_pair_side import Turns
 from gpurun.trials.turn_fifos import make_fifos
@@ -58,7 +57,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 ORDERED_MS = 15
 """What a turn of `train` is asked to last, unless the test says."""
-Step = Callable[[int, LoaderWorkers], int]
+Step = Callable[[int, WorkerProcesses], int]
 """Plays a step by its number, from 0 on: it begins epochs, and gives the step's milliseconds."""
 
 
@@ -68,11 +67,11 @@ def train(
     step: Step,
     turns: int = 8,
     ordered_ms: int = ORDERED_MS,
-    workers: LoaderWorkers | None = None,
+    workers: WorkerProcesses | None = None,
 ) -> list[Turn]:
     """Take so many turns, the first after the step of number 0."""
     launcher = Launcher(folder / "control", turns, ordered_ms * MILLISECOND)
-    workers = workers or LoaderWorkers()
+    workers = workers or WorkerProcesses()
     side = Turns(folder / "control", 1, workers)
     count = 0
     while True:
@@ -116,7 +115,7 @@ def test_a_turn_tells_of_the_epochs_whose_beginnings_are_in_its_time(
 ) -> None:
     """The first step of an epoch takes 192 ms longer: workers start anew."""
 
-    def step(number: int, workers: LoaderWorkers) -> int:
+    def step(number: int, workers: WorkerProcesses) -> int:
         workers.passes = number // epoch
         return 200 if number % epoch == 0 else 8
 
@@ -131,7 +130,7 @@ def test_a_turn_tells_of_the_epochs_whose_beginnings_are_in_its_time(
 def test_two_loaders_that_begin_with_the_same_step_are_one_epoch(
     tmp_path: Path, clock: SimpleNamespace
 ) -> None:
-    def step(number: int, workers: LoaderWorkers) -> int:
+    def step(number: int, workers: WorkerProcesses) -> int:
         workers.passes = 2 * (number // 100)
         return 8
 
@@ -161,11 +160,11 @@ def two_workers() -> Any:
 def test_a_side_is_fed_while_a_loader_with_workers_is_alive(
     tmp_path: Path, clock: SimpleNamespace
 ) -> None:
-    workers = LoaderWorkers()
+    workers = WorkerProcesses()
     workers.opened(cast(LoaderIterator, iter(DataLoader(TensorDataset(torch.zeros(4))))), False)
     feeding = [two_workers()]
 
-    def step(number: int, workers: LoaderWorkers) -> int:
+    def step(number: int, workers: WorkerProcesses) -> int:
         if number == 10:
             workers.opened(feeding[0], trained=False)
         if number == 30:
@@ -177,7 +176,7 @@ def test_a_side_is_fed_while_a_loader_with_workers_is_alive(
 
 
 def test_workers_stand_still_from_the_end_of_a_turn_to_the_next_order(tmp_path: Path) -> None:
-    workers, iterator = LoaderWorkers(), two_workers()
+    workers, iterator = WorkerProcesses(), two_workers()
     workers.opened(iterator, trained=False)
     pids = [worker.pid for worker in iterator._workers]
     make_fifos(tmp_path)
@@ -209,7 +208,7 @@ def test_workers_stand_still_from_the_end_of_a_turn_to_the_next_order(tmp_path: 
 
 
 def test_workers_whose_pass_is_over_are_not_stopped() -> None:
-    workers, iterator = LoaderWorkers(), two_workers()
+    workers, iterator = WorkerProcesses(), two_workers()
     workers.opened(iterator, trained=False)
     pids = workers.stop()
     send(pids, signal.SIGCONT)
@@ -221,7 +220,7 @@ def test_workers_whose_pass_is_over_are_not_stopped() -> None:
 
 
 def test_a_loader_that_trained_begins_an_epoch_also_where_it_is_built_anew() -> None:
-    workers, clock = LoaderWorkers(), StepClock()
+    workers, clock = WorkerProcesses(), StepClock()
 
     def read(key: str, trains: bool) -> None:
         workers.opened(cast(LoaderIterator, object()), place(key) in clock.trained_places)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpurun.runtime.profile.padding_share import _is_mask, padding_share
+from gpurun.runtime.observe.model_traits import is_mask, padding_share
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ def test_the_runs_that_rows_end_with_are_padding(rows: list[list[int]], share: f
 
 
 def test_a_mask_is_told_from_token_types() -> None:
-    assert _is_mask(torch.tensor([[1, 1, 0], [1, 0, 0]]))
-    assert _is_mask(torch.tensor([[False, True], [True, True]]))
-    assert not _is_mask(torch.tensor([[0, 1, 0]]))
-    assert not _is_mask(torch.tensor([[1, 2, 0]]))
+    assert is_mask(torch.tensor([[1, 1, 0], [1, 0, 0]]))
+    assert is_mask(torch.tensor([[False, True], [True, True]]))
+    assert not is_mask(torch.tensor([[0, 1, 0]]))
+    assert not is_mask(torch.tensor([[1, 2, 0]]))

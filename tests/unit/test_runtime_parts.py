@@ -19,13 +19,12 @@ from gpurun.identity_map import IdentityMap
 from gpurun.records.events import HookEvent, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.messages.traits import COPIES_GRADIENTS as COPIES
-from gpurun.runtime.core.batch_size_source import batch_size_expression
 from gpurun.runtime.core.knob_outcomes import KnobOutcomes
 from gpurun.runtime.core.patching import build_edited, guarded, replace
 from gpurun.runtime.core.post_import import PostImportFinder
 from gpurun.runtime.core.recorder import Recorder
 from gpurun.runtime.observe.knob_hooks import KnobHooks
-from gpurun.runtime.observe.script_traits import Traits, lacks_main_guard
+from gpurun.runtime.observe.script_traits import Traits, batch_size_expression, lacks_main_guard
 from tests.run_events import events, processes
 
 
@@ -270,7 +269,7 @@ def test_reading_the_source_is_not_heard(tmp_path: Path) -> None:
 def test_reading_the_source_does_not_bring_back_warnings_that_were_shown(tmp_path: Path) -> None:
     script = """
 import sys, warnings
-from gpurun.runtime.core.batch_size_source import batch_size_expression
+from gpurun.runtime.observe.script_traits import batch_size_expression
 for line in range(3):
     warnings.warn("once")
     batch_size_expression(sys.argv[0], line)

@@ -10,11 +10,11 @@ import pytest
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as Workers
 
-from gpurun.knobs.loading.marked_arguments import MarkedInt
+from gpurun.knobs.loading.added_workers import MarkedInt
 from gpurun.records.events import WorkerTurnEvent
 from gpurun.records.spec import StopRule, WorkerTurnPlan
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe.worker_processes import WORKERS
+from gpurun.runtime.observe.torch_loader_internals import WORKERS
 from gpurun.runtime.trial.worker_turns import ActiveWorkers, WorkerTurns
 
 RULE = StopRule(min_steps=10, min_seconds=1.0, max_steps=100_000, warmup_steps=4, audit_steps=0)

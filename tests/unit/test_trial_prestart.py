@@ -14,7 +14,7 @@ from gpurun.isolation.sandbox import LaunchSpec
 from gpurun.knobs.api import Skip
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import ImportsEvent, ProcessEvent, TorchEvent
-from gpurun.runtime.observe.import_log import changed_variables
+from gpurun.runtime.observe.loaded_modules import changed_variables
 from gpurun.trials import prestart
 from gpurun.trials.prestart import Prestarted, what_to_import
 

@@ -7,8 +7,13 @@ from torch import Tensor
 from torch.nn import Module
 
 from gpurun.knobs.api import Hooks
-from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
-from gpurun.knobs.applied.replaced_forwards import ReplacedForwards, cannot_choose
+from gpurun.knobs.applied.replaced_calls import (
+    Args,
+    Forward,
+    Kwargs,
+    ReplacedForwards,
+    cannot_choose,
+)
 
 from .rms_norm import rms_norm
 

@@ -1,10 +1,19 @@
-"""Who records, traces or transforms the operations that run now."""
+"""What autograd does: who records, traces or transforms the operations that run now, and the graph
+that it has recorded.
+"""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
-from gpurun.knobs.applied.tensor_trees import leaves
+import torch
+from torch import Tensor
+
+from gpurun.knobs.applied.root_calls import leaves
+
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
 
 
 def is_plain_training() -> bool:
@@ -49,3 +58,26 @@ def recorded_otherwise(given: object = ()) -> bool:
         return True
     transformed = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
     return any(not isinstance(x, torch.Tensor) or transformed(x) for x in leaves(given))
+
+
+def nodes_before(tensors: Iterable[Tensor], most: int | None = None) -> Iterator[Node]:
+    """The operations that made these tensors, each once, the last first; none is looked for once
+    `most` are known."""
+    waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen = set(waiting)
+    while waiting and (most is None or len(seen) < most):
+        node = waiting.pop()
+        yield node
+        for source, _ in node.next_functions:
+            if source is not None and source not in seen:
+                seen.add(source)
+                waiting.append(source)
+
+
+def graph_leaves(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The tensors into which a backward pass from these accumulates gradients."""
+    return [
+        node.variable  # type: ignore[attr-defined]  # torch declares it nowhere
+        for node in nodes_before(tensors)
+        if type(node).__name__ == "AccumulateGrad"
+    ]

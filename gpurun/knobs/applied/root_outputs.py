@@ -1,8 +1,7 @@
-"""Who copies the outputs of root modules, and who puts off their cast: knobs agree on it here."""
+"""Who puts off the cast of a root module's outputs: knobs agree on it here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -18,8 +17,6 @@ class StandIn(Protocol):
         """The float32 tensor, whatever happens: a cast where it cannot be put off."""
 
 
-COPIED_LATER: list[Callable[[Tensor], bool]] = []
-"""Each tells whether a knob copies this output of a root after those before it had it in hand."""
 STAND_INS: list[StandIn] = []
 """Each may hand out an output in place of its cast to float32; the first that fits is taken."""
 

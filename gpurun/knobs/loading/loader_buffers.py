@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
+from gpurun.knobs.loading.added_workers import MarkedTrue
 from gpurun.knobs.loading.loader_fitness import start_method
-from gpurun.knobs.loading.loader_need import not_fed_from_host, pinned_batches, workers_now
-from gpurun.knobs.loading.marked_arguments import MarkedTrue
+from gpurun.knobs.loading.loader_need import (
+    edit_loaders,
+    not_fed_from_host,
+    pinned_batches,
+    without_workers,
+    workers_now,
+)
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -29,12 +34,12 @@ class LoaderBuffers(Knob):
     sharing strategy "file_system".
     """
 
-    name: ClassVar[str] = "loader_buffers"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    choices: ClassVar[tuple[str, ...]] = ("reuse",)
-    order: ClassVar[int] = 17
-    likely: ClassVar[bool] = True
+    name = "loader_buffers"
+    answers = (FindingType.DATA_LOADING,)
+    effect = Effect.PIPELINE
+    choices = ("reuse",)
+    order = 17
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Reuse, where forked workers feed a training on the GPU."""
@@ -56,20 +61,15 @@ class LoaderBuffers(Knob):
     def apply(self, value: str, hooks: Hooks) -> None:
         """Mark the fit loaders, and stand where workers allocate and where batches are pinned."""
 
-        def edit(call: LoaderCall) -> None:
-            if call.training is False:
-                return
-            reason = _unfit(call)
-            if reason is None:
-                call.arguments["pin_memory"] = MarkedTrue(True)
-            else:
-                hooks.skipped(f"{call.key}: {reason}")
+        def mark(call: LoaderCall) -> str:
+            call.arguments["pin_memory"] = MarkedTrue(True)
+            return ""
 
         def loaders_are_here(dataloader: ModuleType) -> None:
             from gpurun.knobs.loading.applied.reused_segments import ReusedSegments
 
             ReusedSegments(hooks).install(dataloader)
-            hooks.before_loader(edit)
+            edit_loaders(hooks, _unfit, mark)
 
         hooks.on_import("torch.utils.data.dataloader", loaders_are_here)
 
@@ -77,10 +77,9 @@ class LoaderBuffers(Knob):
 def _unfit(call: LoaderCall) -> str | None:
     import torch
 
-    if call.subclass:
-        return "a subclass of DataLoader"
-    if not call.arguments.get("num_workers"):
-        return "no workers"
+    lacking = without_workers(call)
+    if lacking is not None:
+        return lacking
     if not call.arguments.get("pin_memory") or not torch.cuda.is_available():
         return "its batches are not pinned"
     if start_method(call.arguments) != "fork":

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall
-from gpurun.knobs.loading.dataset_state import attributes
-from gpurun.knobs.loading.file_positions import why_shared
+from gpurun.knobs.loading.added_workers import why_shared
+from gpurun.knobs.loading.dataset_attributes import attributes
 
 MIXED = "forked workers would mix up reads from the open {} of the data set"
 WAITING = "a forked worker would wait for ever for the {} of the data set"
@@ -81,7 +81,7 @@ def why_no_fork(dataset: object) -> str | None:
     """Why forked processes cannot read a data set; None if they can.
 
     A pool's threads and connections are not there; reads of one pipe, socket or data base are mixed
-    up. Files are no matter: forked processes have positions of their own (see `file_positions`).
+    up. Files are no matter: forked processes have positions of their own (see `added_workers`).
     """
     for name, value in attributes(dataset):
         for (module, kind), why in NOT_FORKED.items():

@@ -1,11 +1,15 @@
-"""The share of a step in which the script waits for data: the loader knobs start from it."""
+"""What the loader knobs start from: the share of a step in which the script waits for data, and how
+fast the training is with several numbers of workers, by turns of one process.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpurun.knobs.api import Hooks, LoaderCall, Skip
-from gpurun.records.facts import Facts
+from gpurun.records.facts import Facts, WorkerRate
 from gpurun.records.messages.traits import keys_in, place
 
 NOTICEABLE = 0.02
@@ -110,9 +114,74 @@ def hands_out_on_gpu(call: LoaderCall, hooks: Hooks) -> bool:
     return place(call.key) in map(place, seen)
 
 
+def edit_loaders(
+    hooks: Hooks,
+    unfit: Callable[[LoaderCall], str | None],
+    change: Callable[[LoaderCall], str],
+) -> None:
+    """Change the arguments of the loaders that may feed the training, where nothing speaks against.
+
+    `unfit`: why a loader is left alone. `change` returns the outcome in words, "" to record none.
+    """
+
+    def edit(call: LoaderCall) -> None:
+        if call.training is False:
+            return
+        reason = unfit(call)
+        if reason is not None:
+            hooks.skipped(f"{call.key}: {reason}")
+        elif outcome := change(call):
+            hooks.applied(f"{call.key}: {outcome}")
+
+    hooks.before_loader(edit)
+
+
+def without_workers(call: LoaderCall) -> str | None:
+    """Why a setting of worker processes is nothing for a loader, None if it has some."""
+    if call.subclass:
+        return "a subclass of DataLoader"
+    return None if call.arguments.get("num_workers") else "no workers"
+
+
 def workers_now(facts: Facts) -> int:
     """Workers of the training loaders: as chosen by now, else as the script sets them."""
     chosen = facts.current.get("loader_workers")
     if isinstance(chosen, int):
         return chosen
     return max((loader.workers for loader in facts.loaders_of_training()), default=0)
+
+
+WITHIN = 0.02
+"""Rates this close are alike: a change that gains less is not kept either."""
+ALIKE = 0.05
+"""The same where no number had a second turn: disturbed turns of one process differ by so much."""
+
+
+def worker_rates(turns: Mapping[int, Sequence[float]]) -> tuple[WorkerRate, ...]:
+    """The rate of each number, fewest workers first, with the relative error of its mean.
+
+    `turns`: rates by number. Their scatter is pooled over all numbers: they are of one process.
+    """
+    logs = {number: [math.log(rate) for rate in rates] for number, rates in sorted(turns.items())}
+    means = {number: sum(seen) / len(seen) for number, seen in logs.items()}
+    free = sum(len(seen) - 1 for seen in logs.values())
+    squares = sum((x - means[number]) ** 2 for number, seen in logs.items() for x in seen)
+    return tuple(
+        WorkerRate(
+            number, math.exp(means[number]), math.sqrt(squares / free / len(seen)) if free else None
+        )
+        for number, seen in logs.items()
+    )
+
+
+def enough_workers(rates: Sequence[WorkerRate]) -> int:
+    """The smallest number whose rate is within the noise of the best one."""
+    best = max(rates, key=lambda rate: rate.samples_per_second)
+
+    def alike(rate: WorkerRate) -> bool:
+        noise = ALIKE
+        if rate.error is not None and best.error is not None:
+            noise = max(WITHIN, math.hypot(rate.error, best.error))
+        return math.log(best.samples_per_second / rate.samples_per_second) <= noise
+
+    return next(rate.workers for rate in rates if alike(rate))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
+from gpurun.knobs.loading.added_workers import MarkedTrue
 from gpurun.knobs.loading.loader_fitness import holds_written_file
-from gpurun.knobs.loading.loader_need import workers_now
-from gpurun.knobs.loading.marked_arguments import MarkedTrue
+from gpurun.knobs.loading.loader_need import edit_loaders, without_workers, workers_now
 from gpurun.knobs.source_forms import AroundLoaders, LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
@@ -46,11 +45,11 @@ class LoaderPersistent(Knob):
     anew after an epoch that the script left early. The workers' memory stays in use.
     """
 
-    name: ClassVar[str] = "loader_persistent"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 12
-    likely: ClassVar[bool] = True
+    name = "loader_persistent"
+    answers = (FindingType.DATA_LOADING,)
+    effect = Effect.PIPELINE
+    order = 12
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """Keep them, where epochs are short."""
@@ -74,30 +73,21 @@ class LoaderPersistent(Knob):
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Set `persistent_workers` of the loaders that have workers."""
-        from gpurun.knobs.loading.applied.lasting_workers import keep_draws
+        from gpurun.knobs.loading.applied.changed_datasets import keep_draws
         from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit
 
         keep_draws(lambda: hooks.runtime_only(RENEWED))
         end_workers_at_exit()
 
-        def edit(call: LoaderCall) -> None:
-            if call.training is False or not value:
-                return
-            reason = _unfit(call)
-            if reason is None:
-                call.arguments["persistent_workers"] = MarkedTrue(True)
-                hooks.applied(f"{call.key}: kept")
-            else:
-                hooks.skipped(f"{call.key}: {reason}")
+        def keep(call: LoaderCall) -> str:
+            call.arguments["persistent_workers"] = MarkedTrue(True)
+            return "kept"
 
-        hooks.before_loader(edit)
+        if value:
+            edit_loaders(hooks, _unfit, keep)
 
 
 def _unfit(call: LoaderCall) -> str | None:
-    if call.subclass:
-        return "a subclass of DataLoader"
-    if not call.arguments.get("num_workers"):
-        return "no workers"
     if holds_written_file(call.arguments.get("dataset")):
-        return "the data set holds a file that is open for writing too"
-    return None
+        return without_workers(call) or "the data set holds a file that is open for writing too"
+    return without_workers(call)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import on_cuda
-from gpurun.knobs.loading.loader_need import hands_out_on_gpu, not_fed_from_host
+from gpurun.knobs.loading.loader_need import edit_loaders, hands_out_on_gpu, not_fed_from_host
 from gpurun.knobs.source_forms import LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
@@ -23,11 +22,11 @@ class LoaderPinMemory(Knob):
     Batches that are on the GPU already cannot be pinned and are left alone.
     """
 
-    name: ClassVar[str] = "loader_pin_memory"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.H2D_COPY,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 16
-    likely: ClassVar[bool] = True
+    name = "loader_pin_memory"
+    answers = (FindingType.H2D_COPY,)
+    effect = Effect.PIPELINE
+    order = 16
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """Pin, where training is on a GPU and the script does not."""
@@ -49,19 +48,12 @@ class LoaderPinMemory(Knob):
         """Set `pin_memory` of the loaders whose batches are in host memory."""
         from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit
 
+        def pin(call: LoaderCall) -> str:
+            call.arguments["pin_memory"] = value
+            return "pinned" if value else "not pinned"
+
         end_workers_at_exit()
-
-        def edit(call: LoaderCall) -> None:
-            if call.training is False:
-                return
-            reason = _unfit(call, hooks)
-            if reason is None:
-                call.arguments["pin_memory"] = value
-                hooks.applied(f"{call.key}: {'pinned' if value else 'not pinned'}")
-            else:
-                hooks.skipped(f"{call.key}: {reason}")
-
-        hooks.before_loader(edit)
+        edit_loaders(hooks, lambda call: _unfit(call, hooks), pin)
 
 
 def _unfit(call: LoaderCall, hooks: Hooks) -> str | None:

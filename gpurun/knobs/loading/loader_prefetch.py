@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
-from gpurun.knobs.loading.loader_need import data_wait, no_core_left, workers_now
+from gpurun.knobs.loading.loader_need import (
+    data_wait,
+    edit_loaders,
+    no_core_left,
+    without_workers,
+    workers_now,
+)
 from gpurun.knobs.source_forms import LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
@@ -24,10 +29,10 @@ class LoaderPrefetch(Knob):
     Risks: workers × n batches lie in shared memory, which containers often keep small.
     """
 
-    name: ClassVar[str] = "loader_prefetch"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 14
+    name = "loader_prefetch"
+    answers = (FindingType.DATA_LOADING,)
+    effect = Effect.PIPELINE
+    order = 14
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
         """Twice what it is, where the step waits for workers."""
@@ -56,15 +61,8 @@ class LoaderPrefetch(Knob):
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `prefetch_factor` of the loaders that have workers."""
 
-        def edit(call: LoaderCall) -> None:
-            if call.training is False:
-                return
-            if call.subclass:
-                hooks.skipped(f"{call.key}: a subclass of DataLoader")
-            elif not call.arguments.get("num_workers"):
-                hooks.skipped(f"{call.key}: no workers")
-            else:
-                call.arguments["prefetch_factor"] = value
-                hooks.applied(f"{call.key}: batches a worker {value}")
+        def change(call: LoaderCall) -> str:
+            call.arguments["prefetch_factor"] = value
+            return f"batches a worker {value}"
 
-        hooks.before_loader(edit)
+        edit_loaders(hooks, without_workers, change)

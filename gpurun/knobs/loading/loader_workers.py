@@ -6,20 +6,21 @@ import math
 import os
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
+from gpurun.knobs.loading.added_workers import AddedWorkers, MarkedInt
 from gpurun.knobs.loading.loader_fitness import why_no_workers
 from gpurun.knobs.loading.loader_need import (
     DataWait,
     data_wait,
+    edit_loaders,
+    enough_workers,
     hands_out_on_gpu,
     no_core_left,
     takes_cores_of_the_model,
     workers_now,
 )
-from gpurun.knobs.loading.marked_arguments import AddedWorkers, MarkedInt
-from gpurun.knobs.loading.worker_rates import enough_workers
 from gpurun.knobs.source_forms import AroundLoaders, LoaderArgument, SourceForm
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
@@ -85,10 +86,10 @@ class LoaderWorkers(Knob):
     them again.) What the script changes in the data set during an epoch is noticed, and recorded.
     """
 
-    name: ClassVar[str] = "loader_workers"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 10
+    name = "loader_workers"
+    answers = (FindingType.DATA_LOADING,)
+    effect = Effect.PIPELINE
+    order = 10
 
     def is_likely(self, facts: Facts) -> bool:
         """Unless the workers take the model's cores, and the wait is a small part of the step.
@@ -146,25 +147,20 @@ class LoaderWorkers(Knob):
             end_workers_at_exit,
             on_opening,
             on_reading,
+            sample_late,
+            start_apart,
         )
-        from gpurun.knobs.loading.applied.worker_starts import sample_late, start_apart
 
         end_workers_at_exit()
         on_opening(start_apart)
         on_reading(sample_late)
 
-        def edit(call: LoaderCall) -> None:
-            if call.training is False:
-                return
-            reason = _unfit(call, value, hooks)
-            if reason is None:
-                _set_workers(call, value)
-                added = ADDED if isinstance(call.arguments["num_workers"], AddedWorkers) else ""
-                hooks.applied(f"{call.key}: workers {value}{added}")
-            else:
-                hooks.skipped(f"{call.key}: {reason}")
+        def change(call: LoaderCall) -> str:
+            _set_workers(call, value)
+            added = ADDED if isinstance(call.arguments["num_workers"], AddedWorkers) else ""
+            return f"workers {value}{added}"
 
-        hooks.before_loader(edit)
+        edit_loaders(hooks, lambda call: _unfit(call, value, hooks), change)
         watch_datasets(hooks.revoked)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, Knob, Skip
+from gpurun.knobs.api import NOT_ON_GPU, Effect, Hooks, Knob, Skip
 from gpurun.knobs.memory.memory_need import not_needed
-from gpurun.knobs.skip_reasons import NOT_ON_GPU
 from gpurun.records.facts import Facts
 
 
@@ -23,12 +21,12 @@ class ActivationOffload(Knob):
     below 1 MiB, parameters and buffers stay where they are.
     """
 
-    name: ClassVar[str] = "activation_offload"
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    choices: ClassVar[tuple[str, ...]] = ("host",)
-    order: ClassVar[int] = 74
-    acts_on: ClassVar[str] = "model"
-    saves_memory: ClassVar[bool] = True
+    name = "activation_offload"
+    effect = Effect.NUMERICS
+    choices = ("host",)
+    order = 74
+    acts_on = "model"
+    saves_memory = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """To the host, for a model on a GPU."""

@@ -7,10 +7,9 @@ import os
 import re
 from collections.abc import Sequence
 from types import ModuleType
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
-from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES
+from gpurun.knobs.device_requirements import GRAPH_MODES
 from gpurun.records.facts import Facts
 from gpurun.records.finding import FindingType
 
@@ -45,10 +44,10 @@ class AllocatorSettings(Knob):
     the setting is deprecated.
     """
 
-    name: ClassVar[str] = "allocator"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.MEMORY_ALLOCATION,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 62
+    name = "allocator"
+    answers = (FindingType.MEMORY_ALLOCATION,)
+    effect = Effect.PIPELINE
+    order = 62
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Both, where the allocator had to retry or holds much that nothing was put into."""

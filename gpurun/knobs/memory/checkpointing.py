@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.memory.memory_need import not_needed, unfit_root
@@ -32,12 +32,12 @@ class Checkpointing(Knob):
     object that it may change (a cache), or whose input is changed in place.
     """
 
-    name: ClassVar[str] = "checkpointing"
-    effect: ClassVar[Effect] = Effect.NUMERICS
-    choices: ClassVar[tuple[str, ...]] = ("half", "blocks")
-    order: ClassVar[int] = 70
-    acts_on: ClassVar[str] = "model"
-    saves_memory: ClassVar[bool] = True
+    name = "checkpointing"
+    effect = Effect.NUMERICS
+    choices = ("half", "blocks")
+    order = 70
+    acts_on = "model"
+    saves_memory = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """All blocks for a script that does not fit yet, else also what costs less time."""

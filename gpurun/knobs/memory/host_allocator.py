@@ -6,7 +6,6 @@ import os
 import platform
 from collections.abc import Sequence
 from types import ModuleType
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.loading.loader_need import data_wait
@@ -36,11 +35,11 @@ class HostAllocator(Knob):
     is preloaded, or the variables are set, they are left alone; musl has none of this.
     """
 
-    name: ClassVar[str] = "host_allocator"
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.MEMORY_ALLOCATION,)
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 19
-    likely: ClassVar[bool] = True
+    name = "host_allocator"
+    answers = (FindingType.MEMORY_ALLOCATION,)
+    effect = Effect.PIPELINE
+    order = 19
+    likely = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Keep, where the host computes the model or prepares the data it waits for."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.memory.memory_need import memory_is_scarce
@@ -27,13 +26,13 @@ class NeedlessRecompute(Knob):
     context of its own or other random numbers, and all of a model whose forward changes buffers.
     """
 
-    name: ClassVar[str] = "needless_recompute"
-    effect: ClassVar[Effect] = Effect.PIPELINE
-    choices: ClassVar[tuple[str, ...]] = ("skip",)
-    order: ClassVar[int] = 9
-    acts_on: ClassVar[str] = "model"
-    likely: ClassVar[bool] = True
-    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.RECOMPUTATION,)
+    name = "needless_recompute"
+    effect = Effect.PIPELINE
+    choices = ("skip",)
+    order = 9
+    acts_on = "model"
+    likely = True
+    answers = (FindingType.RECOMPUTATION,)
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Skip it, where the script was seen to compute a forward again."""

@@ -1,18 +1,25 @@
-"""The first stage in the user's process: read the spec and wait for torch; import little."""
+"""The first stage in the user's process: read the spec and wait for torch; import little.
+
+A trial's process may be started before its settings are known. It imports the modules that every
+trial imports, and waits in python's start-up, before any line of the script. The launch is as fresh
+as any other, and its start is over when its turn comes.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
 from gpurun.records.codec import from_json
-from gpurun.records.spec import RunSpec
-from gpurun.runtime.boot import exit_record, orphan_ranks, rank_output
+from gpurun.records.spec import RUN_SPEC, RunSpec
+from gpurun.runtime.boot import rank_process
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
@@ -39,17 +46,15 @@ def activate(spec_path: str) -> None:
         when_imported("torch.utils.data._utils.worker", _guard_workers)
         _serve_added_workers(spec_path)
         return
-    is_rank = orphan_ranks.is_rank()
+    is_rank = rank_process.is_rank()
     if is_rank:
-        orphan_ranks.end_with_agent()
-        from gpurun.runtime.boot import gloo_threads
-
-        gloo_threads.settle_before_exit()
+        rank_process.end_with_agent()
+        rank_process.settle_gloo_before_exit()
     spec = _read_spec(spec_path)
     start = dict(os.environ)
     RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
-    rank_output.survive_full_logs(spec)
-    exit_record.write_at_exit(spec)
+    rank_process.survive_full_logs(spec)
+    rank_process.write_at_exit(spec)
     _prepare(spec, is_rank)
     when_imported("torch", lambda _: _install_hooks(spec, start))
 
@@ -83,9 +88,7 @@ def _read_spec(path: str) -> RunSpec:
     with open(path) as file:
         spec = from_json(RunSpec, json.load(file))
     if spec.prestart_modules:
-        from gpurun.runtime.boot import prestart_wait
-
-        spec = prestart_wait.await_run_spec(spec)
+        spec = await_run_spec(spec)
     if spec.turns_after_steps is not None:
         # torch's watchdog takes a rank that is frozen for long for one that hangs
         os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", HEARTBEAT_SECONDS)
@@ -113,16 +116,16 @@ def _prepare(spec: RunSpec, is_rank: bool) -> None:
 
         prepare_trial.prepare(spec.trial)
     if spec.profile is not None:
-        from gpurun.runtime.profile import kineto_trace
+        from gpurun.runtime.profile import profiler_recordings
 
-        kineto_trace.keep_quiet()
+        profiler_recordings.keep_quiet()
 
 
 def _install_hooks(spec: RunSpec, start: dict[str, str]) -> None:
     """Torch is there; `start` is the environment as the process found it."""
     try:
         from gpurun.runtime.boot import install_hooks
-        from gpurun.runtime.observe.import_log import changed_variables
+        from gpurun.runtime.observe.loaded_modules import changed_variables
 
         install_hooks.install(spec, changed_variables(start))
     except Exception as error:
@@ -140,3 +143,38 @@ def _guard_workers(worker: ModuleType) -> None:
     from gpurun.runtime.observe import orphan_workers
 
     orphan_workers.guard(worker)
+
+
+POLL_SECONDS = 0.005
+WARM_POOL = "TORCH_WARM_POOL"
+"""Read where the inductor is imported; its processes then start with the first compilation."""
+
+
+def await_run_spec(spec: RunSpec) -> RunSpec:
+    """Import what `spec` names and wait; the spec that the launcher then gives.
+
+    Later processes of the same launch find it there and neither import nor wait.
+    """
+    run_spec = os.path.join(spec.run_dir, "control", RUN_SPEC)
+    if not os.path.exists(run_spec):
+        _import(spec.prestart_modules)
+    while not os.path.exists(run_spec):
+        time.sleep(POLL_SECONDS)
+    with open(run_spec) as file:
+        return from_json(RunSpec, json.load(file))
+
+
+def _import(modules: Sequence[str]) -> None:
+    """Import them; torch's inductor without the process that it starts for each core."""
+    before = os.environ.get(WARM_POOL)
+    os.environ[WARM_POOL] = "0"
+    try:
+        for name in modules:
+            importlib.import_module(name)
+    except Exception:
+        pass  # the script's own import will raise it
+    finally:
+        if before is None:
+            del os.environ[WARM_POOL]
+        else:
+            os.environ[WARM_POOL] = before

@@ -1,28 +1,38 @@
-"""Second stage, once torch is imported: install the hooks, turn the knobs, arm the trial."""
+"""Second stage, once torch is imported: install the hooks, turn the knobs, arm the trial.
+
+While a compiled function runs, dynamo looks at every python frame below it, ours too. It would
+compile the hooks as if they were the model, and drop branches that depend on `is_compiling`. So our
+code is marked, and runs as it is; code that a knob compiles is not (`device_requirements.traced`).
+(Functions that dynamo inlines into a graph, such as a root's `__call__`, ask `is_compiling` first
+and are then plain calls.)
+"""
 
 from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
+from gpurun.knobs.device_requirements import TRACED
 from gpurun.records.events import TorchEvent
 from gpurun.records.spec import Exchange, Parallel, ProfileSpec, RunSpec
 from gpurun.records.switches import hurtful_switches
-from gpurun.runtime.boot import dynamo_skip, exit_record, orphan_ranks
+from gpurun.runtime.boot import rank_process
 from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.backward_passes import BACKWARD
-from gpurun.runtime.observe.exit_metrics import write_exit_metrics
+from gpurun.runtime.observe.exit_metrics import SAVES, write_exit_metrics
 from gpurun.runtime.observe.knob_hooks import apply_settings
 from gpurun.runtime.observe.optimizers import OPTIMIZERS
 from gpurun.runtime.observe.root_modules import ROOTS
-from gpurun.runtime.observe.save_times import SAVES
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.observe.watched_loaders import LOADERS
@@ -63,12 +73,12 @@ def install(spec: RunSpec, changed_variables: tuple[str, ...]) -> None:
         ("copies to the device", lambda: _time_copies(spec)),
         ("trial", lambda: _install_trial(spec)),
         ("safety", lambda: _install_safety(spec)),
-        ("dynamo skip", dynamo_skip.install),
+        ("dynamo skip", keep_dynamo_off),
     )
     for name, part in parts:
         guarded(name, part)()
     _at_end(guarded("end", write_exit_metrics))
-    exit_record.write_at_exit(spec)  # registered last, called first: before torch's own clean-up
+    rank_process.write_at_exit(spec)  # registered last, called first: before torch's own clean-up
 
 
 def _at_end(close: Callable[[], Any]) -> None:
@@ -92,7 +102,7 @@ def _install_ddp(spec: RunSpec) -> None:
     def hidden_ddp(parallel: Parallel) -> None:
         from gpurun.runtime.ddp import install_ddp
 
-        in_child = not orphan_ranks.is_rank()
+        in_child = not rank_process.is_rank()
         install_ddp.install(parallel, spec.exchange, in_child=in_child, draw_alike=by_sample)
 
     def each_by_itself() -> None:
@@ -163,7 +173,7 @@ def _install_safety(spec: RunSpec) -> None:
 
 
 def _take_turns(control: Path, after_steps: int) -> None:
-    from gpurun.runtime.observe.worker_processes import WORKERS
+    from gpurun.runtime.observe.torch_loader_internals import WORKERS
     from gpurun.runtime.trial import trial_exit
     from gpurun.runtime.trial.live_pair_side import Turns
 
@@ -196,3 +206,38 @@ def _guard_workers() -> None:
     from gpurun.runtime.observe import orphan_workers
 
     orphan_workers.install(torch)
+
+
+def keep_dynamo_off() -> None:
+    """Mark our code as soon as dynamo is there: every optimizer brings it, `import torch` not."""
+    when_imported("torch._dynamo.eval_frame", lambda dynamo: _mark(dynamo.skip_code))
+
+
+def _mark(skip: Callable[[CodeType], None]) -> None:
+    """Mark all our modules, and the function of torch that runs the optimizers' hooks."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gpurun."):
+            for value in vars(module).values():
+                for code in _codes(value, name):
+                    skip(code)
+    skip(torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__)
+
+
+def _codes(value: object, module: str) -> Iterator[CodeType]:
+    if getattr(value, "__module__", None) != module or getattr(value, TRACED, False):
+        return
+    if isinstance(value, FunctionType):
+        yield from _with_inner(value.__code__)
+    elif isinstance(value, type):
+        for member in vars(value).values():
+            function = member.fget if isinstance(member, property) else member
+            function = getattr(function, "__func__", function)  # of a static or a class method
+            if isinstance(function, FunctionType):
+                yield from _with_inner(function.__code__)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from gpurun.records.events import KnobEvent
 from gpurun.runtime.core.recorder import RECORDER, error_text
 
-Outcome = tuple[str, str, str]
+KnobOutcome = tuple[str, str, str]
 """Knob, outcome and detail, as in `KnobEvent`."""
 
 
@@ -17,13 +17,13 @@ class KnobOutcomes:
     """The outcomes recorded in this process."""
 
     def __init__(self) -> None:
-        self._recorded: set[Outcome] = set()
+        self._recorded: set[KnobOutcome] = set()
         self._thread = threading.local()
 
     def record(self, knob: str, outcome: str, detail: str) -> None:
         """Record an outcome, or hold it back inside `held`."""
         entry = (knob, outcome, detail)
-        held: list[Outcome] | None = getattr(self._thread, "held", None)
+        held: list[KnobOutcome] | None = getattr(self._thread, "held", None)
         if held is not None:
             held.append(entry)
         elif entry not in self._recorded:
@@ -40,17 +40,17 @@ class KnobOutcomes:
         self.record(knob, "failed", error_text(error))
 
     @contextmanager
-    def held(self) -> Iterator[list[Outcome]]:
+    def held(self) -> Iterator[list[KnobOutcome]]:
         """Hold back the outcomes of this thread; pass them to `settle`, or they are dropped."""
         outer = getattr(self._thread, "held", None)
-        held: list[Outcome] = []
+        held: list[KnobOutcome] = []
         self._thread.held = held
         try:
             yield held
         finally:
             self._thread.held = outer
 
-    def settle(self, held: list[Outcome], refusal: Exception | None = None) -> None:
+    def settle(self, held: list[KnobOutcome], refusal: Exception | None = None) -> None:
         """Record outcomes that were held back; after a refusal none of them is applied."""
         for knob, outcome, detail in held:
             if refusal is not None and outcome == "applied":

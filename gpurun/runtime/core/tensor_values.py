@@ -1,4 +1,7 @@
-"""Figures about tensors of any kind: norms, checksums, a few of their values. None changes them."""
+"""Figures about tensors of any kind: norms, checksums, a few of their values. None changes them.
+
+And the tensors in a batch, or in the arguments of a module.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 SAMPLED_VALUES = 64
 COPIED_VALUES = 30_000
@@ -87,6 +90,37 @@ def tensors(value: object) -> Iterator[Tensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors(item)
+
+
+def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The first tensor with a dimension in the arguments of a call, None if there is none."""
+    for value in args:
+        if isinstance(value, Tensor) and value.shape:
+            return value
+    return next((tensor for tensor in tensors((args, kwargs)) if tensor.shape), None)
+
+
+def samples_and_tokens(first: Tensor | None, module: nn.Module) -> tuple[int, int]:
+    """Samples and tokens that a root module reads.
+
+    Samples: the leading dimension of the first tensor; 1 for a vector that is as wide as the
+    module's first linear layer (one observation, without a batch). Tokens: the elements of an
+    integer matrix.
+    """
+    if first is None:
+        return 0, 0
+    shape, kind = first.shape, first.dtype
+    if type(shape[0]) is not int:
+        return 0, 0  # traced, by jit or dynamo: reading it would be recorded, or warned of
+    if len(shape) == 1 and kind.is_floating_point and shape[0] == _first_width(module):
+        return 1, 0
+    if len(shape) != 2 or kind.is_floating_point or kind.is_complex or kind is torch.bool:
+        return int(shape[0]), 0
+    return int(shape[0]), int(shape[0] * shape[1])
+
+
+def _first_width(module: nn.Module) -> int | None:
+    return next((m.in_features for m in module.modules() if isinstance(m, nn.Linear)), None)
 
 
 def leaves(batch: object, size: int) -> list[Any]:

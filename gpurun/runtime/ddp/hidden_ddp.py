@@ -24,6 +24,7 @@ from gpurun.records.messages.traits import DISTRIBUTED_TRAITS
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.core.patching import replace, stands_in
 from gpurun.runtime.core.recorder import RECORDER, error_text
+from gpurun.runtime.core.tensor_values import first_tensor
 from gpurun.runtime.ddp.accumulated_passes import AccumulatedPasses
 from gpurun.runtime.ddp.exchanged_by_hand import (
     UnwrappedParameters,
@@ -34,7 +35,6 @@ from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
 from gpurun.runtime.ddp.rank_zero_last import MEETINGS
 from gpurun.runtime.ddp.wrapped_root import LOOK_STEPS, WrappedRoot
-from gpurun.runtime.observe.root_inputs import first_tensor
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gpurun.knobs.applied.backward_graph import graph_leaves
+from gpurun.knobs.applied.autograd_state import graph_leaves
 from gpurun.runtime.core.tensor_values import tensors
 from gpurun.runtime.ddp.exchanged_by_hand import is_constant
 

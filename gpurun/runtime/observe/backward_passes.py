@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import drop_frame, transparent
 from gpurun.records.messages.traits import DOUBLE_BACKWARD
 from gpurun.runtime.core.patching import guarded, replace, switched_off
 from gpurun.runtime.observe.script_traits import TRAITS
@@ -120,12 +120,9 @@ class Backward:
     def _watch_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         note = guarded("loss scale", self._note_scaled)
 
+        @transparent
         def scale(scaler: GradScaler, outputs: object) -> Any:
-            try:
-                result = original(scaler, outputs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            result = original(scaler, outputs)
             note(outputs, result)
             return result
 

@@ -17,8 +17,7 @@ from torch import Tensor
 
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.device_clock import OF_THE_PARENT, Span
-from gpurun.runtime.core.method_stand_ins import MethodStandIns
-from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.patching import MethodStandIns, guarded
 from gpurun.runtime.observe.step_clock import CLOCK
 
 FIRST_STEP, LAST_STEP = 9, 32

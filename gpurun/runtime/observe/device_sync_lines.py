@@ -21,8 +21,7 @@ from torch import Tensor, overrides
 from gpurun.knobs.callers import is_users
 from gpurun.records.events import ValueRead, WaitsEvent
 from gpurun.records.frames import drop_frame
-from gpurun.runtime.core.method_stand_ins import MethodStandIns
-from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.patching import MethodStandIns, guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.step_clock import CLOCK
 

@@ -1,4 +1,7 @@
-"""The memory and processor time of a process, written when it ends."""
+"""The memory, processor time and saves of a process, written when it ends.
+
+While a script is in `torch.save` it trains nothing: the time is measured.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,56 @@ import os
 import resource
 import time
 from collections.abc import Callable
+from threading import get_ident
+from typing import Any
 
 from gpurun.records.events import EndEvent
+from gpurun.records.frames import transparent
+from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe import loaded_modules
-from gpurun.runtime.observe.save_times import SAVES
 from gpurun.runtime.observe.step_clock import CLOCK
+
+now = time.perf_counter_ns
+
+
+class SaveTimes:
+    """Counts and times the calls of `torch.save`; a call inside another is a part of it."""
+
+    def __init__(self) -> None:
+        self.saves = 0
+        self.elapsed_ns = 0
+        self._saving: set[int] = set()
+
+    def install(self) -> None:
+        """Watch `torch.save`, which pickles as the function of its module."""
+        import torch
+
+        if replace(torch.serialization, "save", self._watch):
+            torch.save = torch.serialization.save
+
+    def _watch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        saving = self._saving
+
+        @transparent
+        def save(*args: object, **kwargs: object) -> Any:
+            thread, began = get_ident(), now()
+            outermost = thread not in saving
+            saving.add(thread)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                if outermost:
+                    saving.discard(thread)
+                    self.saves += 1
+                    self.elapsed_ns += now() - began
+
+        return save
+
+
+SAVES = SaveTimes()
+"""The saves of this process."""
+
 
 BEFORE_END: list[Callable[[], None]] = []
 """Writers of further events of this process, called before its metrics are written."""

@@ -1,11 +1,12 @@
-"""Records the files that one side of a comparison loads: from its own tree, or from another.
+"""Records the modules that a process loads: for trials what a script imports by its first step, so
+that later ones import it early; for a side of a comparison the files of its own tree, or of
+another.
 
-Each load is seen as it happens. A module may be gone from `sys.modules` at the end (a plug-in, a
-file run by runpy), and a process may never come to its end (a loader worker, a killed rank). A file
-of another tree is recorded at once, the rest at the end of the process. Code that a script reads
-and compiles by itself is not seen.
-
-Packages that are installed inside a tree (an environment in the repository's folder) are not of it.
+For the latter each load is seen as it happens. A module may be gone from `sys.modules` at the end
+(a plug-in, a file run by runpy), and a process may never come to its end (a loader worker, a killed
+rank). A file of another tree is recorded at once, the rest at the end of the process. Code that a
+script reads and compiles by itself is not seen. Packages that are installed inside a tree (an
+environment in the repository's folder) are not of it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,64 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.machinery import ExtensionFileLoader, SourceFileLoader
 from types import ModuleType
 from typing import Any
 
-from gpurun.records.events import OriginsEvent
+from gpurun.records.events import ImportsEvent, OriginsEvent
 from gpurun.records.frames import transparent
 from gpurun.records.spec import Trees
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe.import_log import INSTALLED
+
+PACKAGES = frozenset(
+    {
+        "PIL", "accelerate", "datasets", "einops", "functorch", "huggingface_hub", "lightning",
+        "lightning_fabric", "numpy", "pandas", "pytorch_lightning", "safetensors", "scipy",
+        "sklearn", "sympy", "timm", "tokenizers", "torch", "torchaudio", "torchmetrics",
+        "torchvision", "transformers", "triton",
+    }
+)  # fmt: skip
+"""Packages that take long to import, and to which it makes no difference when that happens."""
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+"""Where a module must lie: what the script brings with it is not there for others to import."""
+HARMLESS = frozenset({"CUDA_MODULE_LOADING", "PYTORCH_NVML_BASED_CUDA_CHECK"})
+"""Torch itself sets the first one when it first uses the device. Lightning sets the second one at
+its import, and torch reads it at each call that asks for it (`torch/cuda/__init__.py`)."""
+
+_environment: dict[str, str] = {}
+
+
+def remember_environment() -> None:
+    """Remember the environment before the script runs."""
+    _environment.update(os.environ)
+
+
+def write_imports() -> None:
+    """Record the modules, and the environment variables that have changed since then."""
+    RECORDER.event(
+        ImportsEvent(
+            modules=tuple(name for name in list(sys.modules) if _known(name)),
+            changed_variables=changed_variables(_environment),
+        )
+    )
+
+
+def changed_variables(start: Mapping[str, str]) -> tuple[str, ...]:
+    """Environment variables that are not as they were at the start, sorted; no harmless ones."""
+    names = (start.keys() | os.environ.keys()) - HARMLESS
+    return tuple(sorted(x for x in names if start.get(x) != os.environ.get(x)))
+
+
+def _known(name: str) -> bool:
+    """Packages and what lies directly in them: these import the rest."""
+    package, _, rest = name.partition(".")
+    if package not in PACKAGES or "." in rest:
+        return False
+    path = str(getattr(sys.modules[name], "__file__", None))
+    return any(place in path for place in INSTALLED)
+
 
 GPURUN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 """Ours is in the process whichever tree is launched."""

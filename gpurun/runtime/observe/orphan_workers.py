@@ -20,8 +20,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from gpurun.knobs.loading.added_workers import end_apart, is_added, keep_apart
-from gpurun.knobs.loading.file_positions import own_positions
+from gpurun.knobs.loading.added_workers import end_apart, is_added, keep_apart, own_positions
 from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import guarded, replace
 

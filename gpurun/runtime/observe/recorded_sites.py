@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from gpurun.knobs.api import LoaderCall
 from gpurun.knobs.callers import caller_past, is_ours, is_users
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 from gpurun.records.messages.training_events import SiteKind, SourceSiteEvent
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.recorder import RECORDER
@@ -87,13 +87,10 @@ class _Sites:
         """In place of `torch.cuda.synchronize`: note the user's own calls."""
         note = guarded("synchronisation sites", self._note)
 
+        @transparent
         def synchronize(*args: object, **kwargs: object) -> Any:
             note(SiteKind.SYNCHRONIZE, _caller())
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            return original(*args, **kwargs)
 
         return synchronize
 

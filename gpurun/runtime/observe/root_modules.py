@@ -20,13 +20,13 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from gpurun.knobs.compiling.applied.repeated_blocks import count_blocks, repeated_blocks
+from gpurun.knobs.applied.compiling.model_parts import count_blocks, repeated_blocks
 from gpurun.records.events import RootEvent, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.call_contexts import CallContexts
 from gpurun.runtime.core.patching import guarded, switched_off
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe.root_inputs import first_tensor, sizes
+from gpurun.runtime.core.tensor_values import first_tensor, samples_and_tokens
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
 
@@ -273,7 +273,7 @@ class RootModules:
             self._in_training_mode = True
         if self._in_backward() != -1:
             return  # computed again by a checkpoint: a part of the backward pass
-        samples, tokens = sizes(first_tensor(args, kwargs), module)
+        samples, tokens = samples_and_tokens(first_tensor(args, kwargs), module)
         CLOCK.forward(elapsed_ns, id(module), samples, tokens, training)
 
     def _report_unsure(
@@ -281,7 +281,7 @@ class RootModules:
     ) -> None:
         """A module returned. Its calls count if it becomes the root of a script that infers."""
         if id(module) in self._inference and CLOCK.untrained and not self._grad_enabled():
-            samples, tokens = sizes(first_tensor(args, kwargs), module)
+            samples, tokens = samples_and_tokens(first_tensor(args, kwargs), module)
             CLOCK.unsure_forward(elapsed_ns, id(module), samples, tokens)
 
 

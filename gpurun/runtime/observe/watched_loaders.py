@@ -25,16 +25,14 @@ from gpurun.knobs.loading.loader_fitness import start_method
 from gpurun.records.events import EpochEvent, LoaderEvent
 from gpurun.records.frames import drop_frame, transparent
 from gpurun.records.messages.traits import feeds_training, place
-from gpurun.runtime.core.batch_size_source import batch_size_expression
 from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.tensor_values import tensors
 from gpurun.runtime.observe.root_modules import ROOTS
-from gpurun.runtime.observe.script_traits import TRAITS
+from gpurun.runtime.observe.script_traits import TRAITS, batch_size_expression
 from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
-from gpurun.runtime.observe.torch_loader_internals import STREAM, LoaderIterator
-from gpurun.runtime.observe.worker_processes import WORKERS
+from gpurun.runtime.observe.torch_loader_internals import STREAM, WORKERS, LoaderIterator
 
 now = time.perf_counter_ns
 

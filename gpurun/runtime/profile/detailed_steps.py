@@ -13,9 +13,9 @@ from typing import Any
 from gpurun.records.spec import OPERATOR_STEPS
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.profile.allocation_trace import memory_trace
-from gpurun.runtime.profile.kineto_trace import Kineto
+from gpurun.runtime.profile.allocations import memory_trace
 from gpurun.runtime.profile.phase_ranges import PHASES
+from gpurun.runtime.profile.profiler_recordings import KinetoRecording
 
 MOST_ENTRIES = 200_000
 """Of the allocator's record: more would fill the host's memory."""
@@ -30,7 +30,7 @@ class DetailedSteps:
         self._torch, self._left, self._held = torch, 0, 0
         self._device: int | None = None
         self._trace = folder / f"operators-{os.getpid()}.json"
-        self._kineto = Kineto(torch, self._trace, lambda _: self.abandon(), detailed=True)
+        self._kineto = KinetoRecording(torch, self._trace, lambda _: self.abandon(), detailed=True)
 
     @property
     def recording(self) -> bool:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, Protocol
 
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 from gpurun.records.messages.profile_events import COLLECTION
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.observe.root_modules import ROOTS
@@ -75,14 +75,12 @@ class PhaseRanges:
         """A factory of wrappers that note their calls as `name`."""
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            @transparent
             def call(*args: Any, **kwargs: Any) -> Any:
                 seen = not self._compiling() and self._seen()
                 began = self._begin(name) if seen else 0
                 try:
                     return original(*args, **kwargs)
-                except BaseException as error:
-                    drop_frame(error)
-                    raise
                 finally:
                     if seen:
                         self._end(name, began)

@@ -26,15 +26,13 @@ from gpurun.records.spec import ProfileSpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.step_agreement import StepAgreement
-from gpurun.runtime.observe import changing_shapes
+from gpurun.runtime.observe import model_traits
 from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.step_clock import CLOCK
-from gpurun.runtime.profile import padding_share
-from gpurun.runtime.profile.allocator_counts import AllocatorCounts
+from gpurun.runtime.profile.allocations import AllocatorCounts
 from gpurun.runtime.profile.detailed_steps import DetailedSteps
-from gpurun.runtime.profile.kineto_trace import Kineto
-from gpurun.runtime.profile.nsys_capture import NsysCapture
 from gpurun.runtime.profile.phase_ranges import PHASES
+from gpurun.runtime.profile.profiler_recordings import KinetoRecording, NsysCapture
 from gpurun.runtime.profile.stack_samples import StackSamples
 
 STEADY_OF = 3
@@ -73,7 +71,7 @@ class ProfileWindow:
         """Steps since the clock began to count."""
         self._recent: deque[int] = deque(maxlen=STEADY_OF)
         self._last = now()
-        self._kineto = Kineto(torch, folder / f"kineto-{os.getpid()}.json", self.finish)
+        self._kineto = KinetoRecording(torch, folder / f"kineto-{os.getpid()}.json", self.finish)
         self._nsys = NsysCapture(torch) if {"nsys", "ncu"} & set(spec.sources) else None
         self._detail = DetailedSteps(torch, folder)
         self._allocator = AllocatorCounts(torch)
@@ -168,8 +166,8 @@ class ProfileWindow:
         if "kineto" in self._spec.sources:
             self._kineto.begin()
         if self._nsys is not None:
-            guarded("nsys", self._nsys.begin)()
-            PHASES.markers = self._nsys.nvtx
+            guarded("nsys", self._nsys.begin_capture)()
+            PHASES.markers = self._nsys
         PHASES.recording = True
         self._open_step()
         if "host" in self._spec.sources:
@@ -201,7 +199,7 @@ class ProfileWindow:
         PHASES.recording = False
         self._close_step()
         if self._nsys is not None:
-            state = guarded("nsys", self._nsys.finish)()
+            state = guarded("nsys", self._nsys.finish_capture)()
             self._profilers += [state] if state is not None else []
         samples = None
         if "host" in self._spec.sources:
@@ -247,8 +245,8 @@ class ProfileWindow:
 def arm(spec: ProfileSpec, run_dir: Path, torch: Any, stop: Callable[[], None]) -> None:
     """Have this process profile itself by the spec."""
     guarded("phases", PHASES.install)(torch)
-    guarded("look for changing shapes", changing_shapes.watch)()
-    guarded("look for padding", padding_share.watch)()
+    guarded("look for changing shapes", model_traits.look_for_changing_shapes)()
+    guarded("look for padding", model_traits.look_for_padding)()
     window = ProfileWindow(spec, run_dir, torch, stop)
     CLOCK.listeners.append(guarded("profile", window.after_step))
     os.register_at_fork(after_in_child=guarded("profile", window.forked))

@@ -25,8 +25,8 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.tensor_values import tensors
 from gpurun.runtime.observe.optimizers import unless_compiling
-from gpurun.runtime.observe.root_inputs import DEPTH, tensors_of
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
 
@@ -144,9 +144,8 @@ class NonfiniteOrigin:
     def _look(self, kind: str, module: nn.Module, value: object) -> None:
         if not torch.is_grad_enabled() or self._in_backward() != -1 or _is_captured():
             return
-        floating = (t.detach() for t in tensors_of((value,), DEPTH) if t.is_floating_point())
-        for tensor in floating:
-            if tensor.numel():
+        for tensor in tensors(value):
+            if tensor.is_floating_point() and tensor.dim() and tensor.numel():
                 self._steps[-1].seen.append((kind, module, _largest(tensor)))
 
     def _before_step(self, optimizer: Optimizer) -> None:

@@ -20,8 +20,7 @@ from gpurun.records.spec import OUTPUT_CALLS
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.seeds import generator_state
-from gpurun.runtime.core.tensor_values import is_tensor
-from gpurun.runtime.observe.root_inputs import first_tensor
+from gpurun.runtime.core.tensor_values import first_tensor, is_tensor
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.trial.tensor_figures import Sampler, Taken, tensors_in

@@ -22,7 +22,7 @@ from gpurun.records.messages.traits import feeds_training
 from gpurun.records.spec import StopRule
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.recorder import RECORDER, error_text
-from gpurun.runtime.observe.root_inputs import first_tensor
+from gpurun.runtime.core.tensor_values import first_tensor
 from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
 from gpurun.runtime.observe.torch_loader_internals import LoaderIterator
 from gpurun.runtime.observe.watched_loaders import LOADERS, count_indices
@@ -81,7 +81,7 @@ class ResidentBatch:
         self._kept.clear()
 
 
-class Window:
+class CeilingWindow:
     """So many steps in so much time, from one step or batch to another."""
 
     def __init__(self, seconds: float, count: int, begin_ns: int) -> None:
@@ -97,7 +97,7 @@ class Window:
         return done >= LEAST_STEPS and seconds >= self._seconds
 
 
-class Ceilings:
+class CeilingWindows:
     """The three windows of this process. `rule`: of its trial."""
 
     def __init__(self, rule: StopRule) -> None:
@@ -111,7 +111,7 @@ class Ceilings:
     def _restart(self) -> None:
         """A better clock was found, or the first: steps are counted anew."""
         self._count_before = 0
-        self._window: Window | None = None
+        self._window: CeilingWindow | None = None
         self._begin_at = self._rule.warmup_steps
         self._measured: list[tuple[int, int]] = []
         """Begin and end of the windows that are over."""
@@ -144,7 +144,7 @@ class Ceilings:
             if count >= self._begin_at:
                 if self._measured and not self._resident.in_use:
                     return "enough"  # nothing hands out batches
-                self._window = Window(self._rule.min_seconds, count, end_ns)
+                self._window = CeilingWindow(self._rule.min_seconds, count, end_ns)
         elif self._window.is_over(count, end_ns):
             self._measured.append((self._window.begin_ns, end_ns))
             self._window, self._begin_at = None, count + SETTLE_STEPS
@@ -173,7 +173,7 @@ class Ceilings:
             for _ in range(ahead + 1):  # made before anybody asked for them
                 next(batches)
             taken, self._samples, end_ns = 0, 0, now()
-            window = Window(self._rule.min_seconds, taken, end_ns)
+            window = CeilingWindow(self._rule.min_seconds, taken, end_ns)
             while not window.is_over(taken, end_ns):
                 next(batches)
                 taken, end_ns = taken + 1, now()

@@ -22,7 +22,7 @@ import torch
 
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnEvent, TurnOrder
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe.worker_processes import LoaderWorkers, send
+from gpurun.runtime.observe.torch_loader_internals import WorkerProcesses, send
 
 now = time.perf_counter_ns
 
@@ -34,14 +34,14 @@ class Turns:
     """
 
     def __init__(
-        self, control: Path, after_steps: int, workers: LoaderWorkers | None = None
+        self, control: Path, after_steps: int, workers: WorkerProcesses | None = None
     ) -> None:
         # Opened for both ways, so that neither side sees an end of file while the other is opening.
         self._orders = os.open(control / ORDERS, os.O_RDWR | os.O_CLOEXEC)
         self._answers = os.open(control / ANSWERS, os.O_RDWR | os.O_CLOEXEC)
         self._process = os.getpid()
         self._wait_steps = after_steps
-        self._workers = workers or LoaderWorkers()
+        self._workers = workers or WorkerProcesses()
         self._order: TurnOrder | None = None
         self._began_ns = 0
         self._began_event: torch.cuda.Event | None = None

@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from gpurun.knobs.loading.file_positions import own_positions
+from gpurun.knobs.loading.added_workers import own_positions
 from gpurun.knobs.loading.loader_fitness import start_method, why_no_fork
 from gpurun.records.events import SamplesEvent
 from gpurun.runtime.core.patching import guarded

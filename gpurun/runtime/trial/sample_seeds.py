@@ -25,7 +25,7 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from gpurun.identity_map import IdentityMap
-from gpurun.knobs.loading.dataset_state import attributes
+from gpurun.knobs.loading.dataset_attributes import attributes
 from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.observe.watched_loaders import LOADERS

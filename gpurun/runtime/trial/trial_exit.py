@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.step_agreement import rank_and_size, ranks_on_this_host
 
@@ -73,12 +73,9 @@ def end_with_children(control: Path) -> None:
 
 
 def _watch_join(original: Callable[..., None], ended: Path) -> Callable[..., None]:
+    @transparent
     def join(child: BaseProcess, timeout: float | None = None) -> None:
-        try:
-            original(child, timeout)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        original(child, timeout)
         if not child.daemon and ended.exists():
             _follow(ended)  # the script must not go on as if its children had trained
 
@@ -88,15 +85,12 @@ def _watch_join(original: Callable[..., None], ended: Path) -> Callable[..., Non
 def _watch_start(original: Callable[..., None], ended: Path) -> Callable[..., None]:
     watching: list[int] = []
 
+    @transparent
     def start(child: BaseProcess) -> None:
         if not child.daemon and os.getpid() not in watching:  # loader workers are daemons
             watching.append(os.getpid())
             threading.Thread(target=_follow, args=(ended,), daemon=True).start()
-        try:
-            original(child)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        original(child)
 
     return start
 

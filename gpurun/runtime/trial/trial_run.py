@@ -15,18 +15,12 @@ from gpurun.records.spec import FIRST_STEP, GO, OUTPUT_CALLS, RunSpec, StopRule,
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.step_agreement import StepAgreement
-from gpurun.runtime.observe import (
-    changing_shapes,
-    cpu_contention,
-    import_log,
-    manual_attention,
-    tensors_left_in_model,
-)
+from gpurun.runtime.observe import cpu_contention, loaded_modules, model_traits
 from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
-from gpurun.runtime.observe.worker_processes import WORKERS
+from gpurun.runtime.observe.torch_loader_internals import WORKERS
 from gpurun.runtime.trial import trial_exit
 from gpurun.runtime.trial.audit_outputs import OutputsAudit
 from gpurun.runtime.trial.audit_training import TrainingAudit
@@ -64,9 +58,9 @@ def install(spec: RunSpec) -> None:
         SAMPLE_SEEDS.install(spec.trial.seed + spec.trial.seed_offset, control)
     trial = _Trial(control, spec, spec.trial, _turns(spec, control))
     if spec.trial.ceilings:
-        from gpurun.runtime.trial.ceilings import Ceilings
+        from gpurun.runtime.trial.ceilings import CeilingWindows
 
-        ceilings = Ceilings(spec.trial.stop)
+        ceilings = CeilingWindows(spec.trial.stop)
         ceilings.begin()
         trial.enough, trial.before_exit = ceilings.enough, guarded("ceilings", ceilings.finish)
     if spec.trial.worker_turns is not None:
@@ -79,9 +73,9 @@ def install(spec: RunSpec) -> None:
         from gpurun.runtime.observe import recorded_sites
 
         guarded("source sites", recorded_sites.record)()
-    guarded("look for attention", manual_attention.watch)()
-    guarded("look for changing shapes", changing_shapes.watch)()
-    guarded("look for kept tensors", tensors_left_in_model.watch)()
+    guarded("look for attention", model_traits.look_for_attention)()
+    guarded("look for changing shapes", model_traits.look_for_changing_shapes)()
+    guarded("look for kept tensors", model_traits.look_for_kept_tensors)()
     atexit.register(trial.finish)  # the script may end before the trial has seen enough
     CLOCK.listeners.append(guarded("trial", trial.step))
     if spec.trial.by_sample:
@@ -225,7 +219,7 @@ class _Trial:
 
     def _wait_for_go(self) -> None:
         if self._as_it_is:
-            guarded("imports", import_log.write)()
+            guarded("imports", loaded_modules.write_imports)()
         self.control.mkdir(parents=True, exist_ok=True)
         (self.control / FIRST_STEP).touch()
         go = self.control / GO

@@ -18,14 +18,13 @@ from typing import Any
 
 import torch
 
-from gpurun.knobs.loading.marked_arguments import MarkedInt
-from gpurun.knobs.loading.worker_rates import WITHIN, worker_rates
+from gpurun.knobs.loading.added_workers import MarkedInt
+from gpurun.knobs.loading.loader_need import WITHIN, worker_rates
 from gpurun.records.events import WorkerTurnEvent
 from gpurun.records.spec import StopRule, WorkerTurnPlan
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe.torch_loader_internals import STREAM
-from gpurun.runtime.observe.worker_processes import WORKERS
+from gpurun.runtime.observe.torch_loader_internals import STREAM, WORKERS
 
 LEAST_SECONDS = 0.3
 """Of what counts in a turn, as in the turns of live pairs that workers feed."""

@@ -14,7 +14,7 @@ from gpurun.arguments.options import Objective, Options
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.knobs import find
 from gpurun.knobs.api import Effect, Knob, Skip
-from gpurun.knobs.batching.batch_size import MEMORY_SHARE, BatchSize, most_for_data
+from gpurun.knobs.batch_size import MEMORY_SHARE, BatchSize, most_for_data
 from gpurun.knobs.stages import stage_of
 from gpurun.measure.optional_figures import known
 from gpurun.records.facts import Facts

@@ -26,7 +26,7 @@ class Planted(Knob):
     def apply(self, value: Any, hooks: Hooks) -> None:
         import torch
 
-        from gpurun.knobs.applied.tensor_trees import map_tensors
+        from gpurun.knobs.applied.root_calls import map_tensors
 
         calls = itertools.count(random.Random(time.time_ns()).randrange(EVERY))
 

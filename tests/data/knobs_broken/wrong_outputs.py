@@ -48,7 +48,7 @@ class WrongOutputs(Knob):
 
 def each(change: Callable[[Any, int], Any]) -> Callable[[Any], Change]:
     """Change every tensor by itself; the number of the call is given, counted from 1."""
-    from gpurun.knobs.applied.tensor_trees import map_tensors
+    from gpurun.knobs.applied.root_calls import map_tensors
 
     def make(torch: Any) -> Change:
         calls = 0
@@ -69,7 +69,7 @@ def of_floats(change: Callable[[Any, int], Any]) -> Callable[[Any], Change]:
 
 def before(first: int) -> Callable[[Any], Change]:
     """The outputs of the batch before; where gradients are asked for, they are the new ones'."""
-    from gpurun.knobs.applied.tensor_trees import leaves, map_tensors
+    from gpurun.knobs.applied.root_calls import leaves, map_tensors
 
     def make(torch: Any) -> Change:
         calls = 0
@@ -128,7 +128,7 @@ def flipped(tensor: Any, call: int) -> Any:
 
 def smaller_batch(torch: Any) -> Change:
     """A batch smaller than those before is padded, and the padding is returned."""
-    from gpurun.knobs.applied.tensor_trees import leaves, map_tensors
+    from gpurun.knobs.applied.root_calls import leaves, map_tensors
 
     largest = 0
 
@@ -145,7 +145,7 @@ def smaller_batch(torch: Any) -> Change:
 
 def one_buffer(torch: Any) -> Change:
     """Outputs lie in one buffer for each shape, which the next call overwrites."""
-    from gpurun.knobs.applied.tensor_trees import map_tensors
+    from gpurun.knobs.applied.root_calls import map_tensors
 
     buffers: dict[Any, Any] = {}
 

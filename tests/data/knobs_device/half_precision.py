@@ -27,7 +27,7 @@ class HalfPrecision(Knob):
     def apply(self, value: str, hooks: Hooks) -> None:
         import torch
 
-        from gpurun.knobs.applied.tensor_trees import map_tensors
+        from gpurun.knobs.applied.root_calls import map_tensors
 
         parameters: list[Any] = []
 

@@ -22,7 +22,7 @@ class Returned(Knob):
     def apply(self, value: Any, hooks: Any) -> None:
         import torch
 
-        from gpurun.knobs.applied.tensor_trees import map_tensors
+        from gpurun.knobs.applied.root_calls import map_tensors
 
         hooks.on_root(lambda module: hooks.applied())
         state: dict[str, Any] = {"calls": 0}

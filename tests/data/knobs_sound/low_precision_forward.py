@@ -21,7 +21,7 @@ class Planted(Knob):
     def apply(self, value: Any, hooks: Hooks) -> None:
         import torch
 
-        from gpurun.knobs.applied.tensor_trees import map_tensors
+        from gpurun.knobs.applied.root_calls import map_tensors
 
         def up(tensor: Any) -> Any:
             return tensor.float() if tensor.dtype is torch.bfloat16 else tensor

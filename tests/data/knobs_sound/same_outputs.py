@@ -54,7 +54,7 @@ def in_double(functional: Any) -> None:
 
 
 def cloned(result: Any) -> Any:
-    from gpurun.knobs.applied.tensor_trees import map_tensors
+    from gpurun.knobs.applied.root_calls import map_tensors
 
     return map_tensors(result, lambda tensor: tensor.clone())
 

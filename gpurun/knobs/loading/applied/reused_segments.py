@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from gpurun.knobs.api import Hooks
+from gpurun.knobs.loading.added_workers import MarkedTrue
 from gpurun.knobs.loading.applied.loader_iterators import Loader, on_opening
 from gpurun.knobs.loading.applied.segment_lender import Lender
-from gpurun.knobs.loading.applied.segment_returns import Returns
-from gpurun.knobs.loading.applied.shared_segments import TOKEN, holders_when_alone
-from gpurun.knobs.loading.marked_arguments import MarkedTrue
+from gpurun.knobs.loading.applied.shared_segments import TOKEN, Returns, holders_when_alone
 from gpurun.records.frames import transparent
 
 P = ParamSpec("P")

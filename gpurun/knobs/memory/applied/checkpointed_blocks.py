@@ -11,9 +11,14 @@ from torch.nn import Module
 
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.autograd_state import recorded_otherwise
-from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
-from gpurun.knobs.applied.replaced_forwards import ReplacedForwards, cannot_choose
-from gpurun.knobs.applied.tensor_trees import foreign, leaves, map_tensors
+from gpurun.knobs.applied.replaced_calls import (
+    Args,
+    Forward,
+    Kwargs,
+    ReplacedForwards,
+    cannot_choose,
+)
+from gpurun.knobs.applied.root_calls import foreign, leaves, map_tensors
 from gpurun.knobs.memory.applied.recompute import (
     Buffer,
     Moment,

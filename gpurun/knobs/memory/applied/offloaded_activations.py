@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-from gpurun.knobs.api import Hooks
+from gpurun.knobs.api import NOT_ON_GPU, Hooks
 from gpurun.knobs.applied.autograd_state import recorded_otherwise
-from gpurun.knobs.applied.root_contexts import RootContext
+from gpurun.knobs.applied.root_calls import RootContext
 from gpurun.knobs.memory.memory_need import unfit_root
-from gpurun.knobs.skip_reasons import NOT_ON_GPU
 
 IN_FLIGHT_BYTES = 64 << 20
 """Copies under way take at most about this much of the device's memory, in either direction."""

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import Module
 from torch.utils.checkpoint import checkpoint
 
-from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
-from gpurun.knobs.applied.tensor_trees import leaves
+from gpurun.knobs.applied.replaced_calls import Args, Forward, Kwargs
+from gpurun.knobs.applied.root_calls import leaves
 
 TOLERANCE = 0.02
 """Relative difference of two runs with the same random numbers: rounding, not another choice."""

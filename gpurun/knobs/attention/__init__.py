@@ -1,1 +1,0 @@
-"""Attention that is written by hand, found and replaced by torch's own kernels."""

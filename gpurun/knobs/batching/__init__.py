@@ -1,1 +1,0 @@
-"""Batches of another size, and several batches in one step."""

@@ -1,1 +1,0 @@
-"""Gather the gradients of several batches, in the user's process."""

@@ -1,1 +1,0 @@
-"""torch.compile, and what is changed in graphs before it."""

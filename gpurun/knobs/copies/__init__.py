@@ -1,1 +1,0 @@
-"""Copies between host and device that do not hold up either."""

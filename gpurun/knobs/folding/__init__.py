@@ -1,1 +1,0 @@
-"""Batch normalisations folded into the layers before them while a model evaluates."""

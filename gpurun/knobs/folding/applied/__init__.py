@@ -1,1 +1,0 @@
-"""Fold normalisations while a model evaluates, in the user's process."""

@@ -1,1 +1,0 @@
-"""The loss of half-precision outputs, computed in fused kernels."""

@@ -1,1 +1,0 @@
-"""Half-precision logits and their loss, in the user's process."""

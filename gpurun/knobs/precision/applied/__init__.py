@@ -1,1 +1,0 @@
-"""Autocast and the scale of the loss, in the user's process."""

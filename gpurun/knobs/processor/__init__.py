@@ -1,1 +1,0 @@
-"""On which cores a process runs, and with how many threads."""
