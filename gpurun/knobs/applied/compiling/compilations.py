@@ -91,12 +91,13 @@ class Compilations(logging.Filter):
         return not any(name in said for name in self._watched_alone)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Hear what torch warns of. The traceback of what it suppressed is not for the script."""
+        """Hear what torch warns of, and say it in one line: its own lines are for who compiles."""
         try:
             if not self._is_mine(record):
                 return True
             if str(record.msg).startswith(LIMIT):
                 self._gave_up(_limit(record))
+                return False
             elif record.levelno >= logging.WARNING and record.exc_info:
                 self._gave_up(_error(record.exc_info[1]))
                 return False
