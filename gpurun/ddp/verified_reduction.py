@@ -196,7 +196,8 @@ def _distributed(logs: Sequence[ProcessLog]) -> bool:
 
 def _asks_for_ranks(outcome: Outcome) -> bool:
     """It fails where it reads a variable of torchrun: only a distributed script needs those."""
-    return bool(VARIABLE.search(_printed(outcome).rpartition("Traceback (")[2]))
+    _, trace, said = _printed(outcome).rpartition("Traceback (")
+    return bool(trace and VARIABLE.search(said))
 
 
 def _printed(outcome: Outcome) -> str:

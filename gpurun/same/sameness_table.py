@@ -12,7 +12,6 @@ lie: above what sound changes need, below what falsifying ones show.
 from __future__ import annotations
 
 import enum
-import math
 from dataclasses import dataclass
 
 K = 2.0
@@ -103,7 +102,7 @@ class Kind(enum.Enum):
     # Roots of shares; 0.1 is 1 %. A detector in bf16 0.03, `wrong_outputs=other integers` 0.88.
     DECISIONS = Row("output decisions", 0.1, 0.5, k=K_WIDE)
     EVALUATIONS = Row("evaluations", MOVED)
-    EVALUATED_DECISIONS = Row("evaluation decisions", math.sqrt(MOVED), k=K_WIDE)
+    EVALUATED_DECISIONS = Row("evaluation decisions", 0.32, k=K_WIDE)
     # Relative. Workers with other augmentations 0.11 in 16 steps; `smoothed labels` 0.04.
     CURVE = Row("loss curve", 0.02, 0.15)
     RUNAWAY = Row("runaway", K)

@@ -67,7 +67,7 @@ def tuning_document(
         verdict=_verdict(findings, objective),
         **_factors(finalist, proof, baseline, objective),
         p_value=proof.p_value if proof else None,
-        statistically_significant=won is not None,
+        statistically_significant=bool(won and proof and proof.statistically_significant),
         baseline=baseline,
         chosen=chosen,
         larger_batch=_larger(findings),

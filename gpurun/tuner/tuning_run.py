@@ -143,15 +143,20 @@ class TuningRun:
             self.findings, state.judge, self._effect_of, self._prove, self._note
         )
         selection.settle(state)
-        self._measure_rungs(untouched)
-        stages = self._stages(self.findings.chosen)
-        lost = losing(self.findings.rungs, stages.names)
-        if lost and selection.without(stages.changes(lost), "it loses in its rung"):
-            self._measure_rungs(untouched)
+        self._measure_rungs_that_pay(untouched, selection)
         if not training:
             self._batch_with_the_rest(untouched, state, search, selection)
         if self._time.left > self._proofs.seconds:
             selection.narrow()
+            self._measure_rungs_that_pay(untouched, selection)
+
+    def _measure_rungs_that_pay(self, untouched: SearchState, selection: FinalSelection) -> None:
+        """Measure the rungs of what was proven; what loses in its own leaves, and the rest is
+        proven again."""
+        self._measure_rungs(untouched)
+        stages = self._stages(self.findings.chosen)
+        lost = losing(self.findings.rungs, stages.names)
+        if lost and selection.without(stages.changes(lost), "it loses in its rung"):
             self._measure_rungs(untouched)
 
     def preview(self) -> None:
@@ -364,7 +369,7 @@ class TuningRun:
         chosen, known = self.findings.chosen, list(self._reference.trials)
         stages, pair, alone = self._stages(chosen), self._proofs.seconds, as_it_is.best
         proven = self.findings.verdict == "faster" and self._objective is Objective.THROUGHPUT
-        if chosen is None or not proven:
+        if chosen is None or not proven or not stages.names:
             return
         if unmeasured(stages, known) and self._time.left > pair:
             why = self._proofs.obstacle(chosen.settings)

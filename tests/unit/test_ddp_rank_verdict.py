@@ -369,13 +369,17 @@ def test_a_refusal_names_the_lines_that_start_processes(
 
 @pytest.mark.parametrize(
     ("error", "alone"),
-    [("KeyError: 'LOCAL_WORLD_SIZE'", False), ("ValueError: no FRANK_RANKS in my data", True)],
+    [
+        ("Traceback (most recent call last):\n  ...\nKeyError: 'LOCAL_WORLD_SIZE'", False),
+        ("Traceback (most recent call last):\n  ...\nValueError: no FRANK_RANKS here", True),
+        ("WORLD_SIZE is 1\nno data", True),
+    ],
 )
 def test_a_script_that_fails_for_want_of_torchruns_variables_is_distributed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], error: str, alone: bool
 ) -> None:
     """Any other fails by itself, and shows its error."""
-    printed = f"RANK 1 of the season\nTraceback (most recent call last):\n  ...\n{error}\n"
+    printed = f"RANK 1 of the season\n{error}\n"
     (tmp_path / "output.log").write_text(printed)
     log = SimpleNamespace(steps={}, traits=[])
     outcome = SimpleNamespace(logs=[log], exit_code=1, failure=None, run_dir=tmp_path)

@@ -133,6 +133,34 @@ def test_pairs_that_narrow_a_proof_are_judged_like_those_before_them(
     assert found.left_out == (WORKERS if rejected else {})
 
 
+def test_where_further_pairs_are_rejected_the_pipeline_changes_are_proven_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rates = steady(loader_workers=2.0, autocast=1.5)
+    done = proven(monkeypatch, rates, {**WORKERS, "autocast": "bf16"})
+    assert done.found.verdict == "faster"
+    wanted = done.selection.prove
+
+    def further(finalist: Finalist, rungs: bool) -> Finalist:
+        if finalist.against is None:
+            return wanted(finalist, rungs)
+        finalist.pairs.append((100.0, 300.0))
+        finalist.errors.append(None)
+        return finalist.against
+
+    def judge(_: Any, candidates: Any, *others: Any) -> GuardVerdict:
+        return BROKEN if any("autocast" in one for one in candidates) else SOUND
+
+    monkeypatch.setattr(Finalist, "done", False)
+    monkeypatch.setattr(TrainingJudge, "judge", judge)
+    done.selection.prove = further
+    done.selection.narrow()
+    assert done.found.verdict == "faster"
+    assert done.chosen == WORKERS
+    assert done.found.left_out == {"autocast": "bf16"}
+    assert "the loss is off" in done.found.objections["autocast"]
+
+
 def test_a_proof_that_took_no_further_pair_is_not_judged_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -118,7 +118,7 @@ def _short(names: Sequence[str]) -> list[str]:
 WIDTH, PANEL, EDGE = 11.0, 2.6, 0.9
 """Inches: of the picture, of the height of a row of panels, and of what is above them."""
 MOST_PANELS = 12
-TITLE_LENGTH, RUN_LENGTH = 100, 22
+HEADLINE_LENGTH, RUN_LENGTH = 100, 22
 
 
 def draw_runs(path: Path, page: Page, runs: Sequence[RunContents]) -> bool:
@@ -139,7 +139,7 @@ def draw_runs(path: Path, page: Page, runs: Sequence[RunContents]) -> bool:
             axes.set_axis_off()
         else:
             draw_chart(axes, chart)
-    words = textwrap.fill(_headline(page), TITLE_LENGTH)
+    words = textwrap.fill(_headline(page), HEADLINE_LENGTH)
     figure.suptitle(words, fontsize=plot_style.LARGE, fontweight="bold")
     if left > 0:
         caption = f"not drawn: {count(left, 'more panel')}"

@@ -10,6 +10,7 @@ and are then plain calls.)
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import sys
 import time
@@ -234,6 +235,9 @@ def _codes(value: object, module: str) -> Iterator[CodeType]:
             function = getattr(function, "__func__", function)  # of a static or a class method
             if isinstance(function, FunctionType):
                 yield from _with_inner(function.__code__)
+                inner = inspect.unwrap(function)  # of a maker (`patching.stands_in`)
+                if isinstance(inner, FunctionType) and inner.__module__ == module:
+                    yield from _with_inner(inner.__code__)
 
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 SAMPLED_VALUES = 64
+MOST_DEPTH = 8
+"""Batches nest no deeper; what holds itself has an end."""
 COPIED_VALUES = 30_000
 """Torch works on at most this many numbers in one thread. For more it uses all its threads, and a
 busy core (loader workers, the import of the next trial) holds all of them up: eight audited steps
@@ -80,16 +82,16 @@ def checksum(value: object) -> int:
     return zlib.crc32(repr(value).encode("utf-8", "backslashreplace"))
 
 
-def tensors(value: object) -> Iterator[Tensor]:
-    """Every tensor in nested lists, tuples and mappings."""
+def tensors(value: object, depth: int = MOST_DEPTH) -> Iterator[Tensor]:
+    """Every tensor in nested lists, tuples and mappings, `depth` levels deep."""
     if is_tensor(value):
         yield value
-    elif isinstance(value, Mapping):
+    elif depth and isinstance(value, Mapping):
         for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, (list, tuple)):
+            yield from tensors(item, depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors(item)
+            yield from tensors(item, depth - 1)
 
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:

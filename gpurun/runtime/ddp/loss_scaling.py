@@ -10,10 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from gpurun.knobs.callers import users_line
 from gpurun.records.events import TraitEvent
@@ -23,8 +24,9 @@ from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.ddp.divergence_check import DivergenceCheck
 from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
 from gpurun.runtime.ddp.loader_sharding import LoaderSharding
-from gpurun.runtime.ddp.rank_info import RankInfo, stop_rank
+from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.observe.backward_passes import Tensors
+from gpurun.runtime.observe.step_clock import CLOCK
 
 
 @dataclass
@@ -46,6 +48,12 @@ class LossScaling:
     def install(self) -> None:
         """Stand before `torch.autograd.backward`, in which `Tensor.backward` ends."""
         replace(torch.autograd, "backward", self._watch)
+        CLOCK.before_step.append(or_stop_rank("the loss", self._before_step))
+
+    def _before_step(self, _: Optimizer) -> None:
+        """A step without a backward pass that was watched: nothing of it was verified."""
+        if self.shared and self.reduction is None and self.ddp.active():
+            self._stop_unverified()
 
     @stands_in
     def _watch(
@@ -66,16 +74,19 @@ class LossScaling:
             self.divergence.blame()
             raise
 
+    def _stop_unverified(self) -> NoReturn:
+        stop_rank(
+            "gpurun took the script for a distributed one, which it is not: the loss "
+            "reduction was not measured",
+            "set it with --loss-reduction mean or sum, or run it without --ddp",
+        )
+
     def _scaled(self, tensors: Tensors) -> Tensors:
         """The loss, weighted for the average over ranks."""
         if not self.shared:
             return tensors
         if self.reduction is None:
-            stop_rank(
-                "gpurun took the script for a distributed one, which it is not: the loss "
-                "reduction was not measured",
-                "set it with --loss-reduction mean or sum, or run it without --ddp",
-            )
+            self._stop_unverified()
         shard = self.sharding.shard
         if shard is None:
             line = users_line(sys._getframe(1))

@@ -188,7 +188,9 @@ class NsysCapture:
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda
         self._nvtx = torch.cuda.nvtx
-        self._attached = bool(os.environ.get(INJECTED)) and torch.version.cuda is not None
+        self._attached = (
+            os.path.exists(os.environ.get(INJECTED, "")) and torch.version.cuda is not None
+        )
         self._seconds = 0.0
 
     def begin_capture(self) -> None:

@@ -37,9 +37,22 @@ class FinalSelection:
         if settings == base:
             found.verdict = "no_gain"
             return
+        found.chosen = Finalist("chosen", settings)
+        self._proven(found.chosen)
+        objections = self._fall_back(settings)
+        self._decide(found.chosen, settings, objections)
+        if found.verdict == "faster" and BATCH in found.chosen.settings:
+            found.larger = found.chosen
+
+    def _fall_back(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """Where the chosen settings fail or train otherwise, prove what is safer, and choose that.
+
+        What speaks against the changes that are lost, by name.
+        """
+        found, base = self.findings, self.findings.base
+        chosen = found.chosen
+        assert chosen is not None
         objections: dict[str, str] = {}
-        found.chosen = chosen = Finalist("chosen", settings)
-        self._proven(chosen)
         for effects in FALLBACKS:
             own = {k: v for k, v in settings.items() if self.effect_of(k) in effects}
             safe = {**base, **own}
@@ -51,9 +64,7 @@ class FinalSelection:
             self.note(f"proving the {' and '.join(e.value for e in effects)} changes alone")
             found.chosen = chosen = Finalist(f"without {', '.join(sorted(dropped))}", safe)
             self._proven(chosen)
-        self._decide(chosen, settings, objections)
-        if found.verdict == "faster" and BATCH in chosen.settings:
-            found.larger = chosen
+        return objections
 
     def narrow(self) -> None:
         """Take further pairs of what was proven, in the time that nothing else needs, and decide
@@ -61,8 +72,12 @@ class FinalSelection:
         found, chosen = self.findings, self.findings.chosen
         if chosen is None or chosen.done or found.verdict != "faster":
             return
+        settings, is_larger = chosen.settings, found.larger is chosen
         self._proven(chosen, rungs=False)
-        self._decide(chosen, {**chosen.settings, **found.left_out}, found.objections)
+        objections = {**found.objections, **self._fall_back(settings)}
+        self._decide(found.chosen or chosen, {**settings, **found.left_out}, objections)
+        if is_larger and (found.chosen is not chosen or found.verdict != "faster"):
+            found.larger = None
 
     def _decide(
         self, chosen: Finalist, settings: Mapping[str, Any], objections: Mapping[str, str]

@@ -98,7 +98,7 @@ class Compilations(logging.Filter):
             if str(record.msg).startswith(LIMIT):
                 self._gave_up(_limit(record))
                 return False
-            elif record.levelno >= logging.WARNING and record.exc_info:
+            if record.levelno >= logging.WARNING and record.exc_info:
                 self._gave_up(_error(record.exc_info[1]))
                 return False
         except Exception:
