@@ -406,8 +406,8 @@ def _keep_to_ourselves(folder: Path) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
-    if ignore.is_symlink():
-        ignore.unlink()
+    if ignore.is_symlink() or (ignore.exists() and ignore.stat().st_nlink > 1):
+        ignore.unlink()  # what else it names stays as it is
     elif ignore.exists() and ignore.stat().st_size:
         return
     try:

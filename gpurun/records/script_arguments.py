@@ -20,7 +20,7 @@ _KEYS = (
 """A bare `key` is none: it sorts a table or names a column."""
 _NAME = (
     rf"(?:{_KEYS}|token|secrets?|passwords?|passwd|passphrase|pwd|credentials?|auth|authorization"
-    r"|(?<![a-z ])pass|\bpass(?==))"
+    r"|(?<![a-z ])pass|(?<!by)(?<!com)pass(?==))"
 )
 """Ends the name of a secret: `--wandb-api-key`, `authToken`, `db.pass`, not `--max-tokens`."""
 _CLOSED = r"['\"\]\\]*"

@@ -57,7 +57,8 @@ def read(path: Path, process: int | None = None) -> tuple[model.Timeline, ...]:
         with open(path, "rb") as file:
             if not file.read(16).startswith(b"SQLite format 3"):
                 raise foreign
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+        place = f"{path.resolve().as_uri()}?mode=ro&immutable=1"  # else SQLite may write beside it
+        with closing(sqlite3.connect(place, uri=True)) as database:
             _limit(database)
             export = _Export(database)
             if not export.is_one:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 import threading
@@ -223,6 +224,35 @@ def test_an_empty_file_is_filled_as_a_missing_one_is(tmp_path: Path) -> None:
     filled(tmp_path)
     (tmp_path / "bench.db").write_bytes(b"")
     assert ids(opened(tmp_path).query()) == numbers(10)
+
+
+MARK = bytes.fromhex("d9d505f920a163d7")
+"""Begins a rollback journal, and ends one that names another: SQLite deletes what that names."""
+
+
+@pytest.mark.parametrize("kind", ["notes", "a second name", "a link", "one that names a file"])
+def test_a_journal_that_no_writer_of_ours_left_is_refused_and_nothing_is_deleted(
+    tmp_path: Path, kind: str
+) -> None:
+    filled(tmp_path)
+    journal, victim = tmp_path / "bench.db-journal", tmp_path / "victim"
+    victim.write_bytes(b"")
+    if kind == "notes":
+        journal.write_text("precious notes")
+    elif kind == "a second name":
+        os.link(victim, journal)
+    elif kind == "a link":
+        journal.symlink_to(victim)
+    else:
+        name = os.fsencode(victim)
+        sizes = struct.pack(">IIIII", 0, 1, 4, 512, 4096)
+        head = (MARK + sizes).ljust(512, b"\0")
+        tail = (0x40000000 // 4096 + 1).to_bytes(4, "big") + name
+        tail += len(name).to_bytes(4, "big") + sum(name).to_bytes(4, "big") + MARK
+        journal.write_bytes(head + tail)
+    before = tree(tmp_path)
+    assert "its log (-journal)" in refusal(lambda: opened(tmp_path).query()).what
+    assert tree(tmp_path) == before
 
 
 # -- files that are not gpurun's -------------------------------------------------------------------

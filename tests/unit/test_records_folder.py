@@ -234,6 +234,15 @@ def test_an_ignore_file_is_not_written_through_a_link(project: Path, mine: Path)
     assert not (mine / "new").exists()
 
 
+def test_an_ignore_file_with_a_second_name_is_not_written_into(project: Path, mine: Path) -> None:
+    (mine / "empty").touch()
+    (project / ".gpurun").mkdir()
+    os.link(mine / "empty", project / ".gpurun" / ".gitignore")
+    find_home(project)
+    assert (project / ".gpurun" / ".gitignore").read_text() == "*\n"
+    assert (mine / "empty").read_text() == ""
+
+
 def test_a_file_that_the_user_names_is_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
     write_output(tmp_path / "link", "text")

@@ -19,6 +19,7 @@ FORMS = """
 --set db.password S --lr 0.1          | --set db.password *** --lr 0.1
 --set db.password --lr 0.1            | --set db.password --lr 0.1
 --db.pass=S                           | --db.pass=***
+--dbpass=S --bypass=1                 | --dbpass=*** --bypass=1
 'cfg[token]=S'                        | 'cfg[token]=***'
 --wandb-api-key S --lr 0.1            | --wandb-api-key *** --lr 0.1
 --authToken=S                         | --authToken=***

@@ -27,6 +27,8 @@ APPLICATION_ID = 0x67707275
 """The number ("gpru") in an SQLite file's head by which it is known as gpurun's."""
 MAGIC, HEAD_BYTES, APPLICATION_ID_AT = b"SQLite format 3\0", 100, slice(68, 72)
 """The beginning of an SQLite file, and the place of its number in its head."""
+JOURNAL = bytes.fromhex("d9d505f920a163d7")
+"""The beginning of a rollback journal, and its end if it names another journal."""
 FORMS = (
     "write postgresql://user@host:5432/database (an @ in a password as %40) or sqlite:///file.db"
 )
@@ -116,6 +118,27 @@ def _sqlite(path: Path) -> Database:
     return Database(os.fspath(path), path.parent, engine, MOVE_AWAY)
 
 
+def _is_ours(journal: str) -> bool:
+    """True for a journal that a writer of ours has, or left: a plain file with one name, that names
+    no other journal, which SQLite would delete (sqlite.org/fileformat2.html#the_rollback_journal).
+    """
+    try:
+        opened = os.open(journal, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True  # its writer is done
+    except OSError:
+        return False
+    with open(opened, "rb") as file:
+        seen = os.fstat(opened)
+        if not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1:
+            return False
+        head = file.read(len(JOURNAL))
+        file.seek(max(0, seen.st_size - len(JOURNAL)))
+        return head in (b"", bytes(len(JOURNAL)), JOURNAL) and (
+            seen.st_size <= len(JOURNAL) or file.read() != JOURNAL
+        )
+
+
 def _make_or_check(path: Path) -> None:
     """Make an empty file for its owner alone; `GpurunError` if there is one that is not ours.
 
@@ -124,9 +147,10 @@ def _make_or_check(path: Path) -> None:
     (`-wal`) is another database's: SQLite would write it into the file, or remove it.
     """
     flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    if os.path.lexists(f"{path}-wal"):
-        what = f"{path} and its log (-wal) are not of this gpurun; they stay as they are"
-        raise GpurunError(what, MOVE_AWAY)
+    for end in ("-wal", "-journal"):
+        if os.path.lexists(f"{path}{end}") and not (end == "-journal" and _is_ours(f"{path}{end}")):
+            what = f"{path} and its log ({end}) are not of this gpurun; they stay as they are"
+            raise GpurunError(what, MOVE_AWAY)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         opened = os.open(path, flags, 0o600)
