@@ -119,13 +119,14 @@ def _sqlite(path: Path) -> Database:
 
 
 def _is_ours(journal: str) -> bool:
-    """True for a journal that a writer of ours has, or left: a plain file with one name, that names
-    no other journal, which SQLite would delete (sqlite.org/fileformat2.html#the_rollback_journal).
+    """True for no journal, or one that a writer of ours has or left: a plain file with one name,
+    that names no other file. SQLite deletes what it names
+    (sqlite.org/fileformat2.html#the_rollback_journal).
     """
     try:
         opened = os.open(journal, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return True  # its writer is done
+        return True
     except OSError:
         return False
     with open(opened, "rb") as file:
@@ -133,24 +134,23 @@ def _is_ours(journal: str) -> bool:
         if not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1:
             return False
         head = file.read(len(JOURNAL))
-        file.seek(max(0, seen.st_size - len(JOURNAL)))
-        return head in (b"", bytes(len(JOURNAL)), JOURNAL) and (
-            seen.st_size <= len(JOURNAL) or file.read() != JOURNAL
-        )
+        file.seek(max(len(JOURNAL), seen.st_size - len(JOURNAL)))
+        names_another = file.read() == JOURNAL
+        return head in (b"", bytes(len(JOURNAL)), JOURNAL) and not names_another
 
 
 def _make_or_check(path: Path) -> None:
     """Make an empty file for its owner alone; `GpurunError` if there is one that is not ours.
 
     SQLite alone may change a file that it opens, so the head is read before: what SQLite reads as
-    `immutable` while another process writes may be no database. A log beside it
-    (`-wal`) is another database's: SQLite would write it into the file, or remove it.
+    `immutable` while another process writes may be no database. A log beside it (`-wal`, or a
+    `-journal` that is not ours) is another's: SQLite would write it into the file, or remove it.
     """
     flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    for end in ("-wal", "-journal"):
-        if os.path.lexists(f"{path}{end}") and not (end == "-journal" and _is_ours(f"{path}{end}")):
-            what = f"{path} and its log ({end}) are not of this gpurun; they stay as they are"
-            raise GpurunError(what, MOVE_AWAY)
+    logs = {"-wal": os.path.lexists(f"{path}-wal"), "-journal": not _is_ours(f"{path}-journal")}
+    for end in (end for end, is_foreign in logs.items() if is_foreign):
+        what = f"{path} and its log ({end}) are not of this gpurun; they stay as they are"
+        raise GpurunError(what, MOVE_AWAY)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         opened = os.open(path, flags, 0o600)
