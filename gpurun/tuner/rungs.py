@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob
@@ -19,7 +20,6 @@ from gpurun.pairs.gain import Look
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.effects import ALLOW_ALL
 from gpurun.records.tuning import Candidate, GuardVerdict, LadderRow
-from gpurun.stats.descriptive import t_quantile
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.search.changes import strongest_effect
 from gpurun.tuner.tuning_trial import Trial
@@ -28,6 +28,8 @@ APPLY_TRAINING = f"changes training: apply with {ALLOW_ALL}"
 Settings = Mapping[str, Any]
 LEVEL = 0.95
 """Of the intervals of a row."""
+DEVIATIONS = NormalDist().inv_cdf((1 + LEVEL) / 2)
+"""Half such an interval, where the standard deviation is known beforehand."""
 
 
 @dataclass(frozen=True)
@@ -147,16 +149,15 @@ def top_rung(stage: str, finalist: Finalist) -> Rung:
 def _gain(trial: Trial, finalist: Finalist, as_it_is: Trial) -> tuple[float, float] | None:
     """By turns with the reference, else by the scores of launches alone; None if it failed.
 
-    It is as sure as its own turns are and as launches are assumed to be alike, less where the pairs
-    of the proof were further apart than assumed.
+    SPEC: its interval comes from what launches are assumed to differ by, and from its own turns. It
+    is wider where the pairs of the proof were further apart than assumed.
     """
     if not trial.score or not as_it_is.score:
         return None
     gain = trial.gain or trial.score / as_it_is.score
     between = assumed_sd(Metric.THROUGHPUT, live=trial.gain is not None)
     deviation = finalist.scatter() * math.hypot(between, trial.record.gain_error or 0.0)
-    freedom = finalist.estimate().freedom
-    return math.log(gain), t_quantile(freedom, (1 + LEVEL) / 2) * deviation
+    return math.log(gain), DEVIATIONS * deviation
 
 
 def losing(rungs: Sequence[Rung], stages: Sequence[str]) -> list[str]:

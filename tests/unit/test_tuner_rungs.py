@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs, unmeasured
+from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs, told_apart, unmeasured
 from gpurun.tuner.tuning_trial import Trial
 from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial
@@ -190,6 +190,21 @@ def test_a_rung_is_as_sure_as_launches_are_alike_in_the_proof() -> None:
     assert half(5.1, 5.1, 5.1) < half(5.1, 5.1, 5.1, live=False), "and minutes apart"
     unsure = half(5.1, 5.1, 5.1, error=0.05)
     assert unsure == half(5.1, 5.1, 5.1), "what a pair's own turns leave open is that pair's alone"
+
+
+def test_two_pairs_of_a_wide_interval_do_not_hide_the_rungs_below_them() -> None:
+    """x9.30 (4.24 to 20.4) of two pairs: the rows below it are as sure as launches are alike."""
+    top = finalist(9.56, 8.43, error=0.1)
+    *_, (first, last) = measure_rungs(
+        stages("data", "compile"),
+        top,
+        launches := Launches(),
+        launches.room,
+        lambda trial: None,
+        trial(100.0),
+    )
+    assert first.half < 0.1 < last.half
+    assert [rung.stage for rung in told_apart([first, last])] == ["data", "compile"]
 
 
 def test_pairs_after_the_rungs_make_all_rows_as_precise_as_they_are_themselves() -> None:
