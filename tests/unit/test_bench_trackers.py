@@ -11,14 +11,14 @@ import pytest
 
 from gpurun.arguments.bench_flags import EXPORT_KINDS
 from gpurun.bench.compare.comparison_document import severity
-from gpurun.bench.tracker_formats import (
+from gpurun.bench.unfinished import worst_with_others
+from gpurun.commands.bench.bench_outputs import emit_exports
+from gpurun.report.tracker_formats import (
     TRACKERS,
     bencher,
     tracked,
     tracked_records,
 )
-from gpurun.bench.unfinished import worst_with_others
-from gpurun.commands.bench.bench_outputs import emit_exports
 from tests.unit.benchmark_records import CRASHED, LAUNCH, record
 from tests.unit.test_bench_document import document, found
 

@@ -36,7 +36,6 @@ from gpurun.bench.record_of_launches import (
     version_here,
 )
 from gpurun.bench.store import open_store
-from gpurun.bench.tracker_formats import tracked_records
 from gpurun.commands.bench.bench_outputs import (
     conclude,
     emit_exports,
@@ -51,6 +50,7 @@ from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
 from gpurun.report.bench_text import record_lines
 from gpurun.report.terminal_output import PREFIX, write_plain
+from gpurun.report.tracker_formats import tracked_records
 from gpurun.rundir import new_run
 from gpurun.trials.signal_guard import SignalGuard
 

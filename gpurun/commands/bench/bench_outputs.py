@@ -8,12 +8,12 @@ from pathlib import Path
 
 from gpurun.arguments.bench_flags import BenchOptions
 from gpurun.bench.compare.comparison_document import severity
-from gpurun.bench.tracker_formats import TRACKERS, Tracked, tracked
 from gpurun.bench.unfinished import worst_with_others
 from gpurun.commands.written_outputs import attempt, emit_json, emit_text, print_verdict, say
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown
+from gpurun.report.tracker_formats import TRACKERS, Tracked, tracked
 
 SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 """The file that GitHub shows on the page of a job."""
