@@ -60,6 +60,10 @@ class Phases:
         """The end of what may be late, by the monotonic clock."""
         return self.deadline + LATE_SHARE * self.budget
 
+    def may_begin(self, seconds: float) -> bool:
+        """True if a pair that takes so long may begin: it may end later than the budget does."""
+        return self.left > 0 and self.left + LATE_SHARE * self.budget > seconds
+
     def launches_left(self, late_share: float = 0.0) -> float:
         """So many launches of the script as it is fit into what is left of the budget.
 

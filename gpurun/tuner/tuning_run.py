@@ -371,7 +371,7 @@ class TuningRun:
         proven = self.findings.verdict == "faster" and self._objective is Objective.THROUGHPUT
         if chosen is None or not proven or not stages.names:
             return
-        if unmeasured(stages, known) and self._time.left > pair:
+        if unmeasured(stages, known) and self._time.may_begin(pair):
             why = self._proofs.obstacle(chosen.settings)
             self._reference.start(alone, self._rule, self._time.left, why)
 
@@ -384,7 +384,8 @@ class TuningRun:
             return as_it_is.judge.loss_deviation(trial, effect)
 
         def room(seconds: float) -> bool:
-            return self._time.left > (seconds or pair)
+            # the first is a pair that may end late, or nobody would see what the stages gain
+            return self._time.left > seconds if seconds else self._time.may_begin(pair)
 
         try:
             found = measure_rungs(stages, chosen, launch, room, deviation, alone, known)

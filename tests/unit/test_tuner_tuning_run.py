@@ -120,6 +120,20 @@ def test_an_interval_gets_narrower_only_with_the_time_that_the_rungs_left(
 
 
 @pytest.mark.usefixtures("sound")
+def test_one_rung_is_begun_as_a_pair_is_before_the_budget_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each launch takes five seconds, a pair ten; two pairs leave less than that."""
+    monkeypatch.setattr(ProofLaunches, "seconds", 10.0)
+    tuning, stand_in = settled(
+        monkeypatch, steady(**LADDER), *KNOBS, took=5.0, batches=False, seconds=30.0
+    )
+    asked = [purpose for purpose, _ in purposes(stand_in)]
+    assert asked.count("rung") == 1
+    assert [rung.stage for rung in tuning.findings.rungs] == ["precision", "compile"]
+
+
+@pytest.mark.usefixtures("sound")
 def test_a_rung_that_loses_leaves_and_the_top_is_proven_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,7 +17,7 @@ from gpurun.pairs.obstacle import MemoryPeaks, live_pair_obstacle
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import PAIR_SIDES, TrialPurpose
-from gpurun.tuner.phases import LATE_SHARE, Phases
+from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.finalist import Finalist, told
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
@@ -93,10 +93,9 @@ class ProofLaunches:
 
         What is not proven yet (None) may take the part of the budget that a pair may take more.
         """
-        left = self.phases.left
         if rungs is not None:
-            return left > (1 + rungs) * seconds
-        return left > 0 and left + LATE_SHARE * self.phases.budget > seconds
+            return self.phases.left > (1 + rungs) * seconds
+        return self.phases.may_begin(seconds)
 
     def _round(self, baseline: Finalist, finalist: Finalist, number: int) -> bool:
         """Take a pair of the finalist; False if the time is up."""
