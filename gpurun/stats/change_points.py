@@ -93,11 +93,6 @@ class ChangePlan:
     """In a longer history only the last so many are searched: time grows with their cube."""
 
 
-def find_changes(points: Sequence[Point], higher_is_better: bool = True) -> tuple[LevelChange, ...]:
-    """The changes of a history, oldest first; see `find_trend`."""
-    return find_trend(points, higher_is_better)[0]
-
-
 def find_trend(
     points: Sequence[Point], higher_is_better: bool = True, plan: ChangePlan | None = None
 ) -> tuple[tuple[LevelChange, ...], Drift | None]:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from gpurun.stats.change_points import Direction, LevelChange, Point, find_changes, find_trend
+from gpurun.stats.change_points import Direction, LevelChange, Point, find_trend
 from scripts.simulate_changepoints import changes, drift_rates, errors, simulate
+
+
+def find_changes(points: Sequence[Point], higher_is_better: bool = True) -> tuple[LevelChange, ...]:
+    return find_trend(points, higher_is_better)[0]
 
 
 def quiet(length: int, seed: int = 3, noise: float = 0.25) -> list[float]:
