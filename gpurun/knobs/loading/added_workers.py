@@ -52,6 +52,7 @@ SENT_TO_ALL = frozenset(
 )
 """Signals by which people and batch systems tell a job something."""
 MARK = "gpurun_added"
+KEPT_MARK = "gpurun_kept"
 
 
 def settings_of_children() -> dict[str, Any]:
@@ -63,6 +64,11 @@ def settings_of_children() -> dict[str, Any]:
 def is_added() -> bool:
     """True in a worker that gpurun adds."""
     return MARK in settings_of_children()
+
+
+def is_kept() -> bool:
+    """True in a worker that gpurun keeps from one epoch to the next."""
+    return KEPT_MARK in settings_of_children()
 
 
 def keep_apart(worker: ModuleType) -> None:

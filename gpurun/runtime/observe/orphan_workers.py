@@ -20,7 +20,14 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from gpurun.knobs.loading.added_workers import end_apart, is_added, keep_apart, own_positions
+from gpurun.knobs.loading.added_workers import (
+    end_apart,
+    is_added,
+    is_kept,
+    keep_apart,
+    own_positions,
+)
+from gpurun.knobs.loading.worker_changes import answering
 from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import guarded, replace
 
@@ -39,6 +46,8 @@ def guard(worker: ModuleType) -> None:
         @transparent
         def worker_loop(*args: object, **kwargs: object) -> Any:
             guarded("orphan workers", end_with_parent)()
+            if is_kept():
+                args = guarded("kept workers", answering)(args) or args
             if not is_added():
                 return original(*args, **kwargs)
             guarded("added workers", keep_apart)(worker)
