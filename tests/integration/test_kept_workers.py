@@ -151,6 +151,8 @@ class Cached(Values):
         "tables.MAPS.clear()",
     ),
 }
+ALIKE = ("list", "global", "class attribute", "closure of a transform")
+"""Forms that are found as others are."""
 COLLATING = """
 KEPT = {}
 def adding(kept):
@@ -192,7 +194,10 @@ def run_knobs(tmp_path: Path, gpurun: Callable[..., Any]) -> RunKnobs:
     return run
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(form, marks=pytest.mark.slow if form in ALIKE else ()) for form in FORMS],
+)
 def test_workers_that_filled_a_cache_are_replaced(run_knobs: RunKnobs, form: str) -> None:
     body, clear = FORMS[form]
     run = run_knobs(body, clear=clear)

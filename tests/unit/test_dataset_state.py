@@ -66,7 +66,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "an item that another equals": lambda data: data.held.__setitem__(1, 2),
     "a class attribute": lambda data: setattr(Reading, "table", object()),
     "a deque of the class": lambda data: data.kept.append(1),
-    "a cached function": lambda data: computed(random.random()),  # type: ignore[arg-type]
+    "a cached function": lambda data: computed(random.random()),
     "a global of a function": lambda data: OPENED.__setitem__(str(len(OPENED)), 1),
     "an object that code names": lambda data: setattr(CONFIG, "level", CONFIG.level + 1),
     "python's generator": lambda data: data.rng.random(),

@@ -161,6 +161,7 @@ def test_what_code_reads_in_turn_forbids_them() -> None:
     turned = {"_": None, "transform": of(iter([1]))}
     for dataset in (Turning(), Subset(Turning(), [0]), Counted(), Holding(**turned)):
         assert "of the data set from where it stands now" in (why(dataset) or ""), dataset
+    collate: Any
     for collate in (of(iter([1])), by_default, partial(by_default), lambda _: take_turn()):
         for name in ("collate_fn", "worker_init_fn"):
             refused = why([1], **{name: collate})

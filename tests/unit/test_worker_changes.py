@@ -49,9 +49,8 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
 
 
 def _opened(keeps: bool = False, **arguments: Any) -> Any:
-    context = {"multiprocessing_context": "fork", "persistent_workers": True}
-    data = Cached(keeps)
-    loader = DataLoader(data, batch_size=1, num_workers=2, **context, **arguments)
+    arguments |= {"multiprocessing_context": "fork", "persistent_workers": True}
+    loader = DataLoader(Cached(keeps), batch_size=1, num_workers=2, **arguments)
     iterator: Any = iter(loader)
     assert [int(x) for x in iterator] == [0, 1, 2, 3]
     return iterator

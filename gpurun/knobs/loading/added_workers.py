@@ -53,6 +53,7 @@ SENT_TO_ALL = frozenset(
 """Signals by which people and batch systems tell a job something."""
 MARK = "gpurun_added"
 KEPT_MARK = "gpurun_kept"
+"""Settings of a process that tell a worker that gpurun added it, or keeps it between epochs."""
 
 
 def settings_of_children() -> dict[str, Any]:
@@ -64,11 +65,6 @@ def settings_of_children() -> dict[str, Any]:
 def is_added() -> bool:
     """True in a worker that gpurun adds."""
     return MARK in settings_of_children()
-
-
-def is_kept() -> bool:
-    """True in a worker that gpurun keeps from one epoch to the next."""
-    return KEPT_MARK in settings_of_children()
 
 
 def keep_apart(worker: ModuleType) -> None:

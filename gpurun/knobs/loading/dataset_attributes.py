@@ -7,6 +7,7 @@ of a script's modules only what that code names.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import dis
 import functools
@@ -15,14 +16,8 @@ import sys
 from argparse import Namespace
 from collections import deque
 from collections.abc import Iterator
-from types import (
-    BuiltinMethodType,
-    CodeType,
-    FunctionType,
-    MethodType,
-    ModuleType,
-    SimpleNamespace,
-)
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
+from types import SimpleNamespace as Simple
 from typing import Any
 
 from gpurun.knobs.callers import is_users_file
@@ -49,7 +44,7 @@ def attributes(owner: object) -> Iterator[tuple[str, Any]]:
     seen: set[int] = set()
     for _ in range(OBJECTS):
         if not waiting:
-            return
+            break
         name, value, named, depth = waiting.popleft()
         if isinstance(value, PLAIN):
             yield name, value
@@ -88,7 +83,7 @@ def _held(name: str, value: Any, named: bool) -> list[Child]:
     if cls.__module__.startswith("multiprocessing."):
         return []  # its queues and proxies know of forks
     own = _is_own(cls.__module__)
-    if named and not (own or isinstance(value, (Namespace, SimpleNamespace))):
+    if named and not (own or isinstance(value, (Namespace, Simple))):
         return [(name, held["__wrapped__"], True)] if "__wrapped__" in held else []
     if named and not CHANGING.isdisjoint(base.__name__ for base in cls.__mro__):
         return []
@@ -123,10 +118,8 @@ def _named_by(function: FunctionType) -> Iterator[Child]:
             inside = vars(value)
             yield from ((inner, inside[inner], True) for inner in names if inner in inside)
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        try:
+        with contextlib.suppress(ValueError):  # not set yet
             yield name, cell.cell_contents, True
-        except ValueError:
-            pass  # not set yet
     for default in (function.__defaults__, function.__kwdefaults__, vars(function)):
         yield function.__name__, default, True
 

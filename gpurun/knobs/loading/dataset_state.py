@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Iterator
 from typing import Any
 
 from gpurun.knobs.loading.dataset_attributes import PLAIN, attributes
@@ -25,15 +24,10 @@ def dataset_state(dataset: object, collate_fn: object) -> int | None:
     a function with an `lru_cache` was computed. None if that cannot be told.
     """
     try:
-        return hash((id(collate_fn), *_parts(dataset, collate_fn)))
+        reached = (*attributes(dataset), *attributes(collate_fn))
+        return hash((id(collate_fn), *((name, *_marks(value)) for name, value in reached)))
     except Exception:  # whatever an attribute of the script's raises
         return None
-
-
-def _parts(*owners: object) -> Iterator[Any]:
-    for owner in owners:
-        for name, value in attributes(owner):
-            yield name, *_marks(value)
 
 
 def _marks(value: Any) -> tuple[Any, ...]:

@@ -21,11 +21,12 @@ from types import ModuleType
 from typing import Any
 
 from gpurun.knobs.loading.added_workers import (
+    KEPT_MARK,
     end_apart,
     is_added,
-    is_kept,
     keep_apart,
     own_positions,
+    settings_of_children,
 )
 from gpurun.knobs.loading.worker_changes import answering
 from gpurun.records.frames import transparent
@@ -46,7 +47,7 @@ def guard(worker: ModuleType) -> None:
         @transparent
         def worker_loop(*args: object, **kwargs: object) -> Any:
             guarded("orphan workers", end_with_parent)()
-            if is_kept():
+            if KEPT_MARK in settings_of_children():
                 args = guarded("kept workers", answering)(args) or args
             if not is_added():
                 return original(*args, **kwargs)
