@@ -217,7 +217,7 @@ def test_persistent_workers_that_gpurun_had_to_renew_are_left_out(tmp_path: Path
 
 @pytest.mark.parametrize(("change", "leave"), [(0, False), (1, False), (0, True)])
 def test_new_workers_between_epochs_are_told(change: int, leave: bool) -> None:
-    data, working = Namespace(level=0), Namespace()
+    data, working = Namespace(level=0), Namespace(_index_queues=[])
     loader: Any = Namespace(dataset=data, collate_fn=None, _iterator=None)
     assert not changed_datasets._renew_workers(loader), "the first epoch"
     loader._iterator, data.level = working, change

@@ -7,6 +7,7 @@ import io
 import itertools
 import logging
 import multiprocessing
+import os
 import socket
 import sqlite3
 import subprocess
@@ -120,6 +121,91 @@ def test_what_is_read_in_turn_forbids_them(tmp_path: Path) -> None:
                 assert "from where it stands now" in (why(dataset) or ""), held
         assert why(Holding(file=file)) is None, "each worker has a position of its own"
         assert why(Holding(rows=[1, 2], names=range(3), map={"a": 1})) is None
+
+
+TURNS, CONNECTIONS = itertools.cycle([1, 2]), list[Any]()
+LOADED = iter([1])
+"""What a script's training loop alone reads."""
+
+
+def take_turn() -> int:
+    return next(TURNS)
+
+
+class Turning(Holding):
+    def __getitem__(self, index: int) -> int:
+        return index + take_turn()
+
+
+class Asking(Holding):
+    def __getitem__(self, index: int) -> int:
+        connection: Any
+        for connection in CONNECTIONS:
+            connection.recv(1)
+        return index
+
+
+class Counted(Holding):
+    numbers = itertools.count()
+
+
+def of(rows: Iterator[int]) -> Any:
+    return lambda samples: [next(rows) for _ in samples]
+
+
+def by_default(samples: list[int], rows: Iterator[int] = TURNS) -> list[int]:
+    return [next(rows) for _ in samples]
+
+
+def test_what_code_reads_in_turn_forbids_them() -> None:
+    turned = {"_": None, "transform": of(iter([1]))}
+    for dataset in (Turning(), Subset(Turning(), [0]), Counted(), Holding(**turned)):
+        assert "of the data set from where it stands now" in (why(dataset) or ""), dataset
+    collate: Any
+    for collate in (of(iter([1])), by_default, partial(by_default), lambda _: take_turn()):
+        for name in ("collate_fn", "worker_init_fn"):
+            refused = why([1], **{name: collate})
+            assert f"of the {name} from where it stands now" in (refused or ""), collate
+
+
+def test_a_connection_that_code_names_forbids_forked_workers(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    assert why(Asking()) is None
+    CONNECTIONS.append(ends[0])
+    try:
+        assert "from the open CONNECTIONS of the data set" in (why(Asking()) or "")
+    finally:
+        CONNECTIONS.clear()
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.batches = iter([1])
+        self.model = torch.nn.Linear(1, 1)
+
+    def train(self) -> None:
+        next(LOADED)
+
+
+class Built(Holding):
+    """Reads what is read in turn once, when it is built."""
+
+    def __init__(self) -> None:
+        super().__init__(rows=[next(TURNS), next(LOADED, 0)])
+
+
+def test_what_code_does_not_name_forbids_nothing() -> None:
+    trainer = Trainer()
+    trainer.model.rows = iter([1])  # type: ignore[assignment]
+    model, log = trainer.model, logging.getLogger("test of knobs")
+
+    def collate(samples: list[int]) -> Any:
+        log.debug("%s", os.fspath("."))
+        return model(torch.tensor(samples))
+
+    assert why(Built(), collate_fn=collate, worker_init_fn=torch.manual_seed) is None
+    assert why(Holding(), collate_fn=torch.utils.data.default_collate) is None
 
 
 def test_a_file_that_is_written_too_forbids_lasting_workers_alone(tmp_path: Path) -> None:

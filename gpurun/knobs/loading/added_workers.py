@@ -52,6 +52,8 @@ SENT_TO_ALL = frozenset(
 )
 """Signals by which people and batch systems tell a job something."""
 MARK = "gpurun_added"
+KEPT_MARK = "gpurun_kept"
+"""Settings of a process that tell a worker that gpurun added it, or keeps it between epochs."""
 
 
 def settings_of_children() -> dict[str, Any]:

@@ -13,15 +13,15 @@ import os
 import pickle
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall
 from gpurun.knobs.loading.added_workers import why_shared
 from gpurun.knobs.loading.dataset_attributes import attributes
 
-MIXED = "forked workers would mix up reads from the open {} of the data set"
-WAITING = "a forked worker would wait for ever for the {} of the data set"
+MIXED = "forked workers would mix up reads from the open {}"
+WAITING = "a forked worker would wait for ever for the {}"
 NOT_FORKED = {
     ("lmdb", "Environment"): MIXED,
     ("lmdb", "Transaction"): MIXED,
@@ -33,6 +33,8 @@ NOT_FORKED = {
 }
 """Classes by module whose objects a fork breaks: they know which locks they hold, which is untrue
 then, or have threads and connections that a forked worker does not."""
+PARTS = ("dataset", "collate_fn", "worker_init_fn")
+"""Arguments of a loader that its workers get."""
 ARRAYS = ("Tensor", "ndarray", "memmap")
 """Classes whose objects a data set may fill again for each batch."""
 
@@ -54,11 +56,11 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
             "without a batch size it may hand out a tensor that the data set keeps: a worker "
             "would overwrite it while the script reads it"
         )
-    for name, value in attributes(dataset):
+    for name, value in _reached(call.arguments):
         if isinstance(value, Iterator) and not hasattr(type(value), "seek"):
-            return f"each worker would read the {name} of the data set from where it stands now"
+            return f"each worker would read the {name} from where it stands now"
     if start_method(call.arguments) == "fork":
-        return why_no_fork(dataset)
+        return why_no_fork(call.arguments)
     if no_guard:
         return "the script has no __main__ guard: each worker would run it again"
     return unpicklable(call.arguments)
@@ -77,13 +79,20 @@ def start_method(arguments: dict[str, Any]) -> str:
     return chosen or multiprocessing.get_all_start_methods()[0]
 
 
-def why_no_fork(dataset: object) -> str | None:
-    """Why forked processes cannot read a data set; None if they can.
+def _reached(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What the workers of a loader with these arguments reach, with words for it."""
+    for owner in PARTS:
+        for name, value in attributes(arguments.get(owner)):
+            yield f"{name} of the {owner.replace('dataset', 'data set')}", value
+
+
+def why_no_fork(arguments: Mapping[str, Any]) -> str | None:
+    """Why forked processes cannot load what a loader with these arguments does; None if they can.
 
     A pool's threads and connections are not there; reads of one pipe, socket or data base are mixed
     up. Files are no matter: forked processes have positions of their own (see `added_workers`).
     """
-    for name, value in attributes(dataset):
+    for name, value in _reached(arguments):
         for (module, kind), why in NOT_FORKED.items():
             if isinstance(value, getattr(sys.modules.get(module), kind, ())):
                 return why.format(name)
@@ -107,7 +116,7 @@ def on_cuda(dataset: object) -> bool:
 
 def unpicklable(arguments: dict[str, Any]) -> str | None:
     """Why a spawned worker could not receive the loader's parts; None if it could."""
-    for name in ("dataset", "collate_fn", "worker_init_fn"):
+    for name in PARTS:
         try:
             with open(os.devnull, "wb") as nowhere:
                 pickle.Pickler(nowhere).dump(arguments.get(name))

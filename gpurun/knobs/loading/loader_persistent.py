@@ -14,7 +14,9 @@ from gpurun.records.finding import FindingType
 
 SHORT_EPOCH_MS = 60_000.0
 """Starting workers takes tenths of a second to seconds: nothing in an epoch longer than this."""
-RENEWED = "gpurun began new workers: an epoch was left early, or the data set changed between two"
+RENEWED = (
+    "gpurun began new workers: an epoch was left early, or the data set or a worker's copy changed"
+)
 KEEP_DRAWS = """\
 def keep_draws(loader):
     \"\"\"Draw a seed in each epoch, as torch does for new workers: it shuffles alike.
@@ -39,10 +41,11 @@ class LoaderPersistent(Knob):
     Helps when epochs are short, or when workers are slow to start (spawn, big data sets).
 
     Risks: each worker keeps its copy of the data set from the start. So workers are started anew
-    where the data set has changed between epochs: an attribute, a class attribute, or a global
-    that its methods read. Not compared are large arrays changed in place, items of a list from the
-    65th on, and what functions outside of the class or other modules hold. They are also started
-    anew after an epoch that the script left early. The workers' memory stays in use.
+    where the data set or the copy of one of them (a cache that it filled) has changed: an
+    attribute, a class attribute, a closure, a cached function, or a global that its methods or the
+    script's functions that they call read. Not compared are large arrays changed in place, items
+    of a list from the 65th on, and what installed packages hold. They are also started anew after
+    an epoch that the script left early. The workers' memory stays in use.
     """
 
     name = "loader_persistent"

@@ -20,7 +20,15 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from gpurun.knobs.loading.added_workers import end_apart, is_added, keep_apart, own_positions
+from gpurun.knobs.loading.added_workers import (
+    KEPT_MARK,
+    end_apart,
+    is_added,
+    keep_apart,
+    own_positions,
+    settings_of_children,
+)
+from gpurun.knobs.loading.worker_changes import answering
 from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import guarded, replace
 
@@ -39,6 +47,8 @@ def guard(worker: ModuleType) -> None:
         @transparent
         def worker_loop(*args: object, **kwargs: object) -> Any:
             guarded("orphan workers", end_with_parent)()
+            if KEPT_MARK in settings_of_children():
+                args = guarded("kept workers", answering)(args) or args
             if not is_added():
                 return original(*args, **kwargs)
             guarded("added workers", keep_apart)(worker)

@@ -170,7 +170,7 @@ def load_again(twin: Any, audited: Sequence[Any], answer: Path) -> tuple[Pass, .
     """
     context = {"multiprocessing_context": twin.multiprocessing_context}
     forked = start_method(context) == "fork"  # else each would run the script's imports again
-    if not forked or why_no_fork(twin.dataset):
+    if not forked or why_no_fork(vars(twin)):
         return ()
     answer.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
