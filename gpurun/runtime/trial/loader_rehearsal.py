@@ -32,11 +32,11 @@ from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.tensor_values import whole_checksum
 from gpurun.runtime.observe.watched_loaders import LOADERS
-from gpurun.runtime.trial.sample_passes import can_fork, hand_out, in_fork
+from gpurun.runtime.trial.sample_passes import PASS_SAMPLES, can_fork, hand_out, in_fork
 from gpurun.runtime.trial.sample_seeds import SAMPLE_SEEDS, copy_of
 
-SAMPLES, AT_ONCE = 1024, 4
-"""Samples in all, and in a batch at most."""
+AT_ONCE = 4
+"""Samples a batch at most."""
 MOST_WORKERS = 4
 PLAIN_SECONDS = 2.0
 """Where samples are so slow that not two batches are loaded by then, nothing is compared."""
@@ -122,7 +122,7 @@ class LoaderRehearsal:
         twin = copy_of(loader)
         # no `AddedWorkers`, which would be rehearsed
         twin.__dict__.update(num_workers=MarkedInt(workers), persistent_workers=False)
-        each = range(min(len(twin.dataset), SAMPLES))
+        each = range(min(len(twin.dataset), PASS_SAMPLES))
         size = min(twin.batch_size or AT_ONCE, AT_ONCE)
         batches = [list(each[at : at + size]) for at in range(0, len(each), size)]
         for _, batch, _ in hand_out(twin, batches if twin._auto_collation else each):
