@@ -257,7 +257,9 @@ def _prepared(
     spec = replace(spec, profile=options.profile or _light_profiles(options), safety=safety)
     if saved is not None:
         settings = tuple(Setting(name, value) for name, value in saved.settings.items())
+        by_hand = options.settings is not None
         spec = replace(spec, settings=settings, training_loaders=saved.training_loaders)
+        spec = replace(spec, rehearse=by_hand)  # the others are proven
     try:
         spec_path = write_spec(spec)
     except OSError as error:

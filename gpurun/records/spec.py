@@ -228,7 +228,8 @@ class RunSpec:
     its number.
     `turns_after_steps`: after so many steps it trains in turns with the other side of a live pair;
     None: it trains alone. `profile`: it profiles some of its steps. `safety`: what a
-    full run does when it goes wrong.
+    full run does when it goes wrong. `rehearse`: no trial has compared its settings: loaders are
+    rehearsed before they get workers.
     """
 
     run_dir: str
@@ -246,4 +247,5 @@ class RunSpec:
     turns_after_steps: int | None = None
     profile: ProfileSpec | None = None
     safety: SafetySpec | None = None
+    rehearse: bool = False
     schema: str = SPEC_SCHEMA

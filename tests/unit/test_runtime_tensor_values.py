@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +12,7 @@ from gpurun.runtime.core.tensor_values import (
     COPIED_VALUES,
     host_copy,
     moved_by,
+    whole_checksum,
 )
 
 
@@ -60,3 +64,24 @@ def test_no_copy_is_large_enough_for_torch_to_ask_all_its_threads() -> None:
     """From 32,768 numbers on (at::internal::GRAIN_SIZE) it does."""
     assert COPIED_VALUES < 32_768
     assert host_copy(torch.rand(3, 224, 224)).numel() <= COPIED_VALUES
+
+
+def test_a_whole_checksum_sees_all_that_a_batch_holds() -> None:
+    class Graph:
+        def __init__(self, nodes: object) -> None:
+            self.nodes, self.batch = nodes, [self]
+
+    @dataclass
+    class Packed:
+        rows: object
+
+    def made(value: float) -> list[object]:
+        array = np.array([value])
+        held = [torch.tensor([value]), array, value, str(value), Graph(array), Packed((array,))]
+        return [*held, {"stage": value}, {value: 1}, [[value]]]
+
+    assert [*map(whole_checksum, made(1.0))] == [*map(whole_checksum, made(1.0))]
+    for one, other in zip(made(1.0), made(2.0), strict=True):
+        assert whole_checksum(one) != whole_checksum(other)
+    twice = torch.ones(2)
+    assert whole_checksum([twice, twice]) == whole_checksum([torch.ones(2), torch.ones(2)])

@@ -70,6 +70,7 @@ def install(spec: RunSpec, changed_variables: tuple[str, ...]) -> None:
         ("new roots", lambda: OPTIMIZERS.noticed.append(guarded("root search", ROOTS.search))),
         ("source", lambda: _read_source(spec)),
         ("knobs", lambda: apply_settings(spec.settings, spec.knob_paths)),
+        ("rehearsal of loaders", lambda: _rehearse_loaders(spec)),
         ("FLOPs of a step", lambda: _count_flops(spec)),
         ("copies to the device", lambda: _time_copies(spec)),
         ("trial", lambda: _install_trial(spec)),
@@ -128,6 +129,14 @@ def _read_source(spec: RunSpec) -> None:
     """Only where a knob is to know of it: before each of them receives a root."""
     if spec.trial is not None or spec.settings:
         ROOTS.on_root.append(guarded("source", TRAITS.look_at_source))
+
+
+def _rehearse_loaders(spec: RunSpec) -> None:
+    """After the knobs, which wrap the opening of loaders themselves."""
+    if spec.rehearse and any(x.knob == "loader_workers" for x in spec.settings):
+        from gpurun.runtime.trial.loader_rehearsal import LoaderRehearsal
+
+        LoaderRehearsal(spec).install()
 
 
 def _count_flops(spec: RunSpec) -> None:

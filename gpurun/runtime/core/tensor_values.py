@@ -82,6 +82,31 @@ def checksum(value: object) -> int:
     return zlib.crc32(repr(value).encode("utf-8", "backslashreplace"))
 
 
+def whole_checksum(value: object, known: dict[int, tuple[object, int]] | None = None) -> int:
+    """CRC of all that a value holds, through containers and attributes; each object counts once.
+
+    `known`: objects that were seen, which live on as long, so that no other gets their number.
+    """
+    if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
+        return checksum(value)
+    known = {} if known is None else known
+    if id(value) in known:
+        return known[id(value)][1]
+    known[id(value)] = value, 0  # of one that holds itself
+    parts: list[object] = []
+    if is_tensor(value) or hasattr(value, "tobytes"):
+        parts = [checksum(value)]
+    elif isinstance(value, Mapping):
+        parts = [*value, *value.values()]
+    elif isinstance(value, (list, tuple)):
+        parts = [*value]
+    elif not isinstance(value, type):
+        parts = [*getattr(value, "__dict__", {}).values()]
+    sums = [type(value).__name__, *(whole_checksum(part, known) for part in parts)]
+    known[id(value)] = value, checksum(sums)
+    return known[id(value)][1]
+
+
 def tensors(value: object, depth: int = MOST_DEPTH) -> Iterator[Tensor]:
     """Every tensor in nested lists, tuples and mappings, `depth` levels deep."""
     if is_tensor(value):

@@ -10,11 +10,13 @@ often, as the trial's own settings load them.
 
 A forked process does it: whatever it changes in the data set (a cache, a counter, a position of a
 file) is gone with it. The second pass has another order, so that other workers load a sample.
+`loader_rehearsal` loads in such processes, too.
 """
 
 from __future__ import annotations
 
 import marshal
+import math
 import operator
 import os
 import random
@@ -23,15 +25,14 @@ import time
 import warnings
 import zlib
 from array import array
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gpurun.knobs.loading.added_workers import own_positions
+from gpurun.knobs.loading.added_workers import SENT_TO_ALL, own_positions
 from gpurun.knobs.loading.loader_fitness import start_method, why_no_fork
 from gpurun.records.events import SamplesEvent
 from gpurun.runtime.core.patching import guarded
@@ -165,63 +166,98 @@ def load_again(twin: Any, audited: Sequence[Any], answer: Path) -> tuple[Pass, .
 
     As many passes as were over when the process ended, or hung. `twin`: a loader of its own.
     `audited`: the batches of indices that were audited, as the sampler handed them out. `answer`:
-    the file through which the process answers. Nothing of a data set that no forked process can
-    read: the script would miss what that has read from its pipe, say.
+    the file through which the process answers.
     """
-    context = {"multiprocessing_context": twin.multiprocessing_context}
-    forked = start_method(context) == "fork"  # else each would run the script's imports again
-    if not forked or why_no_fork(vars(twin)):
+    if not can_fork(twin):
         return ()
+    found = in_fork(lambda: _passes(twin, audited), answer, HUNG_SECONDS)
+    return tuple((tuple(sums), rate) for sums, rate in found)
+
+
+def can_fork(loader: Any) -> bool:
+    """True if a forked process can load as this loader does.
+
+    Not a data set that no forked process can read: the script would miss what that has read from
+    its pipe, say. Nor workers of another start method: each would run the script's imports again.
+    """
+    context = {"multiprocessing_context": loader.multiprocessing_context}
+    return start_method(context) == "fork" and not why_no_fork(vars(loader))
+
+
+def in_fork(load: Callable[[], Iterator[Any]], answer: Path, seconds: float) -> list[Any]:
+    """The values that `load` yields in a forked process, as many as it had when it ended.
+
+    It is killed after `seconds`. `answer`: the file through which it answers, by `marshal`.
+    """
     answer.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: workers are forked, too
-        child = os.fork()
-    if child == 0:
-        try:
-            _answer(answer, twin, audited)
-        finally:
-            os._exit(0)
-    _wait_for(child)
-    if not answer.exists():
-        return ()
-    return tuple((tuple(sums), rate) for sums, rate in marshal.loads(answer.read_bytes()))
+    # a signal that is sent to all processes of a job is for the script alone
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_ALL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads: workers fork, too
+            child = os.fork()
+        if child == 0:
+            try:
+                _answer(answer, load, seconds)
+            finally:
+                os._exit(0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    _wait_for(child, seconds)
+    known: list[Any] = marshal.loads(answer.read_bytes()) if answer.exists() else []
+    return known
 
 
-def _wait_for(child: int) -> None:
-    until = time.monotonic() + HUNG_SECONDS
-    with suppress(ChildProcessError):  # the script waits for any process, and was told of ours
+def _wait_for(child: int, seconds: float) -> None:
+    until = time.monotonic() + seconds
+    try:
         while not os.waitpid(child, os.WNOHANG)[0]:
             time.sleep(POLL_SECONDS)
             if time.monotonic() > until:
                 os.kill(child, signal.SIGKILL)
+    except ChildProcessError:
+        pass  # the script waits for any process, and was told of ours
+    except BaseException:  # Ctrl-C
+        os.kill(child, signal.SIGKILL)
+        raise
 
 
-def _answer(answer: Path, twin: Any, audited: Sequence[Any]) -> None:
+def _answer(answer: Path, load: Callable[[], Iterator[Any]], seconds: float) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(math.ceil(seconds) + 1)  # where nobody is left to kill it
     silent = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(silent, stream)
     own_positions()
     torch.set_num_threads(1)  # threads of the parent are not there
     draft, known = answer.with_suffix(".new"), []
-    for one in _passes(twin, audited):
+    for one in load():
         known.append(one)
         draft.write_bytes(marshal.dumps(known))
         draft.rename(answer)
 
 
+def hand_out(twin: Any, batches: Sequence[Any]) -> Iterator[tuple[Any, Any, float]]:
+    """Indices, batch and the seconds that it took, of these batches of indices as `twin` loads
+    them. It ends early where samples are slow."""
+    twin.__dict__["batch_sampler" if twin._auto_collation else "sampler"] = batches
+    began = time.monotonic()
+    loader, asked = iter(twin), time.monotonic()
+    for indices, batch in zip(batches, loader, strict=False):
+        yield indices, batch, time.monotonic() - asked
+        asked = time.monotonic()
+        if asked > began + PASS_SECONDS:
+            break
+
+
 def _passes(twin: Any, audited: Sequence[Any]) -> Iterator[tuple[list[int], float]]:
     sampler: list[Any] = []  # another content in each pass: workers that live on keep it
-    twin.__dict__["batch_sampler" if twin._auto_collation else "sampler"] = sampler
     for batches in _batches(audited):
         sampler[:] = batches
-        found, loading, began = [_sum(batches)], 0.0, time.monotonic()
-        loader, asked = iter(twin), time.monotonic()
-        for indices, batch in zip(batches, loader, strict=False):
-            loading += time.monotonic() - asked  # without the time of checksums
+        found, loading = [_sum(batches)], 0.0
+        for indices, batch, seconds in hand_out(twin, sampler):
+            loading += seconds  # without the time of checksums
             found += map(_sum, contents(batch, indices))
-            asked = time.monotonic()
-            if asked > began + PASS_SECONDS:
-                break
         yield found, (len(found) - 1) / max(loading, 1e-9)
 
 

@@ -45,7 +45,7 @@ class SampleSeeds:
         self._seed = 0
         self._control: Path | None = None
         self.copies: dict[int, Any] = {}
-        """By number, of the loaders that were opened in the audit: see `_copy_of`."""
+        """By number, of the loaders that were opened in the audit: see `copy_of`."""
         self._begun: IdentityMap[int] = IdentityMap()
         """Of each loader: how many passes over it were begun."""
         self._pass, self._reads_since = 1, 0
@@ -98,7 +98,7 @@ class SampleSeeds:
         self._begun[loader] = self._pass
         state = LOADERS.states.get(loader)
         if self._active and state is not None and state.number not in self.copies:
-            self.copies[state.number] = _copy_of(loader)
+            self.copies[state.number] = copy_of(loader)
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
         """torch makes a fetcher for each pass, in each process that loads."""
@@ -194,7 +194,7 @@ class SampleSeeds:
                 (self._control / name).touch()
 
 
-def _copy_of(loader: Any) -> Any:
+def copy_of(loader: Any) -> Any:
     """A loader of the same data set and settings, which holds no workers and pins nothing."""
     twin = copy.copy(loader)
     twin.__dict__.update(_iterator=None, pin_memory=False)
