@@ -78,6 +78,8 @@ def at_limit(error: BaseException) -> GpurunError | None:
         number = errno.EAGAIN
     elif isinstance(error, ImportError):  # the loader of shared libraries has only words
         number = next((one for one in LIMITS if os.strerror(one) in text), None)
+        if text.rstrip().endswith("failed to map segment from shared object"):
+            number = errno.ENOMEM
     told = LIMITS.get(number or 0)
     return GpurunError(*told) if told else None
 

@@ -208,6 +208,7 @@ def test_a_full_disk_is_no_error_of_ours(
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "ulimit -v"),
         (MemoryError(), "ulimit -v"),
         (OSError(errno.EFBIG, "File too large"), "ulimit -f"),
+        (ImportError("_x.so: failed to map segment from shared object\n"), "ulimit -v"),
         (ImportError("_x.so: cannot open shared object file: Too many open files"), "ulimit -n"),
     ],
 )
