@@ -68,6 +68,17 @@ LIMITS = {
 """Limits of the system that any call may meet: the line that tells, and what to do."""
 
 
+def limit_in(text: str) -> int | None:
+    """The number of the limit that the system's words in a text are of."""
+    return next((number for number in LIMITS if os.strerror(number) in text), None)
+
+
+def cure_of(text: str, otherwise: str) -> str:
+    """What to do about a failure told by a text: of a limit its own line."""
+    number = limit_in(text)
+    return otherwise if number is None else LIMITS[number][1]
+
+
 def at_limit(error: BaseException) -> GpurunError | None:
     """The error as one of a limit of the system; None if it is another."""
     number = error.errno if isinstance(error, OSError) else None
@@ -77,7 +88,7 @@ def at_limit(error: BaseException) -> GpurunError | None:
     elif isinstance(error, RuntimeError) and text.startswith("can't start new thread"):
         number = errno.EAGAIN
     elif isinstance(error, ImportError):  # the loader of shared libraries has only words
-        number = next((one for one in LIMITS if os.strerror(one) in text), None)
+        number = limit_in(text)
         if text.rstrip().endswith("failed to map segment from shared object"):
             number = errno.ENOMEM
     told = LIMITS.get(number or 0)

@@ -18,6 +18,8 @@ from gpurun.arguments.options import Objective, TargetKind
 from gpurun.arguments.subcommand_flags import parse_blame, parse_eject, parse_profile
 from gpurun.arguments.torchrun_flags import asks_for_ranks, nodes_asked_for
 from gpurun.errors import GpurunError
+from gpurun.isolation import available_modes
+from gpurun.isolation.available_modes import Availability
 from gpurun.launch.launch_command import interpreter_flags
 
 
@@ -227,6 +229,19 @@ def test_a_limit_of_the_system_is_named_and_no_error_of_ours(
     assert what.startswith("gpurun: ")
     assert named in todo
     assert verdict == "verdict=error exit=2"
+
+
+@pytest.mark.parametrize(
+    ("number", "named"), [(errno.EAGAIN, "ulimit -u"), (errno.EPERM, "user namespaces")]
+)
+def test_a_sandbox_that_meets_a_limit_names_it(
+    number: int, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = f"the isolated trial could not be set up: {os.strerror(number)}"
+    monkeypatch.setattr(available_modes, "choose", lambda *_, **__: Availability(None, reason))
+    with pytest.raises(GpurunError) as refused:
+        available_modes.require(tmp_path, in_place=False)
+    assert named in refused.value.todo
 
 
 @pytest.mark.parametrize("most", [6, 9, 16])
