@@ -17,7 +17,7 @@ from gpurun.arguments.main_flags import MAIN, parse, with_configuration
 from gpurun.arguments.options import TargetKind
 from gpurun.commands import run_command
 from gpurun.commands.written_outputs import print_verdict
-from gpurun.errors import ExitCode, GpurunError, ScriptFailed, say
+from gpurun.errors import ExitCode, GpurunError, ScriptFailed, at_limit, say
 from gpurun.version import VERSION
 
 HELP = """\
@@ -64,10 +64,14 @@ def main(args: list[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error.__cause__, KeyboardInterrupt):  # python wraps it, as in `__set_name__`
             return _interrupted(error.__cause__)
-        from gpurun.rundir import of_surroundings
-
-        foreign = of_surroundings(error)
+        foreign = at_limit(error) or _of_surroundings(error)
         return _internal(error) if foreign is None else _refused(foreign)
+
+
+def _of_surroundings(error: Exception) -> GpurunError | None:
+    from gpurun.rundir import of_surroundings
+
+    return of_surroundings(error)
 
 
 def _catch_signals() -> None:

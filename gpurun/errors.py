@@ -6,6 +6,8 @@ All lines of ours go to stderr through `say` or `write_line`, launcher and runti
 from __future__ import annotations
 
 import enum
+import errno
+import os
 import sys
 
 
@@ -49,6 +51,48 @@ class ScriptFailed(GpurunError):
     def __init__(self, what: str, exit_code: int) -> None:
         super().__init__(what)
         self.exit_code = exit_code
+
+
+LIMITS = {
+    errno.EMFILE: (
+        "this process may open no more files",
+        "raise its limit (ulimit -n): 1024 are enough for most runs",
+    ),
+    errno.ENFILE: ("the system may open no more files", "close some, or raise fs.file-max"),
+    errno.EAGAIN: (
+        "no further process or thread may start",
+        "end some, or raise the limit (ulimit -u, or pids.max of the container)",
+    ),
+    errno.ENOMEM: ("there is no memory left", "free some, or raise the limit (ulimit -v)"),
+}
+"""Limits of the system that any call may meet: the line that tells, and what to do."""
+
+
+def limit_in(text: str) -> int | None:
+    """The number of the limit that the system's words in a text are of."""
+    return next((number for number in LIMITS if os.strerror(number) in text), None)
+
+
+def cure_of(text: str, otherwise: str) -> str:
+    """What to do about a failure told by a text: of a limit its own line."""
+    number = limit_in(text)
+    return otherwise if number is None else LIMITS[number][1]
+
+
+def at_limit(error: BaseException) -> GpurunError | None:
+    """The error as one of a limit of the system; None if it is another."""
+    number = error.errno if isinstance(error, OSError) else None
+    text = str(error)
+    if isinstance(error, MemoryError):
+        number = errno.ENOMEM
+    elif isinstance(error, RuntimeError) and text.startswith("can't start new thread"):
+        number = errno.EAGAIN
+    elif isinstance(error, ImportError):  # the loader of shared libraries has only words
+        number = limit_in(text)
+        if text.rstrip().endswith("failed to map segment from shared object"):
+            number = errno.ENOMEM
+    told = LIMITS.get(number or 0)
+    return GpurunError(*told) if told else None
 
 
 def say(text: str) -> None:

@@ -10,6 +10,7 @@ import errno
 import json
 import math
 import os
+import pwd
 import re
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpurun.errors import GpurunError
+from gpurun.errors import GpurunError, at_limit
 from gpurun.records.codec import JsonValue
 from gpurun.records.parse_json import open_regular, parse_document
 from gpurun.records.script_arguments import MASK
@@ -196,11 +197,14 @@ def of_surroundings(error: Exception) -> GpurunError | None:
 
 def no_records(error: OSError) -> GpurunError:
     """The error where records cannot be written."""
+    limit = at_limit(error)
+    if limit is not None:
+        return limit
     where = f" to {error.filename}" if error.filename else ""
-    return GpurunError(
-        f"records cannot be written{where}: {error.strerror or error}",
-        "make room there, or name another folder with --out",
-    )
+    todo = "make room there, or name another folder with --out"
+    if error.errno == errno.EFBIG:
+        todo = "raise the limit of a file's size (ulimit -f), or that of the file system"
+    return GpurunError(f"records cannot be written{where}: {error.strerror or error}", todo)
 
 
 def lost_events(run: Path) -> str | None:
@@ -427,8 +431,16 @@ def _ours(home: Path) -> tuple[Path, ...]:
 
 
 def _state_folder() -> Path:
+    """The user's folder for state. An empty or relative variable counts as unset, as XDG has it;
+    a home folder that is missing is not made.
+    """
     state = os.environ.get("XDG_STATE_HOME", "")
-    base = state if os.path.isabs(state) else os.path.expanduser("~/.local/state")
-    if not os.path.isabs(base):
+    if os.path.isabs(state):
+        return (Path(state) / "gpurun").resolve()
+    homes = [os.environ.get("HOME", "")]
+    with suppress(KeyError):  # no entry for this user
+        homes.append(pwd.getpwuid(os.getuid()).pw_dir)
+    home = next(filter(os.path.isabs, homes), "")
+    if not os.path.isdir(home):
         raise FileNotFoundError(errno.ENOENT, "the user has no home folder")
-    return (Path(base) / "gpurun").resolve()
+    return (Path(home) / ".local/state/gpurun").resolve()

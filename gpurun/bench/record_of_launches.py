@@ -256,7 +256,8 @@ def keep(
         into(record)
     except (GpurunError, OSError) as error:
         why = error.what if isinstance(error, GpurunError) else str(error)
-        tell(f"the record of {record.commit} was not entered into the database: {why}")
+        name = record.commit or record.benchmark
+        tell(f"the record of {name} was not entered into the database: {why}")
         return False
     return True
 

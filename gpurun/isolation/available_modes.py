@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.errors import GpurunError
+from gpurun.errors import GpurunError, cure_of
 from gpurun.isolation.folder_removal import discard, scratch_folder
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.sandbox import LaunchSpec, Sandbox
@@ -74,10 +74,11 @@ def require(cwd: Path, *, in_place: bool) -> tuple[Mode, str]:
     """The mode, and notes on what it cannot isolate; `GpurunError` where trials must be refused."""
     available = choose(cwd, in_place=in_place)
     if available.mode is None:
-        raise GpurunError(
-            f"trials cannot be isolated here: {available.reason}",
-            "allow user namespaces, or consent to trials in your folder with --trials-in-place",
+        consent = (
+            "allow user namespaces, or consent to trials in your folder with --trials-in-place"
         )
+        what = f"trials cannot be isolated here: {available.reason}"
+        raise GpurunError(what, cure_of(available.reason, consent))
     return available.mode, available.reason
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pty
 import select
 import struct
 import termios
@@ -26,7 +25,7 @@ class PseudoTerminal:
     """
 
     def __init__(self, log: Path, limit: int = LOG_LIMIT_BYTES) -> None:
-        self.master, self.slave = pty.openpty()
+        self.master, self.slave = os.openpty()  # of `pty` the error has no number
         _configure(self.slave)
         os.set_blocking(self.master, False)
         own = os.open(log, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.errors import ExitCode, GpurunError, cure_of
 from gpurun.isolation import quiet_services
 from gpurun.isolation.folder_removal import discard, hold, new_scratch
 from gpurun.isolation.isolation_mode import MEMORY, ROOT, UPPERS, Mode, SupervisorSpec
@@ -220,7 +220,8 @@ class Sandbox:
             what = f"the trial's program could not be started: {detail}"
             return GpurunError(what, "check the command")
         what = f"the isolated trial could not be set up: {detail}"
-        return GpurunError(what, "use --trials-in-place to run trials on the real files")
+        in_place = "use --trials-in-place to run trials on the real files"
+        return GpurunError(what, cure_of(detail, in_place))
 
     def _ended(self, code: int) -> None:
         self._code = exit_code_of(code)

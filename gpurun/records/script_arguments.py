@@ -20,7 +20,7 @@ _KEYS = (
 """A bare `key` is none: it sorts a table or names a column."""
 _NAME = (
     rf"(?:{_KEYS}|token|secrets?|passwords?|passwd|passphrase|pwd|credentials?|auth|authorization"
-    r"|(?<![a-z ])pass|(?<!by)(?<!com)pass(?==))"
+    r"|(?:db|pg|sql|user|admin|root|login)pass|(?<![a-z ])pass|(?<!by)(?<!com)pass(?==))"
 )
 """Ends the name of a secret: `--wandb-api-key`, `authToken`, `db.pass`, not `--max-tokens`."""
 _CLOSED = r"['\"\]\\]*"
@@ -29,6 +29,10 @@ _OPENS = re.compile(rf"(?:(?P<flag>-)[^=\s]*|[\w-]+\.[\w.-]*){_NAME}$", re.IGNOR
 """A word whose value is the next one: a flag, or a dotted name (`--set db.password x`)."""
 _USER = re.compile(r"(?P<kept>://)(?P<value>[^/?#\s@]*(?:@[^/?#\s@]*)*)(?=@)")
 """User and password in an address."""
+_RAW_USER = re.compile(r"(?P<kept>://)(?P<value>[^\s@:]*:[\s\S]*)(?=@)")
+"""The same where a `/`, `?`, `#` or blank may be part of a password: up to the last `@`. With a
+path that holds an `@` behind a port (`http://host:80/a@b`), more is hidden than need be."""
+_RAW_USER_IN_TEXT = re.compile(r"(?P<kept>://)(?P<value>[^\s@:'\"<>`]*:[^\s'\"<>`]*)(?=@)")
 
 
 def _assigned(bare: str) -> re.Pattern[str]:
@@ -49,8 +53,8 @@ _FLAGGED = re.compile(
     re.IGNORECASE,
 )
 """Values behind a flag in a text that quotes a command line, or a list of words."""
-_IN_WORD = _USER, _assigned(r"[\s\S]+")
-_IN_TEXT = _USER, _assigned(r"(?(colon)[^\n]+|\S+)"), _FLAGGED
+_IN_WORD = _RAW_USER, _USER, _assigned(r"[\s\S]+")
+_IN_TEXT = _RAW_USER_IN_TEXT, _USER, _assigned(r"(?(colon)[^\n]+|\S+)"), _FLAGGED
 _BETWEEN_PARTS = re.compile(r"[\s'\",:;()\[\]{}\\]+")
 _LEAST = 6
 """A shorter secret is not looked for in texts: it would be found in plain words."""

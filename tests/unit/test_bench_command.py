@@ -22,6 +22,7 @@ from gpurun.bench.compare import compare_sides as comparing
 from gpurun.bench.compare.compare_sides import CompareRequest, not_compared
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.gate_selftest import not_tried
+from gpurun.bench.record_of_launches import keep
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT
 from gpurun.bench.unfinished import Unfinished
 from gpurun.commands.bench import bench_command as command
@@ -184,6 +185,19 @@ def test_a_measurement_outlives_a_database_out_of_reach(
     assert command.run_bench(options) == 0
     assert len(json.loads((folder / "found.json").read_text())["records"]) == 2
     assert capsys.readouterr().err.count("was not entered into the database") == 2
+
+
+@pytest.mark.parametrize(("commit", "name"), [(None, "vision"), ("abc", "abc")])
+def test_a_record_that_is_not_entered_is_named_also_without_a_commit(
+    commit: str | None, name: str
+) -> None:
+    told: list[str] = []
+
+    def refuse(record: BenchmarkRecord) -> None:
+        raise OSError("no route")
+
+    assert not keep(record(commit=commit), refuse, told.append)
+    assert told == [f"the record of {name} was not entered into the database: no route"]
 
 
 def test_records_are_where_the_configuration_says(folder: Path) -> None:

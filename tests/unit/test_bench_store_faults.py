@@ -396,6 +396,7 @@ def test_a_store_may_be_another_sqlite_file(tmp_path: Path) -> None:
         "postgresql+asyncpg://ada:secret@host/db",
         "postgresql://ada:secret@host:port/db",
         "postgresql://ada:secr@et@host/db",
+        "postgresql://ada:se@cr?et@host/db",
         "postgresql://ada:secret",
         "sqlite://",
         "sqlite://secret.db",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import resource
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,8 @@ from gpurun.arguments.options import Objective, TargetKind
 from gpurun.arguments.subcommand_flags import parse_blame, parse_eject, parse_profile
 from gpurun.arguments.torchrun_flags import asks_for_ranks, nodes_asked_for
 from gpurun.errors import GpurunError
+from gpurun.isolation import available_modes
+from gpurun.isolation.available_modes import Availability
 from gpurun.launch.launch_command import interpreter_flags
 
 
@@ -193,6 +198,69 @@ def test_a_full_disk_is_no_error_of_ours(
         "gpurun: make room there, or name another folder with --out",
         "verdict=error exit=2",
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "named"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
+        (OSError(errno.ENFILE, "Too many open files in system"), "fs.file-max"),
+        (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "ulimit -u"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "ulimit -v"),
+        (MemoryError(), "ulimit -v"),
+        (OSError(errno.EFBIG, "File too large"), "ulimit -f"),
+        (ImportError("_x.so: failed to map segment from shared object\n"), "ulimit -v"),
+        (ImportError("_x.so: cannot open shared object file: Too many open files"), "ulimit -n"),
+    ],
+)
+def test_a_limit_of_the_system_is_named_and_no_error_of_ours(
+    error: Exception,
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def fail(argv: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr("gpurun.cli._dispatch", fail)
+    assert main(["script.py"]) == 2
+    what, todo, verdict = capfd.readouterr().err.splitlines()
+    assert what.startswith("gpurun: ")
+    assert named in todo
+    assert verdict == "verdict=error exit=2"
+
+
+@pytest.mark.parametrize(
+    ("number", "named"), [(errno.EAGAIN, "ulimit -u"), (errno.EPERM, "user namespaces")]
+)
+def test_a_sandbox_that_meets_a_limit_names_it(
+    number: int, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = f"the isolated trial could not be set up: {os.strerror(number)}"
+    monkeypatch.setattr(available_modes, "choose", lambda *_, **__: Availability(None, reason))
+    with pytest.raises(GpurunError) as refused:
+        available_modes.require(tmp_path, in_place=False)
+    assert named in refused.value.todo
+
+
+@pytest.mark.parametrize("most", [6, 9, 16])
+def test_no_command_calls_too_few_open_files_an_error_of_ours(most: int, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    for words in (["doctor"], ["bench", "train.py"], ["--optimize", "--dry-run", "train.py"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "gpurun", *words],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (most, most)),
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2, done.stderr
+        assert "ulimit -n" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_help_names_every_flag_of_ours(capfd: pytest.CaptureFixture[str]) -> None:

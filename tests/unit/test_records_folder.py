@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import (
     OWN_FOLDERS,
+    _state_folder,
     check_output,
     existing_home,
     find_home,
@@ -178,6 +180,26 @@ def test_records_in_a_repository_that_gpurun_made_itself_are_used(tmp_path: Path
     for _ in range(2):
         assert find_home(folder / "sub") == folder / "sub" / ".gpurun"
     assert git(folder, "status", "--porcelain", "--untracked-files=all") == ""
+
+
+@pytest.mark.parametrize("home", ["", "relative", "~"])
+def test_an_empty_or_relative_home_counts_as_unset(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.setenv("XDG_STATE_HOME", home)
+    entry = SimpleNamespace(pw_dir=str(tmp_path))
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: entry)
+    assert _state_folder() == tmp_path / ".local/state/gpurun"
+
+
+@pytest.mark.parametrize("entry", ["", "/nonexistent"])
+def test_a_home_that_is_missing_is_not_made(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", entry)
+    monkeypatch.setenv("XDG_STATE_HOME", "")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_dir=entry))
+    with pytest.raises(FileNotFoundError, match="no home folder"):
+        _state_folder()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of others")

@@ -41,6 +41,11 @@ env.HF_TOKEN=S                        | env.HF_TOKEN=***
 https://user:S@host/x                 | https://***@host/x
 --url=https://S@host/x?a=1            | --url=https://***@host/x?a=1
 postgresql://u:S@S@host:1/db          | postgresql://***@host:1/db
+postgresql://u:S/S@host:1/db          | postgresql://***@host:1/db
+'postgresql://u:S?#% S@host/db'       | postgresql://***@host/db
+--store=pg://u:S/@S@host/db?a=1       | --store=pg://***@host/db?a=1
+pg://host/db?sslpassword=S&x=1        | pg://host/db?sslpassword=***
+--dbpass S --bypass 1                 | --dbpass *** --bypass 1
 https://host/x?a=1&token=S            | https://host/x?a=1&token=***
 --auth --verbose --lr 0.1             | --auth *** --lr 0.1
 """
@@ -49,6 +54,12 @@ PLAIN = (
     "--sort-key name --image-key jpg --key=k --keys a b --bypass 1 --set model.keys x",
     "--lr @tune:0.1,0.2 https://host/a@b user@host:/path --data s3://bucket/x?a=b a=b=c",
 )
+
+
+@pytest.mark.parametrize("sign", "/?#%@:")
+def test_a_raw_sign_in_a_password_shows_nothing_of_it_in_a_text(sign: str) -> None:
+    text = masked_text(f"no route to 'pg://me:ab{sign}cd@host/db', see https://host/x and a@b")
+    assert text == "no route to 'pg://***@host/db', see https://host/x and a@b"
 
 
 @pytest.mark.parametrize("form", FORMS.strip().splitlines())

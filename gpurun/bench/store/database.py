@@ -79,7 +79,7 @@ def database_at(home: Path, url: str | None) -> Database:
         return _sqlite(home / "bench.db")
     try:
         parsed = sa.make_url(url)
-        one_host = url.partition("?")[0].count("@") <= 1  # else some password would pass for it
+        one_host = url.count("@") <= 1  # else some password would pass for host, path or query
         if one_host and parsed.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
             return _postgres(parsed, home)
         if parsed.drivername == "sqlite" and parsed.database and not parsed.host:
