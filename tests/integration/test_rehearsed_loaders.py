@@ -24,7 +24,7 @@ from tests.run_events import Event, events, run_in
 SETTINGS = {"loader_workers": 2, "loader_persistent": True, "loader_prefetch": 3}
 
 TRAINING = """
-import itertools, json, os, random, time
+import collections, json, os, random, time
 import numpy, torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -46,15 +46,20 @@ def counting(samples):
     return x + loaded, index
 
 def counting_beside_the_samples():
-    counter = itertools.count(1)
+    stage = 0
     def collate(samples):
+        nonlocal stage
+        stage += 1
         x, index = default_collate(samples)
-        return {"x": x, "index": index, "stage": next(counter)}
+        return {"x": x, "index": index, "stage": stage}
     return collate
 
 def cycling():
-    turns = itertools.cycle([1.0, 2.0, 3.0])
-    return lambda index: index + next(turns)
+    turns = collections.deque([1.0, 2.0, 3.0])
+    def turned(index):
+        turns.rotate()
+        return index + turns[0]
+    return turned
 
 class OneScratchFile(Plain):
     def __getitem__(self, index):
@@ -127,7 +132,7 @@ print(json.dumps(told))
 UNSOUND = {
     "a counter of calls": "words = {'collate_fn': counting}",
     "a counter in a closure": "words = {'collate_fn': counting_beside_the_samples()}",
-    "a cycle in a closure": "dataset.transform = cycling()",
+    "turns in a closure": "dataset.transform = cycling()",
     "a scratch file of one name": "dataset = OneScratchFile()",
     "a running position": "dataset = RunningPosition()",
     "a generator of its own": "dataset = OwnGenerator()",
@@ -155,6 +160,11 @@ def last(told: list[Event], knob: str) -> tuple[str, str]:
     return event["outcome"], event["detail"]
 
 
+def kept(told: list[Event]) -> bool:
+    """True if every setting acted to the end; its workers may have been renewed on the way."""
+    return {event["outcome"] for event in told} <= {"applied", "runtime_only"}
+
+
 @pytest.mark.parametrize("form", UNSOUND.values(), ids=UNSOUND.keys())
 def test_samples_that_workers_would_change_are_loaded_as_the_script_does(
     tmp_path: Path, form: str
@@ -178,7 +188,7 @@ def test_without_a_rehearsal_they_change_in_silence(tmp_path: Path) -> None:
     printed, told = under_settings(tmp_path, script, rehearse=False)
     assert printed["workers"] == 2
     assert printed["seen"] != bare(tmp_path, script)["seen"]
-    assert {event["outcome"] for event in told} == {"applied"}
+    assert kept(told)
 
 
 @pytest.mark.parametrize("words", ["{}", "{'collate_fn': lambda rows: default_collate(rows)}"])
@@ -261,4 +271,4 @@ def test_tuned_settings_are_proven_and_not_rehearsed(
     done = gpurun("--tuned", "train.py")
     assert done.returncode == 0, done.stderr.decode()
     assert json.loads(done.stdout)["workers"] == 2
-    assert {event["outcome"] for event in events(run_in(tmp_path), "knob")} == {"applied"}
+    assert kept(events(run_in(tmp_path), "knob"))
