@@ -25,7 +25,7 @@ from gpurun.report.page.findings_section import diagnosis_page
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.terminal_output import plain
 from gpurun.timeline.model import MODEL_PHASES, Device, Group, KernelKind, Phase, Range, Timeline
-from tests.unit.diagnosis_cases import function, measured_kernels
+from tests.unit.diagnosis_cases import function, gains_beyond_their_share, measured_kernels
 from tests.unit.diagnosis_cases import kernel as counted
 from tests.unit.made_timelines import MAIN, ns, sync_bound
 from tests.unit.simulated_training import Simulated, report_of
@@ -161,6 +161,14 @@ def test_repaired_steps_have_no_warning(loop: Loop) -> None:
     assert report.replay is not None
     assert report.replay.mismatch is None
     assert [f for f in report.findings if f.severity > WARNING] == []
+
+
+@pytest.mark.parametrize("loop", [loop for loop, _ in PLANTED])
+def test_no_gain_is_larger_than_the_share_that_its_sentence_tells(loop: Loop) -> None:
+    """The device's idle time is not what goes with the cause: the host may set the pace."""
+    findings = report_of(recorded(loop)).findings
+    assert findings
+    assert gains_beyond_their_share(findings) == []
 
 
 def found(report: DiagnosisReport, kind: FindingType) -> Finding | None:
@@ -339,6 +347,11 @@ def odd_recordings() -> dict[str, Timeline]:
         ),
         "no device": replace(whole, kernels=(), copies=(), runtime_calls=()),
     }
+
+
+@pytest.mark.parametrize("name", odd_recordings())
+def test_of_an_odd_recording_no_gain_is_larger_than_its_share(name: str) -> None:
+    assert gains_beyond_their_share(report_of(odd_recordings()[name]).findings) == []
 
 
 @pytest.mark.parametrize("name", odd_recordings())

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpurun.diagnoses.api import Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.kinds.data_loading import bare_name, innermost, line_of
+from gpurun.diagnoses.host_functions import bare_name, innermost, line_of
 from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
@@ -68,7 +68,7 @@ def host_bound(evidence: Evidence) -> Seen | None:
         waits = 0.0 if syncs is None else syncs.outside_share or 0.0
         share = _unprofiled(min(share - waits, _idle_for_host(evidence)), evidence)
     own, writing = innermost(functions), _writing_share(functions, evidence.source_lines)
-    text = f"Python outside the model takes {percent(share)} of the step"
+    text = "Python outside the model takes {share} of the step"
     text += "" if own is None else f", most of it in {own.function}"
     text += ": it writes or logs in each step" if writing >= WRITING else ""
     hottest = sorted(functions, key=lambda f: -f.self_seconds)[:3]
@@ -83,6 +83,7 @@ def host_bound(evidence: Evidence) -> Seen | None:
         ADVICE_WRITING if writing >= WRITING else ADVICE,
         location=line_of(own),
         bound=gain_without(share, 0.0 if evidence.on_gpu else evidence.profiling_share),
+        share=share,
     )
 
 
@@ -92,12 +93,13 @@ def _unexplained(evidence: Evidence) -> Seen | None:
         return None
     share = min(split.rest_ms / step, _idle_for_host(evidence))
     return Seen(
-        f"{percent(share)} of the step is neither loader nor model nor optimizer: Python code, "
-        "the loss, logging",
+        "{share} of the step is neither loader nor model nor optimizer: Python code, the loss, "
+        "logging",
         measured(Source.STEPS, unexplained_share=share, rest_ms=split.rest_ms, step_ms=step),
         _advice_without_lines(evidence),
         severity=evidence.thresholds.severity("unexplained_share", share),
         bound=gain_without(share),
+        share=share,
     )
 
 
@@ -108,11 +110,11 @@ def _idle(evidence: Evidence) -> Seen | None:
         return None
     untold = "" if idle.data is not None else " (which may be its loader)"
     return Seen(
-        f"the device waits {percent(idle.host)} of the step while the host does something "
-        f"else{untold}",
+        f"the device waits {{share}} of the step while the host does something else{untold}",
         measured(Source.TIMELINE, host_idle_share=idle.host, idle_share=idle.total),
         _advice_without_lines(evidence),
         bound=gain_without(_unprofiled(idle.host, evidence)),
+        share=idle.host,
     )
 
 
