@@ -44,6 +44,8 @@ def figures_of(finding: dict[str, Any]) -> dict[str, Any]:
             *("heavy_transform", "data_loading", "np.sort", "idle", "waits for data"),
             marks=pytest.mark.slow,
         ),
+        ("own_queue", "data_loading", r"batches\.get", "computing", "whatever fills that queue"),
+        ("listed_batches", "data_loading", r"sum\(", "idle", "the sampler takes long"),
         pytest.param(
             *("python_bookkeeping", "host_bound", "value|other|counts", None, "in count_in_python"),
             marks=pytest.mark.slow,

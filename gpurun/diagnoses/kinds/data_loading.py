@@ -10,7 +10,9 @@ import math
 
 from gpurun.diagnoses.api import Seen, diagnosis, gain_without, location_of, measured
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.host_functions import MOST, bare_name, innermost, line_of, waiting_seconds
+from gpurun.diagnoses.host_functions import MOST, innermost, line_of, waiting_seconds
+from gpurun.diagnoses.host_waits import ADVICE_QUEUE, host_wait
+from gpurun.diagnoses.python_outside import python_outside
 from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
@@ -23,8 +25,9 @@ CROWD = 0.5
 COMPUTES = 0.5
 """Share of the wait in which a core (with workers: each that they can use) works, from which on the
 wait is computation."""
-SAMPLING = "torch/utils/data/dataloader.py", "_next_index"
-"""File and name of the function in which a loader asks its sampler, torch's own or the user's."""
+DATALOADER = "torch/utils/data/dataloader.py"
+SAMPLING = "_next_index", "_BaseDataLoaderIter.__init__", "_BaseDataLoaderIter._reset"
+"""Its functions in which a loader asks its sampler for indices, or for an iterator over them."""
 NO_WORKERS = "no worker process prepares batches while the model trains"
 FASTER = (
     "store samples decoded and resized, or transform whole batches on the device",
@@ -72,8 +75,11 @@ def data_loading(evidence: Evidence) -> Seen | None:
     less its wait for data. Workers, CPU use and the host profile tell the cause: no or too few
     workers, a processor that is busy preparing batches, no free core, a loader that is idle itself,
     or a slow sampler. Where they do not, no cause is named. Other programs on the cores hide the
-    cause from CPU use, but not from the host profile.
+    cause from CPU use, but not from the host profile. A script that takes its batches out of a
+    queue of its own is told so, replayed without the host's pauses outside the model.
     """
+    if (own := _own_loader(evidence)) is not None:
+        return own
     share, split, host = evidence.data_wait_share, evidence.split, evidence.host
     place = location_of(evidence.loaders[0].key) if evidence.loaders else None
     cause = _cause_of_wait(evidence, share or 0.0)
@@ -99,6 +105,23 @@ def data_loading(evidence: Evidence) -> Seen | None:
     )
 
 
+def _own_loader(evidence: Evidence) -> Seen | None:
+    """The main thread takes its batches out of a queue that the script fills."""
+    python = python_outside(evidence)
+    wait = None if python is None else host_wait(evidence, python)
+    if python is None or wait is None or not wait.of_queue:
+        return None
+    return Seen(
+        wait.sentence,
+        measured("diagnosis", cause="queue") + measured(Source.HOST, host_share=python.share),
+        ADVICE_QUEUE,
+        location=wait.location,
+        replayed=evidence.replayed_gain(Change.PYTHON),
+        bound=gain_without(python.share, 0.0 if evidence.on_gpu else evidence.profiling_share),
+        share=python.share,
+    )
+
+
 def _cause_of_wait(evidence: Evidence, wait_share: float) -> str:
     """The cause, as far as CPU use and a host profile show it.
 
@@ -108,8 +131,7 @@ def _cause_of_wait(evidence: Evidence, wait_share: float) -> str:
     """
     functions, workers = _in_loader(evidence), evidence.workers
     seconds = sum(f.self_seconds for f in functions)
-    sampling = [f.total_seconds for f in functions if _samples(f)]
-    if max(sampling, default=0.0) > MOST * seconds:
+    if sum(f.total_seconds for f in functions if _samples(f)) > MOST * seconds:
         return "sampler"  # it runs in the main process, whatever the workers
     all_cores = evidence.host.cores_available or math.inf
     cores, used = all_cores / evidence.ranks, evidence.cores_used or 0.0
@@ -130,8 +152,7 @@ def _cause_of_wait(evidence: Evidence, wait_share: float) -> str:
 
 
 def _samples(function: FunctionSamples) -> bool:
-    file, name = SAMPLING
-    return function.file.endswith(file) and bare_name(function) == name
+    return function.file.endswith(DATALOADER) and function.function.endswith(SAMPLING)
 
 
 def _in_loader(evidence: Evidence) -> list[FunctionSamples]:
