@@ -81,6 +81,8 @@ def test_a_planted_fault_is_the_first_finding_with_its_line(
     "script",
     [
         "slow_storage",
+        pytest.param("own_queue", marks=pytest.mark.slow),
+        pytest.param("listed_batches", marks=pytest.mark.slow),
         pytest.param("python_bookkeeping", marks=pytest.mark.slow),
         pytest.param("heavy_transform", marks=pytest.mark.slow),
         pytest.param("step_logging", marks=pytest.mark.slow),

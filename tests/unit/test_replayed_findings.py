@@ -238,6 +238,23 @@ def test_a_wait_is_python_in_no_profile_of_the_host() -> None:
     assert wait.location == Location("/home/me/train.py", 57)
 
 
+def test_a_wait_between_two_calls_is_a_wait_and_its_share_is_what_the_replay_removes() -> None:
+    timeline = recorded(bookkeeping)
+    ends = [call.end_ns for call in timeline.runtime_calls or () if "Synchronize" in call.name]
+    waits = replace(function("main", 0.6, line=71), blocked_seconds=0.57)
+    timeline = replace(
+        timeline,
+        host_moments=[(at + ns(500), ((0, 71),)) for at in ends],
+        host_functions=(waits,),
+        host_sampled_seconds=1.0,
+    )
+    python = found(report_of(timeline), FindingType.HOST_BOUND)
+    assert python is not None
+    assert python.replayed_gain is not None
+    share = 1 - 1 / python.replayed_gain
+    assert f"the main thread waits at train.py:71 for {share * 100:.0f} %" in python.description
+
+
 def test_products_outside_tensor_cores_are_replayed_at_the_peak_of_the_device() -> None:
     def products(training: Simulated, planted: bool) -> None:
         training.kernels(10, 300, Group.MATMUL)
