@@ -59,7 +59,9 @@ def host_wait(evidence: Evidence, python: PythonOutside) -> HostWait | None:
     place = line_of(innermost(python.functions))
     call = _call(evidence, python, place)
     ending = ENDINGS.get((call or "").rpartition(".")[2], OTHERWISE)
-    where = "" if place is None else f" at {PurePath(place.file).name}:{place.line}"
+    where = ""
+    if place is not None:
+        where = f" at {PurePath(place.file).name}:{place.line} in {place.function}"
     runs = "" if python.waiting >= NEARLY_ALL else f" (it runs {percent(1 - python.waiting)} of it)"
     told = f"the main thread waits{f' in {call}' if call else ''}{where} for {{share}} of the step"
     of_queue = ending == ENDINGS["get"] and python.share > (evidence.data_wait_share or 0.0)

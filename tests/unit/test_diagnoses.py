@@ -373,8 +373,8 @@ def test_a_wait_for_a_queue_of_the_scripts_own_is_a_wait_for_data() -> None:
     finding = first(evidence)
     assert finding.type is FindingType.DATA_LOADING
     assert finding.description == (
-        "the main thread waits in Queue.get at train.py:40 for 90 % of the step: whatever fills "
-        "that queue is the bottleneck"
+        "the main thread waits in Queue.get at train.py:40 in main for 90 % of the step: "
+        "whatever fills that queue is the bottleneck"
     )
     assert finding.location == Location("/home/me/train.py", 40, "main")
     assert finding.gain_upper_bound == pytest.approx(10)
@@ -387,17 +387,17 @@ def test_a_wait_for_a_queue_of_the_scripts_own_is_a_wait_for_data() -> None:
         (
             [foreign("Event.wait", 0.0, 0.6), foreign("Condition.wait", 0.6, 0.6)],
             "ready.wait()",
-            "waits in Event.wait at train.py:40 for 60 % of the step: whatever it waits for",
+            "in Event.wait at train.py:40 in main for 60 % of the step: whatever it waits for",
         ),
         (
             [foreign("Popen._wait", 0.6, 0.6, "/lib/subprocess.py")],
             "process.wait()",
-            "waits in process.wait at train.py:40 for 60 % of the step: whatever it waits for",
+            "in process.wait at train.py:40 in main for 60 % of the step: whatever it waits for",
         ),
         (
             [foreign("<method 'recv' of '_socket.socket' objects>", 0.6, 0.6)],
             "data = connection.recv(1024)",
-            "at train.py:40 for 60 % of the step: whatever it waits for",
+            "at train.py:40 in main for 60 % of the step: whatever it waits for",
         ),
     ],
 )
@@ -418,7 +418,9 @@ def test_whether_a_line_waits_or_computes_is_what_the_kernel_counts(
         timeline=profiled([pause]), source_lines={(pause.file, 40): "time.sleep(0.1)"}
     )
     description = first(evidence).description
-    asleep = "waits in time.sleep at train.py:40 for 50 % of the step: the script itself sleeps"
+    asleep = (
+        "waits in time.sleep at train.py:40 in pause for 50 % of the step: the script itself sleeps"
+    )
     assert (asleep in description) is sleeps
     assert ("Python outside the model takes" in description) is not sleeps
 

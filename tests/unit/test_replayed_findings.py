@@ -252,7 +252,8 @@ def test_a_wait_between_two_calls_is_a_wait_and_its_share_is_what_the_replay_rem
     assert python is not None
     assert python.replayed_gain is not None
     share = 1 - 1 / python.replayed_gain
-    assert f"the main thread waits at train.py:71 for {share * 100:.0f} %" in python.description
+    told = f"the main thread waits at train.py:71 in main for {share * 100:.0f} % of the step"
+    assert told in python.description
 
 
 def test_products_outside_tensor_cores_are_replayed_at_the_peak_of_the_device() -> None:
