@@ -23,6 +23,8 @@ NOTICEABLE = 0.2
 class Seen:
     """What a diagnosis saw.
 
+    `{share}` in the description becomes the share of the step that goes with the gain, so that a
+    sentence and its gain tell the same; `share` is the measured one, for where no gain is known.
     `replayed`: the gain by the replay, if not that of the diagnosis' change, which decides; else
     `severity`, and where that is None `bound`, an upper bound of the gain.
     """
@@ -35,6 +37,7 @@ class Seen:
     knob: str | None = None
     replayed: float | None = None
     bound: float | None = None
+    share: float | None = None
 
 
 Look = Callable[[Evidence], Seen | None]
@@ -73,10 +76,12 @@ class Diagnosis:
             severity = gain_severity(bound or 1.0)
         if severity < NOTICEABLE:
             return None
+        gain = bound if replayed is None else replayed
+        told = seen.share if gain is None else share_without(gain)
         return Finding(
             type=self.type,
             severity=round(severity, 3),
-            description=seen.description,
+            description=seen.description.replace("{share}", percent(told)),
             evidence=tuple(seen.figures),
             location=seen.location,
             recommendations=seen.recommendations,
@@ -129,6 +134,11 @@ def gain_without(share: float | None, profiling_share: float = 0.0) -> float | N
         return None
     rest = max(1 - share - profiling_share, (1 - share) / 2)
     return 1 + share / rest
+
+
+def share_without(gain: float | None) -> float:
+    """The share of the step that goes with this gain, the inverse of `gain_without`; 0 if none."""
+    return 0.0 if gain is None or gain <= 1 else 1 - 1 / gain
 
 
 def location_of(place: str | None) -> Location | None:

@@ -1,7 +1,8 @@
 """What a kernel or an operator does, by its name.
 
-The names are those of torch 2.4 to 2.13, cuBLAS, cuDNN, CUTLASS, Triton and NCCL. A name that fits
-nothing is `OTHER`; the order of the rules settles names that fit several.
+The names are those of torch 2.4 to 2.13, cuBLAS, cuDNN, CUTLASS, Triton and FlashInfer. A name
+that fits nothing is `OTHER`; the order of the rules settles names that fit several. Kernels that
+exchange data between devices come first.
 """
 
 from __future__ import annotations
@@ -9,26 +10,8 @@ from __future__ import annotations
 import functools
 import re
 
+from gpurun.timeline.exchange_kernels import exchanges_data
 from gpurun.timeline.model import Group
-
-_EXCHANGES = (
-    "nccl",  # NCCL, all releases, and RCCL: ncclDevKernel_, ncclSymkDevKernel_, ncclKernel_
-    "msccl",  # RCCL's mscclKernel_, and MSCCL++
-    "nvshmem",  # nvshmemi_, nvshmemx_
-    "rocshmem",
-    r"\w+_on_stream_kernel",  # NVSHMEM's own: barrier_, rdxn_float_sum_, broadcast32_, alltoall_
-    "deep_ep::",  # DeepEP, csrc/kernels: intranode, internode and internode_ll (IBGDA)
-    "k?userbuffers_",  # Transformer Engine and TensorRT-LLM, userbuffers.cu
-    "c10d::(symmetric_memory|nvshmem_extension)::",  # torch, CUDASymmetricMemory.cu: barriers
-    "(multimem_)?(one|two)_shot_(all_)?reduce_",  # torch, CUDASymmetricMemoryOps.cu
-    "multimem_all_(gather|reduce)_kernel",  # the same file
-    "cross_device_reduce_",  # vLLM and SGLang, custom_all_reduce.cuh
-    "quickreduce::",  # vLLM, quick_all_reduce.cuh
-    "(one|two)ShotAllReduceKernel",  # TensorRT-LLM, customAllReduceKernels.cu
-    "(moefinalize_)?allreduce_fusion_kernel_",  # TensorRT-LLM and FlashInfer
-)
-"""The beginnings of names of kernels that exchange data between devices, with their sources. An
-`AllReduce` in another name may be that of a warp or a block."""
 
 ON_HOST = ("gloo:", "mpi:", "ucc:")
 """So begin the names of ranges in which torch's process groups exchange data on the host."""
@@ -42,8 +25,10 @@ def _rules(*rules: tuple[Group, str]) -> _Rules:
 
 _KERNELS = _rules(
     (Group.OTHER, r"cudnn_?rnn|rnn_?(cell|bias)|lstm_elementwise|gru_elementwise"),  # of cuDNN
-    (Group.COMMUNICATION, rf"(?<![a-z_])({'|'.join(_EXCHANGES)})"),
-    (Group.ATTENTION, r"flash|fmha|sdpa|attention|softmax_warp"),
+    (
+        Group.ATTENTION,  # FlashInfer's other kernels have its namespace, too
+        r"flash(?!infer)|fmha|sdpa|attention|softmax_warp|(prefill|decode)with\w*kv|mergestates?k",
+    ),
     (Group.CONV, r"conv|implicit_gemm|[dw]grad|fprop|winograd|im2col|col2im|nchwtonhwc|nhwcton"),
     (Group.OPTIMIZER, r"multi_tensor_apply|adam|fused_?sgd|adagrad|lamb\w*_kernel"),
     (Group.MATMUL, r"gemm|gemv|nvjet|splitk|matmul|cublas|cutlass|triton_tem_|_mm_|bmm|addmm"),
@@ -57,7 +42,7 @@ _KERNELS = _rules(
 )
 _OPERATORS = _rules(
     (Group.COMMUNICATION, r"^(nccl|gloo|mpi|ucc):|^_?(c10d|c10d_functional|symm_mem)::"),
-    (Group.ATTENTION, r"attention|flash|sdpa"),
+    (Group.ATTENTION, r"attention|flash(?!infer)|sdpa"),
     (Group.CONV, r"conv"),
     (Group.OPTIMIZER, r"optimizer|_foreach_|_fused_(adam|sgd)"),
     (Group.MATMUL, r"::(mm|bmm|addmm|addmv|mv|baddbmm|linear|matmul|dot|einsum|mkldnn_linear)\b"),
@@ -85,6 +70,8 @@ MOST_READ = 4096
 @functools.lru_cache(maxsize=65536)
 def kernel_group(name: str) -> Group:
     """The group of a kernel of the device, by its demangled name."""
+    if exchanges_data(name[:MOST_READ]):
+        return Group.COMMUNICATION
     return _first(_KERNELS, name)
 
 

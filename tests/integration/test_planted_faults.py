@@ -44,6 +44,8 @@ def figures_of(finding: dict[str, Any]) -> dict[str, Any]:
             *("heavy_transform", "data_loading", "np.sort", "idle", "waits for data"),
             marks=pytest.mark.slow,
         ),
+        ("own_queue", "data_loading", r"batches\.get", "computing", "whatever fills that queue"),
+        ("listed_batches", "data_loading", r"sum\(", "idle", "the sampler takes long"),
         pytest.param(
             *("python_bookkeeping", "host_bound", "value|other|counts", None, "in count_in_python"),
             marks=pytest.mark.slow,
@@ -79,6 +81,8 @@ def test_a_planted_fault_is_the_first_finding_with_its_line(
     "script",
     [
         "slow_storage",
+        pytest.param("own_queue", marks=pytest.mark.slow),
+        pytest.param("listed_batches", marks=pytest.mark.slow),
         pytest.param("python_bookkeeping", marks=pytest.mark.slow),
         pytest.param("heavy_transform", marks=pytest.mark.slow),
         pytest.param("step_logging", marks=pytest.mark.slow),

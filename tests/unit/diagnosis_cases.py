@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -187,3 +188,18 @@ def first(evidence: Evidence) -> Finding:
 
 def found(evidence: Evidence, kind: FindingType) -> Finding | None:
     return next((f for f in diagnose(evidence) if f.type is kind), None)
+
+
+def gains_beyond_their_share(findings: Sequence[Finding]) -> list[str]:
+    """Findings whose gain is larger than the share of the step that their sentence tells."""
+    found = []
+    for finding in findings:
+        told = re.search(r"(\d+(?:\.\d)?) % of (it|the step|the time)", finding.description)
+        gain = finding.replayed_gain or finding.gain_upper_bound
+        if told is None or gain is None:
+            continue
+        half_a_digit = 0.0005 if "." in told[1] else 0.005
+        share = float(told[1]) / 100 + half_a_digit
+        if share < 1 and gain > 1.02 / (1 - share):
+            found.append(f"x{gain}: {finding.description}")
+    return found

@@ -349,6 +349,105 @@ def test_a_host_profile_names_what_python_does_between_operators() -> None:
     assert finding.gain_upper_bound == pytest.approx(1 / 0.6, rel=1e-3)
 
 
+def blocked_in(*functions: FunctionSamples, line: str = "") -> Evidence:
+    """Python outside the model; the kernel counts the time of foreign functions as blocked."""
+    counted = [
+        replace(f, blocked_seconds=0.0 if f.users_own else f.self_seconds) for f in functions
+    ]
+    lines = {("/home/me/train.py", 40): line}
+    return healthy_cpu(timeline=profiled(counted), source_lines=lines)
+
+
+def foreign(
+    name: str, own: float, total: float, file: str = "/lib/threading.py"
+) -> FunctionSamples:
+    return function(name, own, total, users_own=False, file=file)
+
+
+def test_a_wait_for_a_queue_of_the_scripts_own_is_a_wait_for_data() -> None:
+    evidence = blocked_in(
+        function("main", 0.02, 0.9, line=40),
+        foreign("Queue.get", 0.0, 0.88, "/lib/queue.py"),
+        foreign("Condition.wait", 0.88, 0.88),
+    )
+    finding = first(evidence)
+    assert finding.type is FindingType.DATA_LOADING
+    assert finding.description == (
+        "the main thread waits in Queue.get at train.py:40 in main for 90 % of the step: "
+        "whatever fills that queue is the bottleneck"
+    )
+    assert finding.location == Location("/home/me/train.py", 40, "main")
+    assert finding.gain_upper_bound == pytest.approx(10)
+    assert found(evidence, FindingType.HOST_BOUND) is None
+
+
+@pytest.mark.parametrize(
+    ("functions", "line", "told"),
+    [
+        (
+            [foreign("Event.wait", 0.0, 0.6), foreign("Condition.wait", 0.6, 0.6)],
+            "ready.wait()",
+            "in Event.wait at train.py:40 in main for 60 % of the step: whatever it waits for",
+        ),
+        (
+            [foreign("Popen._wait", 0.6, 0.6, "/lib/subprocess.py")],
+            "process.wait()",
+            "in process.wait at train.py:40 in main for 60 % of the step: whatever it waits for",
+        ),
+        (
+            [foreign("<method 'recv' of '_socket.socket' objects>", 0.6, 0.6)],
+            "data = connection.recv(1024)",
+            "at train.py:40 in main for 60 % of the step: whatever it waits for",
+        ),
+    ],
+)
+def test_a_thread_that_waits_is_not_said_to_compute(
+    functions: list[FunctionSamples], line: str, told: str
+) -> None:
+    finding = first(blocked_in(function("main", 0.0, 0.6, line=40), *functions, line=line))
+    assert finding.type is FindingType.HOST_BOUND
+    assert told in finding.description
+
+
+@pytest.mark.parametrize(("blocked", "sleeps"), [(0.5, True), (0.1, False)])
+def test_whether_a_line_waits_or_computes_is_what_the_kernel_counts(
+    blocked: float, sleeps: bool
+) -> None:
+    pause = replace(function("pause", 0.5, line=40), blocked_seconds=blocked)
+    evidence = healthy_cpu(
+        timeline=profiled([pause]), source_lines={(pause.file, 40): "time.sleep(0.1)"}
+    )
+    description = first(evidence).description
+    asleep = (
+        "waits in time.sleep at train.py:40 in pause for 50 % of the step: the script itself sleeps"
+    )
+    assert (asleep in description) is sleeps
+    assert ("Python outside the model takes" in description) is not sleeps
+
+
+def test_a_wait_that_python_interrupts_says_how_much_of_it_python_runs() -> None:
+    made = blocked_in(
+        function("main", 0.2, 0.6, line=40),
+        foreign("Condition.wait", 0.4, 0.4),
+    )
+    assert "for 60 % of the step (it runs 33 % of it)" in first(made).description
+
+
+def test_a_sampler_that_works_while_its_loader_is_opened_is_the_cause() -> None:
+    torchs = "/lib/torch/utils/data/dataloader.py"
+    opens = function(
+        "_BaseDataLoaderIter.__init__", 0.0, 0.7, Phase.DATA, users_own=False, file=torchs
+    )
+    functions = [
+        function("Batches.__iter__", 0.7, 0.7, Phase.DATA, line=19),
+        opens,
+        function("Data.__getitem__", 0.1, 0.1, Phase.DATA, line=8),
+    ]
+    finding = first(cpu_bound_data(1.0, 0, functions))
+    assert finding.location == Location("/home/me/train.py", 19, "Batches.__iter__")
+    assert {e.name: e.value for e in finding.evidence}["cause"] == "sampler"
+
+
 def test_writing_in_each_step_is_named() -> None:
     functions = [
         function("log", 0.02, 0.4, line=33),

@@ -107,11 +107,12 @@ def test_memory_of_a_device_that_grows_says_when_it_is_full(tmp_path: Path) -> N
     [
         [1.0] * 40,
         [1.0] * 4 + [2.0] * 36,
+        [1.0] * 10 + [2.0] * 10 + [2.1] * 10 + [2.2] * 10,
         [1 + n % 2 for n in range(40)],
         [1 + n / 20 for n in range(8)],
         [1 + n / 1000 for n in range(40)],
     ],
-    ids=["steady", "grows at first", "up and down", "few samples", "hardly"],
+    ids=["steady", "grows at first", "levels off", "up and down", "few samples", "hardly"],
 )
 def test_memory_that_does_not_grow_gradually_is_no_finding(
     tmp_path: Path, held: list[float]

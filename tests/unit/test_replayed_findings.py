@@ -25,7 +25,7 @@ from gpurun.report.page.findings_section import diagnosis_page
 from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.terminal_output import plain
 from gpurun.timeline.model import MODEL_PHASES, Device, Group, KernelKind, Phase, Range, Timeline
-from tests.unit.diagnosis_cases import function, measured_kernels
+from tests.unit.diagnosis_cases import function, gains_beyond_their_share, measured_kernels
 from tests.unit.diagnosis_cases import kernel as counted
 from tests.unit.made_timelines import MAIN, ns, sync_bound
 from tests.unit.simulated_training import Simulated, report_of
@@ -163,6 +163,14 @@ def test_repaired_steps_have_no_warning(loop: Loop) -> None:
     assert [f for f in report.findings if f.severity > WARNING] == []
 
 
+@pytest.mark.parametrize("loop", [loop for loop, _ in PLANTED])
+def test_no_gain_is_larger_than_the_share_that_its_sentence_tells(loop: Loop) -> None:
+    """The device's idle time is not what goes with the cause: the host may set the pace."""
+    findings = report_of(recorded(loop)).findings
+    assert findings
+    assert gains_beyond_their_share(findings) == []
+
+
 def found(report: DiagnosisReport, kind: FindingType) -> Finding | None:
     return next((f for f in report.findings if f.type is kind), None)
 
@@ -228,6 +236,24 @@ def test_a_wait_is_python_in_no_profile_of_the_host() -> None:
     assert python.location == Location("/home/me/train.py", 71, "count")
     assert wait is not None
     assert wait.location == Location("/home/me/train.py", 57)
+
+
+def test_a_wait_between_two_calls_is_a_wait_and_its_share_is_what_the_replay_removes() -> None:
+    timeline = recorded(bookkeeping)
+    ends = [call.end_ns for call in timeline.runtime_calls or () if "Synchronize" in call.name]
+    waits = replace(function("main", 0.6, line=71), blocked_seconds=0.57)
+    timeline = replace(
+        timeline,
+        host_moments=[(at + ns(500), ((0, 71),)) for at in ends],
+        host_functions=(waits,),
+        host_sampled_seconds=1.0,
+    )
+    python = found(report_of(timeline), FindingType.HOST_BOUND)
+    assert python is not None
+    assert python.replayed_gain is not None
+    share = 1 - 1 / python.replayed_gain
+    told = f"the main thread waits at train.py:71 in main for {share * 100:.0f} % of the step"
+    assert told in python.description
 
 
 def test_products_outside_tensor_cores_are_replayed_at_the_peak_of_the_device() -> None:
@@ -339,6 +365,11 @@ def odd_recordings() -> dict[str, Timeline]:
         ),
         "no device": replace(whole, kernels=(), copies=(), runtime_calls=()),
     }
+
+
+@pytest.mark.parametrize("name", odd_recordings())
+def test_of_an_odd_recording_no_gain_is_larger_than_its_share(name: str) -> None:
+    assert gains_beyond_their_share(report_of(odd_recordings()[name]).findings) == []
 
 
 @pytest.mark.parametrize("name", odd_recordings())

@@ -7,11 +7,13 @@ only where the use of the processor or a host profile shows it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-from gpurun.diagnoses.api import Seen, diagnosis, gain_without, location_of, measured, percent
+from gpurun.diagnoses.api import Seen, diagnosis, gain_without, location_of, measured
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.records.finding import FindingType, Location
+from gpurun.diagnoses.host_functions import MOST, innermost, line_of, waiting_seconds
+from gpurun.diagnoses.host_waits import ADVICE_QUEUE, host_wait
+from gpurun.diagnoses.python_outside import python_outside
+from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
 from gpurun.timeline.model import Phase
@@ -23,17 +25,9 @@ CROWD = 0.5
 COMPUTES = 0.5
 """Share of the wait in which a core (with workers: each that they can use) works, from which on the
 wait is computation."""
-MOST = 0.6
-"""A function that holds this part of a time is the place to look at."""
-ALIKE = 1.1
-"""Times that differ by no more than this factor are the same."""
-SAMPLING = "torch/utils/data/dataloader.py", "_next_index"
-"""File and name of the function in which a loader asks its sampler, torch's own or the user's."""
-WAITING = (
-    "sleep", "read", "recv", "open", "poll", "select", "acquire", "wait", "readinto", "get",
-    "readline", "seek", "stat", "connect", "fsync",
-)  # fmt: skip
-"""Functions in which a thread waits for storage, network or others."""
+DATALOADER = "torch/utils/data/dataloader.py"
+SAMPLING = "_next_index", "_BaseDataLoaderIter.__init__", "_BaseDataLoaderIter._reset"
+"""Its functions in which a loader asks its sampler for indices, or for an iterator over them."""
 NO_WORKERS = "no worker process prepares batches while the model trains"
 FASTER = (
     "store samples decoded and resized, or transform whole batches on the device",
@@ -81,8 +75,11 @@ def data_loading(evidence: Evidence) -> Seen | None:
     less its wait for data. Workers, CPU use and the host profile tell the cause: no or too few
     workers, a processor that is busy preparing batches, no free core, a loader that is idle itself,
     or a slow sampler. Where they do not, no cause is named. Other programs on the cores hide the
-    cause from CPU use, but not from the host profile.
+    cause from CPU use, but not from the host profile. A script that takes its batches out of a
+    queue of its own is told so, replayed without the host's pauses outside the model.
     """
+    if (own := _own_loader(evidence)) is not None:
+        return own
     share, split, host = evidence.data_wait_share, evidence.split, evidence.host
     place = location_of(evidence.loaders[0].key) if evidence.loaders else None
     cause = _cause_of_wait(evidence, share or 0.0)
@@ -93,7 +90,7 @@ def data_loading(evidence: Evidence) -> Seen | None:
     workers_help = free >= 0.5 if cause in ("computing", "cores") else cause != "sampler"
     source = Source.TIMELINE if Source.TIMELINE in evidence.sources else Source.STEPS
     return Seen(
-        f"the training waits for data {percent(share)} of the step: {why}",
+        f"the training waits for data {{share}} of the step: {why}",
         measured("diagnosis", cause=cause)
         + measured(source, data_wait_share=share)
         + measured(Source.STEPS, data_wait_ms=None if split is None else split.data_wait_ms)
@@ -104,6 +101,24 @@ def data_loading(evidence: Evidence) -> Seen | None:
         location=line_of(innermost(_in_loader(evidence))) or place,
         knob="loader_workers" if workers_help else None,
         bound=gain_without(share, evidence.profiling_share),
+        share=share,
+    )
+
+
+def _own_loader(evidence: Evidence) -> Seen | None:
+    """The main thread takes its batches out of a queue that the script fills."""
+    python = python_outside(evidence)
+    wait = None if python is None else host_wait(evidence, python)
+    if python is None or wait is None or not wait.of_queue:
+        return None
+    return Seen(
+        wait.sentence,
+        measured("diagnosis", cause="queue") + measured(Source.HOST, host_share=python.share),
+        ADVICE_QUEUE,
+        location=wait.location,
+        replayed=evidence.replayed_gain(Change.PYTHON),
+        bound=gain_without(python.share, 0.0 if evidence.on_gpu else evidence.profiling_share),
+        share=python.share,
     )
 
 
@@ -116,8 +131,7 @@ def _cause_of_wait(evidence: Evidence, wait_share: float) -> str:
     """
     functions, workers = _in_loader(evidence), evidence.workers
     seconds = sum(f.self_seconds for f in functions)
-    sampling = [f.total_seconds for f in functions if _samples(f)]
-    if max(sampling, default=0.0) > MOST * seconds:
+    if sum(f.total_seconds for f in functions if _samples(f)) > MOST * seconds:
         return "sampler"  # it runs in the main process, whatever the workers
     all_cores = evidence.host.cores_available or math.inf
     cores, used = all_cores / evidence.ranks, evidence.cores_used or 0.0
@@ -126,7 +140,7 @@ def _cause_of_wait(evidence: Evidence, wait_share: float) -> str:
     undecided = "workers" if workers == 0 else "not_measured"
     low, high = _bounds(evidence, wait_share, at_once)
     if seconds and not workers:
-        low = high = 1 - sum(map(_waiting, functions)) / seconds
+        low = high = 1 - sum(map(waiting_seconds, functions)) / seconds
     elif others >= CROWD and others + used >= BUSY * all_cores:
         return undecided
     if high is not None and high < COMPUTES * at_once:
@@ -138,42 +152,11 @@ def _cause_of_wait(evidence: Evidence, wait_share: float) -> str:
 
 
 def _samples(function: FunctionSamples) -> bool:
-    file, name = SAMPLING
-    return function.file.endswith(file) and bare_name(function) == name
+    return function.file.endswith(DATALOADER) and function.function.endswith(SAMPLING)
 
 
 def _in_loader(evidence: Evidence) -> list[FunctionSamples]:
     return [f for f in evidence.host_functions if f.phase == Phase.DATA.value]
-
-
-def innermost(functions: Sequence[FunctionSamples]) -> FunctionSamples | None:
-    """The innermost of the user's functions that takes most of the time of all of them.
-
-    Callers take about as long as what they call, or a little less where others call it too: of such
-    the one that computes most itself.
-    """
-    most = MOST * sum(f.self_seconds for f in functions)
-    holding = [f for f in functions if f.users_own and f.total_seconds >= most]
-    least = min((f.total_seconds for f in holding), default=0.0)
-    alike = [f for f in holding if f.total_seconds <= ALIKE * least]
-    return max(alike, key=lambda f: (f.self_seconds, -f.total_seconds), default=None)
-
-
-def line_of(function: FunctionSamples | None) -> Location | None:
-    """The line in which most of a function's time passes."""
-    return None if function is None else Location(function.file, function.line, function.function)
-
-
-def _waiting(function: FunctionSamples) -> float:
-    """Seconds in which a function waited: as the kernel counts, else by what it is."""
-    if function.blocked_seconds is not None:
-        return function.blocked_seconds
-    return function.self_seconds if bare_name(function) in WAITING else 0.0
-
-
-def bare_name(function: FunctionSamples) -> str:
-    """The bare name: "<built-in method time.sleep>" is "sleep"."""
-    return function.function.strip("<>").split()[-1].rpartition(".")[2]
 
 
 def _bounds(

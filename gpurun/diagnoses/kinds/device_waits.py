@@ -47,7 +47,7 @@ def device_syncs(evidence: Evidence) -> Seen | None:
     place = f", most at {line}" if line else ""
     text = f"the host waits for the device in each step{place}"
     if idle is not None:
-        text = f"the device idles {percent(idle)} of the step after the host waited for it{place}"
+        text = f"the device idles {{share}} of the step after the host waited for it{place}"
     elif evidence.replay is None:
         text += "; how long it idles for that was not measured"
     active = evidence.least_active_share
@@ -64,6 +64,7 @@ def device_syncs(evidence: Evidence) -> Seen | None:
         location=location_of(line),
         knob="needless_sync" if explicit else None,
         bound=gain_without(idle),
+        share=idle,
     )
 
 

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-
-import numpy as np
 
 from gpurun.diagnoses.api import Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.kinds.data_loading import bare_name, innermost, line_of
+from gpurun.diagnoses.host_functions import bare_name, innermost, line_of
+from gpurun.diagnoses.host_waits import ADVICE_WAITING, host_wait
+from gpurun.diagnoses.python_outside import idle_for_host, python_outside, unprofiled
 from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
 from gpurun.timeline.device_work import OWN_WINDOW
-from gpurun.timeline.model import MODEL_PHASES
 
 ADVICE = (
     "do it once in many steps, or in a thread or process of its own",
@@ -34,8 +31,6 @@ WRITES = (
 )  # fmt: skip
 """Functions in which a step writes or logs."""
 WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(")
-LOSS_AND_PROFILER = ("/torch/nn/", "/torch/_ops.py", "/torch/profiler/", "/torch/autograd/")
-"""Files of torch that belong to the training itself, or to the profiler."""
 WRITING = 0.5
 """Share of the Python outside the model; longer writing is named as the cause."""
 
@@ -52,37 +47,41 @@ def host_bound(evidence: Evidence) -> Seen | None:
     no pauses. Samples of the stack inside the pauses name function and line. Without a replay, the
     bound is the step less the Python functions outside the loader, model, loss and optimizer, as
     far as the device idles meanwhile. Their own calls of torch count, too. Logging and writing to
-    files in each step are named. Without a host profile, only the unexplained rest of the step is
-    known, and 30 % of it is a warning. Waits for data are first taken away from the device's idle
-    time.
+    files in each step are named, and so is a thread that waits instead of computing: asleep, or for
+    a lock, a process, storage or a network. Without a host profile, only the unexplained rest of
+    the step is known, and 30 % of it is a warning. Waits for data are first taken away from the
+    device's idle time.
     """
-    seconds = None if evidence.timeline is None else evidence.timeline.host_sampled_seconds
-    if not evidence.host_functions or not seconds:
+    python = python_outside(evidence)
+    if python is None:
         by_device = evidence.on_gpu and Source.TIMELINE in evidence.sources
         return (_idle if by_device else _unexplained)(evidence)
-    in_pauses = _in_pauses(evidence)
-    functions = [f for f in in_pauses or evidence.host_functions if _between(f)]
-    share = sum(f.self_seconds for f in functions) / seconds
-    if in_pauses is None:
-        syncs = evidence.figures.syncs
-        waits = 0.0 if syncs is None else syncs.outside_share or 0.0
-        share = _unprofiled(min(share - waits, _idle_for_host(evidence)), evidence)
+    wait = host_wait(evidence, python)
+    if wait is not None and wait.of_queue:
+        return None  # the script's own loader: `data_loading` tells it
+    functions, seconds = python.functions, python.seconds
     own, writing = innermost(functions), _writing_share(functions, evidence.source_lines)
-    text = f"Python outside the model takes {percent(share)} of the step"
+    advice: tuple[str, ...] = ADVICE
+    text = "Python outside the model takes {share} of the step"
     text += "" if own is None else f", most of it in {own.function}"
-    text += ": it writes or logs in each step" if writing >= WRITING else ""
+    if writing >= WRITING:
+        text, advice = f"{text}: it writes or logs in each step", ADVICE_WRITING
+    elif wait is not None:
+        text, advice = wait.sentence, ADVICE_WAITING
     hottest = sorted(functions, key=lambda f: -f.self_seconds)[:3]
     return Seen(
         text,
         measured(
             Source.HOST,
-            host_share=share,
+            host_share=python.share,
+            waiting_share_of_it=python.waiting,
             writing_share_of_it=writing,
             function=[f"{f.function} {percent(f.self_seconds / seconds)}" for f in hottest],
         ),
-        ADVICE_WRITING if writing >= WRITING else ADVICE,
+        advice,
         location=line_of(own),
-        bound=gain_without(share, 0.0 if evidence.on_gpu else evidence.profiling_share),
+        bound=gain_without(python.share, 0.0 if evidence.on_gpu else evidence.profiling_share),
+        share=python.share,
     )
 
 
@@ -90,14 +89,15 @@ def _unexplained(evidence: Evidence) -> Seen | None:
     split, step = evidence.split, evidence.step_ms
     if split is None or split.rest_ms is None or not step or split.forward_ms is None:
         return None
-    share = min(split.rest_ms / step, _idle_for_host(evidence))
+    share = min(split.rest_ms / step, idle_for_host(evidence))
     return Seen(
-        f"{percent(share)} of the step is neither loader nor model nor optimizer: Python code, "
-        "the loss, logging",
+        "{share} of the step is neither loader nor model nor optimizer: Python code, the loss, "
+        "logging",
         measured(Source.STEPS, unexplained_share=share, rest_ms=split.rest_ms, step_ms=step),
         _advice_without_lines(evidence),
         severity=evidence.thresholds.severity("unexplained_share", share),
         bound=gain_without(share),
+        share=share,
     )
 
 
@@ -108,11 +108,11 @@ def _idle(evidence: Evidence) -> Seen | None:
         return None
     untold = "" if idle.data is not None else " (which may be its loader)"
     return Seen(
-        f"the device waits {percent(idle.host)} of the step while the host does something "
-        f"else{untold}",
+        f"the device waits {{share}} of the step while the host does something else{untold}",
         measured(Source.TIMELINE, host_idle_share=idle.host, idle_share=idle.total),
         _advice_without_lines(evidence),
-        bound=gain_without(_unprofiled(idle.host, evidence)),
+        bound=gain_without(unprofiled(idle.host, evidence)),
+        share=idle.host,
     )
 
 
@@ -120,30 +120,6 @@ def _advice_without_lines(evidence: Evidence) -> tuple[str, ...]:
     """To profile comes first, unless that is what was done."""
     profiled = evidence.timeline is not None and OWN_WINDOW in evidence.timeline.sources
     return ADVICE if profiled else (PROFILE, *ADVICE)
-
-
-def _between(function: FunctionSamples) -> bool:
-    """It runs outside the model, and computes no loss."""
-    file = function.file.replace("\\", "/")
-    return function.phase not in MODEL_PHASES and not any(p in file for p in LOSS_AND_PROFILER)
-
-
-def _unprofiled(share: float, evidence: Evidence) -> float:
-    """The part of a GPU's idle share that the profilers' own work on the host does not explain."""
-    return max(0.0, share - (evidence.profiling_share if evidence.on_gpu else 0.0))
-
-
-def _idle_for_host(evidence: Evidence) -> float:
-    """The share of the step in which the device could wait for Python; all of it on the CPU.
-
-    Without a timeline the device counts as idle while the training waits for data.
-    """
-    idle, active = evidence.idle, evidence.least_active_share
-    if not evidence.on_gpu:
-        return 1.0
-    if idle is not None:
-        return idle.total if idle.host is None else idle.host
-    return 0.0 if active is None else max(0.0, 1 - active - (evidence.data_wait_share or 0.0))
 
 
 def _writing_share(
@@ -160,34 +136,3 @@ def _writing_share(
     alone = {id(f): f.self_seconds for f in (*named, *by_line)}
     whole = max((f.total_seconds for f in named if f.users_own), default=0.0)
     return min(1.0, max(sum(alone.values()), whole) / total) if total else 0.0
-
-
-def _in_pauses(evidence: Evidence) -> Sequence[FunctionSamples] | None:
-    """The functions with the time and the busiest line that they have in the pauses of the replay.
-
-    None without one, where a recording does not tell when they were seen, or if none was seen then.
-    """
-    timeline, functions = evidence.timeline, evidence.host_functions
-    if timeline is None or evidence.replay is None or not timeline.host_moments:
-        return None
-    moments, times = timeline.host_moments, evidence.replay.python_pauses()
-    at = np.fromiter((moment for moment, _ in moments), np.int64, len(moments))
-    seconds = (timeline.host_sampled_seconds or 0.0) / len(moments)
-    own: Counter[int] = Counter()
-    lines: dict[int, Counter[int]] = defaultdict(Counter)
-    for number in np.flatnonzero(times.covered(at, at + 1)).tolist():
-        frames = moments[number][1]
-        own.update(place for place, _ in frames[:1])
-        for place, line in frames:
-            lines[place][line] += 1
-    found = [
-        replace(
-            functions[place],
-            line=seen.most_common(1)[0][0],
-            self_seconds=own[place] * seconds,
-            total_seconds=seen.total() * seconds,
-            blocked_seconds=None,
-        )
-        for place, seen in lines.items()
-    ]
-    return found or None

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from gpurun.diagnoses.api import NOTICEABLE, Seen, diagnosis, gain_without, measured, percent
+from gpurun.diagnoses.api import (
+    NOTICEABLE,
+    Seen,
+    diagnosis,
+    gain_without,
+    measured,
+    percent,
+    share_without,
+)
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.kinds.kernel_efficiency import share, worst_kernel
 from gpurun.diagnoses.thresholds import gain_severity
@@ -46,9 +54,9 @@ def tensor_core_use(evidence: Evidence) -> Seen | None:
     outside = precision.outside_share_of_window
     ratio = None if capability is None else PEAK_RATIOS.get(capability)
     gain = gain_without(outside * (1 - 1 / (ratio or min(PEAK_RATIOS.values()))))
+    takes = max(outside, share_without(evidence.replayed_gain(Change.PRECISION)))
     return Seen(
-        f"matrix products and convolutions outside tensor cores take {percent(outside)} of the "
-        "step",
+        f"matrix products and convolutions outside tensor cores take {percent(takes)} of the step",
         measured(
             Source.TIMELINE,
             outside_tensor_cores_share=outside,
@@ -115,8 +123,10 @@ def memory_bandwidth(evidence: Evidence) -> Seen | None:
     fused, at_most = evidence.replayed_gain(Change.FUSION), gain_without(fusable)
     if gain_severity(fused or at_most or 1.0) >= severity:
         severity, gain, bound = gain_severity(at_most or 1.0), fused, at_most
-        text = f"elementwise kernels, norms and reductions take {percent(taken)} of the step; "
-        text += f"{percent(fusable)} of it would go if their chains were fused"
+        gone = fusable if fused is None else share_without(fused)
+        takes = None if taken is None else max(taken, gone or 0.0)
+        text = f"elementwise kernels, norms and reductions take {percent(takes)} of the step; "
+        text += f"{percent(gone)} of it would go if their chains were fused"
     return Seen(
         text,
         measured(Source.TIMELINE, elementwise_share=taken, fusable_share=fusable)

@@ -49,10 +49,11 @@ def garbage_collection(evidence: Evidence) -> Seen | None:
     share = intervals(found).total_ns / timeline.window_ns
     idle = 1.0 if evidence.idle is None else evidence.idle.total
     return Seen(
-        f"Python collects garbage {percent(share)} of the profiled time",
+        "Python collects garbage {share} of the profiled time",
         measured(Source.STEPS, collection_share=share, collections=len(found)),
         ADVICE_GARBAGE,
         bound=gain_without(min(share, idle)),
+        share=share,
     )
 
 

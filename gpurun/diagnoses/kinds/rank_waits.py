@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpurun.diagnoses.api import Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.kinds.data_loading import innermost, line_of
+from gpurun.diagnoses.host_functions import innermost, line_of
 from gpurun.records.finding import CRITICAL, WARNING, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
@@ -46,7 +46,7 @@ def gradient_exchange(evidence: Evidence) -> Seen | None:
     slowest = min(known, key=lambda each: each.exposed_share)
     share = slowest.exposed_share
     return Seen(
-        f"collectives that no kernel hides take {percent(share)} of the step",
+        "collectives that no kernel hides take {share} of the step",
         measured(
             Source.TIMELINE,
             exposed_communication_share=share,
@@ -57,6 +57,7 @@ def gradient_exchange(evidence: Evidence) -> Seen | None:
         ),
         ADVICE_EXCHANGE,
         bound=gain_without(share),
+        share=share,
     )
 
 

@@ -10,6 +10,7 @@ from gpurun.diagnoses.api import NOTICEABLE, Seen, diagnosis, gain_without, meas
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.formatting.number_text import byte_size, duration
 from gpurun.measure.measured_window import Window
+from gpurun.measure.memory_growth import grows_steadily, quarters
 from gpurun.records.events import StepRow
 from gpurun.records.finding import FindingType
 from gpurun.timeline.columns import Indices, Times
@@ -44,10 +45,10 @@ ADVICE_EPOCH = (
 def memory_growth(evidence: Evidence) -> Seen | None:
     """Memory grows from step to step.
 
-    Triggered, of a device or of the script's processes with their workers, by growth in each
-    quarter of the measured steps, from the first to the last by more than 10 %; in less than half a
-    minute a note. The report says how much a step adds, and on a device when it is full at this
-    pace.
+    Triggered, of a device or of the script's processes with their workers, by steady growth over
+    the quarters of the measured steps, from the first to the last by more than 10 %; in less than
+    half a minute a note. The report says how much a step adds, and on a device when it is full at
+    this pace.
     """
     memories = list(_memories(evidence))
     if evidence.window is None or not evidence.window.measured_steps or not memories:
@@ -88,12 +89,11 @@ def _memories(evidence: Evidence) -> Iterator[tuple[str, Sequence[int], int | No
 
 
 def growth(held: Sequence[int]) -> float:
-    """By which part memory grew; 0 where one of four quarters did not grow, or few were seen."""
+    """By which part memory grew; 0 where it does not grow steadily, or few samples were seen."""
     if len(held) < FEWEST_SAMPLES:
         return 0.0
-    medians = [float(np.median(part)) for part in np.array_split(np.array(held), 4)]
-    grew = all(np.diff(medians) > 0) and medians[0] > 0
-    return medians[-1] / medians[0] - 1 if grew else 0.0
+    levels = quarters([float(each) for each in held])
+    return levels[-1] / levels[0] - 1 if grows_steadily(levels) else 0.0
 
 
 @diagnosis(FindingType.PERIODIC_STEPS, Source.STEPS)

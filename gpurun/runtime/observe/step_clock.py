@@ -49,14 +49,16 @@ class LoaderState:
     """The batches that a DataLoader has handed out, counted by the clock.
 
     `key`: where the script builds it, as in `LoaderEvent`. The loader itself may be gone while its
-    iterator lives.
+    iterator lives. `opening_ns`: what it took to open, as long as no batch has come: workers start
+    then, and samplers may draw all their indices. It is part of the wait for the first batch.
     """
 
-    __slots__ = ("batches", "key", "number", "passes", "pending", "training_batches")
+    __slots__ = ("batches", "key", "number", "opening_ns", "passes", "pending", "training_batches")
 
     def __init__(self, number: int, key: str = "") -> None:
         self.number = number
         self.key = key
+        self.opening_ns = 0
         self.passes = 0
         self.batches = 0
         self.training_batches = 0

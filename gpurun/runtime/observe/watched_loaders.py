@@ -174,19 +174,21 @@ class Loaders:
 
         @transparent
         def __iter__(loader: DataLoader[Any]) -> Any:
+            began = now()
             iterator = original(loader)
-            opened(loader, iterator)
+            opened(loader, iterator, now() - began)
             return iterator
 
         return __iter__
 
-    def _opened(self, loader: DataLoader[Any], iterator: LoaderIterator) -> None:
+    def _opened(self, loader: DataLoader[Any], iterator: LoaderIterator, took_ns: int) -> None:
         state = self.states.get(loader)
         if state is not None:
             iterator._gpurun_state = state
             # a loop may build its loader anew for each epoch
             WORKERS.opened(iterator, place(state.key) in CLOCK.trained_places)
             state.batches = state.training_batches = 0
+            state.opening_ns = took_ns
             state.passes += 1
             RECORDER.later(EpochEvent(state.number, "begin", now(), None, None))
             key = self._unopened.pop(state.number, None)
@@ -264,6 +266,8 @@ class Loaders:
         return __next__
 
     def _yielded(self, state: LoaderState, indices: object, batch: object, waited_ns: int) -> None:
+        waited_ns += state.opening_ns
+        state.opening_ns = 0
         if self._grad_enabled():
             count = CLOCK.evaluation_batch if ROOTS.evaluating() else CLOCK.batch
             count(state, waited_ns, count_indices(indices))

@@ -56,6 +56,7 @@ class PhaseRanges:
         from torch.utils.data import dataloader
 
         replace(dataloader._BaseDataLoaderIter, "__next__", self._inside("data"))
+        replace(dataloader.DataLoader, "__iter__", self._inside("data"))  # a sampler may work here
         replace(torch.autograd, "backward", self._inside("backward"))
         ROOTS.around.add("phases", self._forward, None, lambda _: None)
         optimizer.register_optimizer_step_pre_hook(guarded("phases", self._optimizer_begins))
