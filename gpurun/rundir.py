@@ -23,7 +23,7 @@ from gpurun.errors import GpurunError, at_limit
 from gpurun.records.codec import JsonValue
 from gpurun.records.parse_json import open_regular, parse_document
 from gpurun.records.script_arguments import MASK
-from gpurun.records.spec import CHECKPOINT
+from gpurun.records.spec import DRAFT
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -42,8 +42,6 @@ RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 MADE: list[Path] = []
 """Run folders that this process made."""
 INCOMPLETE = "the record is incomplete"
-DRAFT = re.compile(rf"\..+\.\d+\.[0-9a-f]{{6}}|(restart\d+-)?{re.escape(CHECKPOINT)}\.new")
-"""Names of half-written files: those of `write_whole`, and the emergency checkpoint's."""
 
 
 def find_home(cwd: Path, out: str | None = None) -> Path:
@@ -286,7 +284,7 @@ def mode_of(text: str) -> int:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader sees all of it or nothing of it. A link is replaced."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
+    beside = path.with_name(f"{DRAFT}{os.urandom(8).hex()}")
     try:
         with open(beside, "xb", opener=partial(os.open, mode=mode_of(text))) as file:
             file.write(encoded(text))
@@ -403,13 +401,16 @@ def _writable(home: Path) -> bool:
 
 
 def _keep_to_ourselves(folder: Path) -> None:
-    """Make a folder that git ignores.
+    """Make a folder that git ignores; one that the user had stays as it is.
 
     Its `.gitignore` is written in place. A killed writer leaves an empty one, which the next call
     fills, and no draft that nobody would look for.
     """
+    is_users = FOLDER not in folder.parts and os.path.lexists(folder)
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
+    if is_users:
+        return
     if ignore.is_symlink() or (ignore.exists() and ignore.stat().st_nlink > 1):
         ignore.unlink()  # what else it names stays as it is
     elif ignore.exists() and ignore.stat().st_size:
