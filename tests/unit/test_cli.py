@@ -328,3 +328,16 @@ def test_a_command_refuses_flags_that_are_against_it(
     name = flag.partition("=")[0]
     with pytest.raises(GpurunError, match=f"{name} is not for "):
         parse_command([flag, "train.py"])
+
+
+def test_a_ctrl_c_while_gpurun_imports_its_modules_shows_no_traceback() -> None:
+    import signal
+
+    stopped = (
+        "import os, signal, sys; from gpurun.__main__ import entry\n"
+        "class Stop:\n  def find_spec(*_): os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Stop()); entry()"
+    )
+    done = subprocess.run([sys.executable, "-c", stopped], capture_output=True, timeout=60)
+    assert done.returncode in (128 + signal.SIGINT, -signal.SIGINT)
+    assert done.stderr == b""
