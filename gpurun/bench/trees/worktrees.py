@@ -1,8 +1,9 @@
 """A commit in a working tree of its own, for the time of a comparison.
 
 It is a detached git worktree below the folder of records:
-`worktrees/gpurun-<id>/<name of the repository's folder>`. So tags and history are there for tools that read them. Every path relative to the top is
-the same as in the user's tree. So is the top's own name, which scripts may import.
+`worktrees/gpurun-<id>/<name of the repository's folder>`. So tags and history are there for tools
+that read them. Every path relative to the top is the same as in the user's tree. So is the top's
+own name, which scripts may import.
 
 The user's repository stays as it was. No hook runs, and the list of worktrees is as before at the
 end. `git worktree prune` is never called: it would also forget the user's own worktrees on a disk
