@@ -53,7 +53,7 @@ def require_trusted(config: Path, read: os.stat_result, *code: Path) -> None:
 
 def _require_own(config: Path, place: Path, status: os.stat_result) -> None:
     what = "it" if place == config else str(place)
-    if status.st_uid not in _trusted():
+    if status.st_uid not in trusted_users():
         owner = _name(status.st_uid)
         by_sudo = f"; if you trust {owner}: SUDO_UID={status.st_uid} gpurun ..."
         raise GpurunError(
@@ -74,7 +74,7 @@ def _may_write(config: Path, what: str, place: Path) -> GpurunError:
     )
 
 
-def _trusted() -> set[int]:
+def trusted_users() -> set[int]:
     """Root under sudo works in the files of the user who called it."""
     sudo = os.environ.get("SUDO_UID", "")
     return {0, os.geteuid()} | ({int(sudo)} if os.geteuid() == 0 and sudo.isdigit() else set())
