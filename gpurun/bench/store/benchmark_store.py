@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from gpurun.bench.store.database import APPLICATION_ID, Database, T, Work
 from gpurun.bench.store.record_files import (
@@ -200,7 +200,7 @@ def _schema(connection: sa.Connection) -> set[str]:
 
 
 def _own_schema(connection: sa.Connection) -> set[str]:
-    parts = (CreateTable(TABLE), *map(CreateIndex, TABLE.indexes))
+    parts: list[ExecutableDDLElement] = [CreateTable(TABLE), *map(CreateIndex, TABLE.indexes)]
     return {" ".join(str(part.compile(dialect=connection.dialect)).split()) for part in parts}
 
 
