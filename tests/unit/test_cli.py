@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from gpurun.arguments.subcommand_flags import parse_blame, parse_eject, parse_pr
 from gpurun.arguments.torchrun_flags import asks_for_ranks, nodes_asked_for
 from gpurun.errors import GpurunError
 from gpurun.launch.launch_command import interpreter_flags
+from tests.conftest import REPOSITORY
 
 
 def test_everything_after_the_script_is_the_scripts() -> None:
@@ -330,14 +332,32 @@ def test_a_command_refuses_flags_that_are_against_it(
         parse_command([flag, "train.py"])
 
 
-def test_a_ctrl_c_while_gpurun_imports_its_modules_shows_no_traceback() -> None:
-    import signal
+BOOTSTRAP = str(REPOSITORY / "gpurun" / "runtime" / "bootstrap")
+INTERRUPT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name.startswith("gpurun.") and not name.endswith("__main__"):
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+"""Ctrl-C at the first module of gpurun's that is imported from now on."""
 
-    stopped = (
-        "import os, signal, sys; from gpurun.__main__ import entry\n"
-        "class Stop:\n  def find_spec(*_): os.kill(os.getpid(), signal.SIGINT)\n"
-        "sys.meta_path.insert(0, Stop()); entry()"
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "from gpurun.__main__ import entry; entry()",
+        f"sys.path.insert(0, {BOOTSTRAP!r}); import sitecustomize",
+    ],
+    ids=["the launcher", "the script's process"],
+)
+def test_ctrl_c_while_a_process_imports_gpurun_shows_no_traceback(start: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", INTERRUPT + start],
+        env={**os.environ, "GPURUN_SPEC": "/nowhere", "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        timeout=60,
     )
-    done = subprocess.run([sys.executable, "-c", stopped], capture_output=True, timeout=60)
     assert done.returncode in (128 + signal.SIGINT, -signal.SIGINT)
     assert done.stderr == b""
