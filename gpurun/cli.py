@@ -76,6 +76,8 @@ def _of_surroundings(error: Exception) -> GpurunError | None:
 
 def _catch_signals() -> None:
     """Have signals that would kill this process end it as Ctrl-C does."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP
             signal.signal(number, _raise)

@@ -23,7 +23,7 @@ from gpurun.errors import GpurunError, at_limit
 from gpurun.records.codec import JsonValue
 from gpurun.records.parse_json import open_regular, parse_document
 from gpurun.records.script_arguments import MASK
-from gpurun.records.spec import CHECKPOINT
+from gpurun.records.spec import DRAFT
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -42,8 +42,6 @@ RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 MADE: list[Path] = []
 """Run folders that this process made."""
 INCOMPLETE = "the record is incomplete"
-DRAFT = re.compile(rf"\..+\.\d+\.[0-9a-f]{{6}}|(restart\d+-)?{re.escape(CHECKPOINT)}\.new")
-"""Names of half-written files: those of `write_whole`, and the emergency checkpoint's."""
 
 
 def find_home(cwd: Path, out: str | None = None) -> Path:
@@ -259,37 +257,40 @@ def write_json(path: Path, document: Any) -> None:
     write_whole(path, json_text(document))
 
 
-def write_output(path: Path, text: str) -> None:
+def write_output(path: Path, content: str | bytes) -> None:
     """Write a file that the user named, as `write_whole` does.
 
-    What is no file (`/dev/stderr`, a pipe) or a link to one is written to, not replaced. What a
-    stream like `/dev/stdout` leads to keeps what the script has written there. A byte of a path
-    that is no UTF-8 stands as an escape.
+    What is no file (`/dev/stderr`, a pipe) or a link to one is written to, not replaced; `OSError`
+    for a pipe that nobody reads. What a stream like `/dev/stdout` leads to keeps what the script
+    has written there. A byte of a path that is no UTF-8 stands as an escape.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        with path.open("ab" if path.is_relative_to("/dev") else "wb") as file:
-            file.write(encoded(text))
+        how = os.O_APPEND if path.is_relative_to("/dev") else os.O_TRUNC
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | how, 0o666)
+        os.set_blocking(opened, True)
+        with open(opened, "wb") as file:
+            file.write(encoded(content))
     else:
-        write_whole(path, text)
+        write_whole(path, content)
 
 
-def encoded(text: str) -> bytes:
-    """As UTF-8; a byte of a path that is none stands as an escape."""
-    return text.encode("utf-8", "backslashreplace")
+def encoded(content: str | bytes) -> bytes:
+    """Text as UTF-8; a byte of a path that is none stands as an escape."""
+    return content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
 
 
-def mode_of(text: str) -> int:
+def mode_of(content: str | bytes) -> int:
     """Of a new file: one in which something was masked is for its owner alone, more may be secret
     there."""
-    return 0o600 if MASK in text else 0o666
+    return 0o600 if isinstance(content, str) and MASK in content else 0o666
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that a reader sees all of it or nothing of it. A link is replaced."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
+    beside = path.with_name(f"{DRAFT}{os.urandom(8).hex()}")
     try:
-        with open(beside, "xb", opener=partial(os.open, mode=mode_of(text))) as file:
-            file.write(encoded(text))
+        with open(beside, "xb", opener=partial(os.open, mode=mode_of(content))) as file:
+            file.write(encoded(content))
         os.replace(beside, path)
     except OSError:
         beside.unlink(missing_ok=True)
@@ -403,13 +404,16 @@ def _writable(home: Path) -> bool:
 
 
 def _keep_to_ourselves(folder: Path) -> None:
-    """Make a folder that git ignores.
+    """Make a folder that git ignores; one that the user had stays as it is.
 
     Its `.gitignore` is written in place. A killed writer leaves an empty one, which the next call
     fills, and no draft that nobody would look for.
     """
+    is_users = FOLDER not in folder.parts and os.path.lexists(folder)
     folder.mkdir(parents=True, exist_ok=True)
     ignore = folder / ".gitignore"
+    if is_users:
+        return
     if ignore.is_symlink() or (ignore.exists() and ignore.stat().st_nlink > 1):
         ignore.unlink()  # what else it names stays as it is
     elif ignore.exists() and ignore.stat().st_size:

@@ -23,7 +23,7 @@ from gpurun.arguments.gpurun_toml_keys import (
     keys_of,
 )
 from gpurun.arguments.options import DEFAULT_EFFECTS
-from gpurun.arguments.trusted_files import read_regular, require_trusted
+from gpurun.arguments.trusted_files import read_with_status, require_trusted
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json
@@ -114,9 +114,9 @@ def load_config(start: Path) -> Config:
     for folder in (start, *start.parents):
         for name, table in (("gpurun.toml", ()), ("pyproject.toml", ("tool", "gpurun"))):
             path = folder / name
-            document = _read(path, table) if is_configuration(path) else None
-            if document is not None:
-                return _decode(document, path, ".".join(table))
+            found = _read(path, table) if is_configuration(path) else None
+            if found is not None:
+                return _decode(*found, path, ".".join(table))
     return Config()
 
 
@@ -125,10 +125,11 @@ def is_configuration(path: Path) -> bool:
     return path.is_file() or (path.name == "gpurun.toml" and os.path.lexists(path))
 
 
-def _read(path: Path, table: tuple[str, ...]) -> dict[str, Any] | None:
-    """gpurun's table in the file; None if the file has none."""
+def _read(path: Path, table: tuple[str, ...]) -> tuple[dict[str, Any], os.stat_result] | None:
+    """gpurun's table in the file, and whose file was read; None if the file has none."""
     try:
-        text = read_regular(path).decode("utf-8")
+        content, status = read_with_status(path)
+        text = content.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise GpurunError(f"{path} cannot be read: {error}", f"Mend or move {path}.") from None
     if table and "gpurun" not in text:
@@ -140,7 +141,7 @@ def _read(path: Path, table: tuple[str, ...]) -> dict[str, Any] | None:
         raise GpurunError(
             f"{path}: {'.'.join(table)} is not a table", f"Write it as [{'.'.join(table)}]."
         )
-    return document
+    return None if document is None else (document, status)
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:
@@ -152,14 +153,14 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         ) from None
 
 
-def _decode(document: dict[str, Any], path: Path, prefix: str) -> Config:
+def _decode(document: dict[str, Any], status: os.stat_result, path: Path, prefix: str) -> Config:
     document = checked_table(keys_of(Config), document, path, prefix)
     config = from_json(Config, document)
     flags = flag_values({"optimize": config.optimize, "run": config.run})
     source = path.resolve()
     knobs = [source.parent / knob for knob in config.knobs]
     if document:
-        require_trusted(path, source, *knobs)
+        require_trusted(path, status, *knobs)
     if "out" in flags:
         flags["out"] = str(source.parent / flags["out"])
     return replace(config, flags=flags, knobs=tuple(map(str, knobs)), source=source)

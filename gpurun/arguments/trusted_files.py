@@ -21,25 +21,39 @@ MOST_BYTES = 1 << 24
 
 def read_regular(path: Path) -> bytes:
     """The content of a file; errors are those of `open_regular`."""
+    return read_with_status(path)[0]
+
+
+def read_with_status(path: Path) -> tuple[bytes, os.stat_result]:
+    """The content of a file, and what the system says of the very file that was read."""
     with open_regular(path) as file:
-        return file.read(MOST_BYTES)
+        return file.read(MOST_BYTES), os.fstat(file.fileno())
 
 
-def require_trusted(config: Path, *code: Path) -> None:
-    """`GpurunError` if others own or may write this file, the `code` that it leads to (files or
-    folders of them), or the folder of one of them. Of a link both ends count.
+def require_trusted(config: Path, read: os.stat_result, *code: Path) -> None:
+    """`GpurunError` if others own or may write the file that was `read`, the `code` that it leads
+    to (files or folders of them), or the folder of one of them. Of a link both ends count.
     """
+    _require_own(config, config, read)
+    if not os.path.lexists(config):
+        raise GpurunError(f"{config} is gone: somebody changes it right now", "start again")
     files = [path for named in code for path in (named, *named.glob("*.py"))]
-    places = dict.fromkeys(place for path in (config, *files) for place in (path, path.parent))
+    places = dict.fromkeys(
+        place for path in (config, config.resolve(), *files) for place in (path, path.parent)
+    )
     for place in places:
         if place.exists():
             _require_own(config, place, place.lstat())
             _require_own(config, place, place.stat())
+    for named in code:  # others may add modules to a folder, or the file that is missing
+        place = next(path for path in (named, *named.parents) if path.exists())
+        if place.is_dir() and others_may_write(place.stat()):
+            raise _may_write(config, str(place), place)
 
 
 def _require_own(config: Path, place: Path, status: os.stat_result) -> None:
     what = "it" if place == config else str(place)
-    if status.st_uid not in _trusted():
+    if status.st_uid not in trusted_users():
         owner = _name(status.st_uid)
         by_sudo = f"; if you trust {owner}: SUDO_UID={status.st_uid} gpurun ..."
         raise GpurunError(
@@ -47,26 +61,27 @@ def _require_own(config: Path, place: Path, status: os.stat_result) -> None:
             "write a gpurun.toml of your own, nearer to where you start gpurun: the nearest one "
             f"holds{by_sudo if os.geteuid() == 0 else ''}",
         )
-    if _others_may_write(status):
-        raise GpurunError(
-            f"{config} decides what gpurun runs and writes, and others may write {what}",
-            f"chmod go-w {place}",
-        )
+    # nobody renames files of others in a sticky folder, or writes a link
+    is_sticky = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+    if not is_sticky and not stat.S_ISLNK(status.st_mode) and others_may_write(status):
+        raise _may_write(config, what, place)
 
 
-def _trusted() -> set[int]:
+def _may_write(config: Path, what: str, place: Path) -> GpurunError:
+    return GpurunError(
+        f"{config} decides what gpurun runs and writes, and others may write {what}",
+        f"chmod go-w {place}",
+    )
+
+
+def trusted_users() -> set[int]:
     """Root under sudo works in the files of the user who called it."""
     sudo = os.environ.get("SUDO_UID", "")
     return {0, os.geteuid()} | ({int(sudo)} if os.geteuid() == 0 and sudo.isdigit() else set())
 
 
-def _others_may_write(status: os.stat_result) -> bool:
-    """Nobody renames files of others in a sticky folder, or writes a link; a user's private group
-    is the user."""
-    if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
-        return False
-    if stat.S_ISLNK(status.st_mode):
-        return False
+def others_may_write(status: os.stat_result) -> bool:
+    """True if the mode lets others write; a user's private group is the user."""
     by_group = status.st_mode & stat.S_IWGRP and not _is_private(status.st_uid, status.st_gid)
     return bool(by_group or status.st_mode & stat.S_IWOTH)
 

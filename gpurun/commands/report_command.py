@@ -13,6 +13,7 @@ from gpurun.arguments.subcommand_flags import ReportOptions, parse_report
 from gpurun.commands.diagnosed_launch import diagnose_run
 from gpurun.commands.written_outputs import check_outputs, emit_text, must_write, print_verdict
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.records.parse_json import open_regular
 from gpurun.rundir import existing_home, named_run, newest_run, write_whole
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ the page shows the newest run. It is one HTML file that needs neither network no
 does not speak of money. The exit code is 0, whatever the page says.
 """
 FLAGS = flags_of(ReportOptions)
+HEAD_BYTES = 1024
+"""So far from its beginning a page names who made it."""
 
 
 def report(argv: list[str]) -> int:
@@ -40,6 +43,8 @@ def report(argv: list[str]) -> int:
     paths = find_runs(options.runs, existing_home(Path.cwd(), options.out or config.out))
     html = options.html or str(default_page(paths))
     check_outputs(html=html, markdown=options.markdown, png=options.png)
+    if options.html is None:
+        _keep_users_page(Path(html), is_record=paths[0].is_dir())
 
     from gpurun.report.page.html_page import html_page
     from gpurun.report.page.markdown_page import markdown_page
@@ -97,6 +102,27 @@ def default_page(paths: Sequence[Path]) -> Path:
     if first.is_file():
         return first.with_suffix(".html")
     return first / ("report.html" if len(paths) == 1 else "side-by-side.html")
+
+
+def _keep_users_page(path: Path, is_record: bool) -> None:
+    """`GpurunError` for a file of this name that gpurun did not make: nobody has typed the name.
+
+    A link in a folder of records is replaced, as every link there is.
+    """
+    from gpurun.report.page.html_page import GENERATOR
+
+    if is_record and path.is_symlink():
+        return
+    try:
+        with open_regular(path) as file:
+            is_ours = GENERATOR.encode() in file.read(HEAD_BYTES)
+    except FileNotFoundError:
+        return
+    except OSError:
+        is_ours = False
+    if not is_ours:
+        what = f"{path} is there, and gpurun did not make it"
+        raise GpurunError(what, "name another file with --html FILE")
 
 
 def _draw(path: Path, page: Page, contents: Sequence[RunContents]) -> list[str]:

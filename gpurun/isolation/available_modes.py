@@ -109,7 +109,8 @@ def _try(mode: Mode, cwd: Path) -> tuple[str | None, list[str]]:
 
 def _probe(mode: Mode, place: Path, log: Path) -> tuple[str | None, list[str]]:
     """Change files in a sandbox: it must succeed there and leave nothing here."""
-    target, layer = place / f".gpurun-probe-{os.getpid()}", log.parent / "layer"
+    target = place / f".gpurun-probe-{os.urandom(8).hex()}"  # a name that nobody can have taken
+    layer = log.parent / "layer"
     place_files(layer / target.relative_to("/"))
     argv = (sys.executable, "-I", "-S", "-c", CHANGES, target.name)
     spec = LaunchSpec(argv, dict(os.environ), place, (), (layer,), mode, log)

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpurun.rundir import DRAFT, OWN_FOLDERS, other_runs
+from gpurun.records.spec import DRAFT
+from gpurun.rundir import OWN_FOLDERS, other_runs
 
 YOUNG_SECONDS = 60.0
 """A younger folder that nobody holds may be one that is just being made."""
@@ -157,7 +158,7 @@ def remove_drafts(folders: Iterable[Path], seconds: float = OLD_SECONDS) -> None
     for folder in folders:
         with suppress(OSError):  # no such folder, or somebody else's
             if folder.resolve() == folder.absolute():
-                for draft in (path for path in folder.iterdir() if DRAFT.fullmatch(path.name)):
+                for draft in (path for path in folder.iterdir() if path.name.startswith(DRAFT)):
                     _remove_unlocked(draft, old)
 
 

@@ -11,8 +11,9 @@ import importlib
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, cast
 
 from gpurun.errors import GpurunError
@@ -185,11 +186,37 @@ def _one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
+class _FromSource(SourceFileLoader):
+    """Compiles a knob file anew: somebody else may have laid what lies in its `__pycache__`."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the source text."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+class _KnobFinder:
+    """Finds knob files, and modules beside them that they import."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The place of a module; None leaves it to Python: a folder without `__init__.py`."""
+        if not name.startswith(f"{USER_PACKAGE}."):
+            return None
+        finders = (FileFinder(folder, (_FromSource, [".py"])) for folder in path or ())
+        found = (finder.find_spec(name) for finder in finders)
+        return next((spec for spec in found if spec is not None and spec.loader is not None), None)
+
+
 def _user_module(file: Path) -> ModuleType:
     package = sys.modules.get(USER_PACKAGE)
     if package is None:
         package = sys.modules[USER_PACKAGE] = ModuleType(USER_PACKAGE, "Knobs of the user's own.")
         package.__path__ = []
+        if _KnobFinder not in sys.meta_path:
+            sys.meta_path.insert(0, _KnobFinder)
     folder = str(file.resolve().parent)
     if folder not in package.__path__:
         package.__path__.append(folder)

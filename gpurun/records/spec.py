@@ -186,6 +186,8 @@ class Exchange:
 
 CHECKPOINT = "emergency.pt"
 """File of the run folder that `--emergency-checkpoint` writes."""
+DRAFT = ".gpurun-draft-"
+"""Beginning of the names of half-written files, which nobody else gives to a file."""
 MEMORY_SNAPSHOT = "out-of-memory.pickle"
 """End of the name of the run folder's file with torch's snapshot of a GPU that had no room."""
 

@@ -40,6 +40,7 @@ def exported(report: Path) -> Iterator[Path]:
     if report.name.lower().endswith(EXPORTS):
         yield report
         return
+    report = report.absolute()  # no tool takes its name for an option
     with tempfile.TemporaryDirectory(prefix="gpurun-export-") as folder:
         if report.name.lower().endswith(".ncu-rep"):
             export = Path(folder) / f"{report.name}.csv"

@@ -140,6 +140,13 @@ def test_a_kill_while_the_records_get_their_ignore_file_leaves_no_draft(folder: 
     assert (worktrees / ".gitignore").read_text() == "*\n"
 
 
+def test_an_empty_folder_of_the_users_among_the_worktrees_stays(folder: Path) -> None:
+    users = find_home(folder) / WORKTREES / "wood"
+    users.mkdir(parents=True)
+    assert not compared_without_leftovers(folder)
+    assert places(folder) == [users]
+
+
 def test_the_worktree_of_a_living_process_is_left_alone(folder: Path) -> None:
     process, tree = hold(folder, 600)
     try:

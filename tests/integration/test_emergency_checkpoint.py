@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from gpurun.records.spec import DRAFT
 from tests.conftest import Gpurun
 from tests.integration.launched import start, wait_for
 from tests.integration.small_disk import on_a_small_disk
@@ -126,7 +127,7 @@ def test_the_next_run_removes_what_a_killed_launcher_left_half_written(
 ) -> None:
     killed = tmp_path / ".gpurun" / "runs" / "20260101-000000-abcdef"
     killed.mkdir(parents=True)
-    for name in ("emergency.pt.new", ".result.json.77.abcdef", "events-77.jsonl"):
+    for name in (f"{DRAFT}emergency.pt", f"{DRAFT}0123456789abcdef", "events-77.jsonl"):
         (killed / name).touch()
         os.utime(killed / name, (0, 0))
     (tmp_path / "train.py").touch()

@@ -105,8 +105,9 @@ def test_a_user_is_asked_about_the_files_of_others_too(
         lambda top: (top / "gpurun.toml").chmod(0o646),
         lambda top: (top / "mine.py").chmod(0o666),
         lambda top: top.chmod(0o777),
+        lambda top: ((top / "mine.py").unlink(), top.chmod(0o1777)),
     ],
-    ids=["the file", "its knob", "its folder"],
+    ids=["the file", "its knob", "its folder", "a place where its knob is missing"],
 )
 def test_code_that_others_may_write_is_refused(
     loosen: Callable[[Path], None], folder: Path, gpurun: Gpurun

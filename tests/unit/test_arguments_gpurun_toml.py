@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
+from gpurun.arguments import gpurun_toml
 from gpurun.arguments.flag_table import flags_of
 from gpurun.arguments.flag_values import parse_duration, parse_fraction
 from gpurun.arguments.gpurun_toml import (
@@ -17,6 +19,7 @@ from gpurun.arguments.gpurun_toml import (
     load_config,
 )
 from gpurun.arguments.options import Options
+from gpurun.arguments.trusted_files import read_with_status
 from gpurun.errors import GpurunError
 
 
@@ -232,3 +235,27 @@ def test_a_price_is_a_number_above_zero(tmp_path: Path) -> None:
     for price in ("0", "nan", "inf"):
         assert "above 0" in error_in(tmp_path, f"[report]\nprice_per_hour = {price}\n").what
     assert "grams_co2_per_kwh" in error_in(tmp_path, "[report]\ngrams_co2 = 300\n").todo
+
+
+def test_a_file_that_is_taken_away_while_it_is_read_decides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_and_lose(path: Path) -> tuple[bytes, os.stat_result]:
+        found = read_with_status(path)
+        path.unlink()
+        return found
+
+    monkeypatch.setattr(gpurun_toml, "read_with_status", read_and_lose)
+    error = error_in(tmp_path, '[run]\nout = "elsewhere"\n')
+    assert "somebody changes it right now" in error.what
+
+
+def test_the_owner_is_that_of_the_very_file_that_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_a_strangers(path: Path) -> tuple[bytes, os.stat_result]:
+        content, status = read_with_status(path)
+        return content, os.stat_result((*status[:4], 12345, *status[5:]))
+
+    monkeypatch.setattr(gpurun_toml, "read_with_status", read_a_strangers)
+    assert "belongs to uid 12345" in error_in(tmp_path, "knobs = []\n[run]\nquiet = true\n").what

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.store import open_store
-from gpurun.bench.store.benchmark_store import BenchmarkStore
+from gpurun.bench.store.benchmark_store import TABLE, BenchmarkStore
 from gpurun.errors import GpurunError
 from tests.conftest import REPOSITORY
 from tests.integration.isolation_launcher import tree
@@ -293,6 +293,48 @@ def test_a_file_that_is_not_gpuruns_is_refused_and_stays_as_it_is(
     refused = refusal(store.query)
     assert str(tmp_path / "model.pt") in refused.what
     assert tree(tmp_path) == before
+
+
+COLUMNS = ", ".join(f'1 AS "{column.name}"' for column in TABLE.c)
+ENDLESS = f"WITH RECURSIVE r(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM r) SELECT {COLUMNS} FROM r"
+AWAY = "ALTER TABLE gpurun_benchmarks RENAME TO other"
+STRANGE: dict[str, tuple[str, ...]] = {
+    "an endless view": (
+        AWAY,
+        f"CREATE VIEW gpurun_benchmarks AS {ENDLESS}",
+    ),
+    "a trigger": ("CREATE TRIGGER t AFTER INSERT ON gpurun_benchmarks BEGIN SELECT 1; END",),
+    "an index": ("CREATE INDEX i ON gpurun_benchmarks (lower(document))",),
+    "other types": (AWAY, f"CREATE TABLE gpurun_benchmarks AS SELECT {COLUMNS}"),
+}
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_a_table_that_gpurun_did_not_make_is_refused_before_a_row_is_read(
+    tmp_path: Path, kind: str
+) -> None:
+    filled(tmp_path)
+    database(tmp_path / "bench.db", *STRANGE[kind])
+    before = tree(tmp_path)
+    assert "has parts that are not gpurun's" in refusal(opened(tmp_path).query).what
+    assert tree(tmp_path) == before
+
+
+def test_a_file_whose_reading_does_not_end_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    monkeypatch.setattr("gpurun.bench.store.database.READ_SECONDS", 0.0)
+    monkeypatch.setattr("gpurun.bench.store.database.PROGRESS_STEPS", 1)
+    assert "took longer than 0 s" in refusal(opened(tmp_path).query).what
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777])
+def test_a_store_in_a_folder_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    told = refusal(opened(tmp_path).query).what
+    assert f"other users may write to {tmp_path}" in told
+    assert not (tmp_path / "bench.db").exists()
 
 
 def test_a_file_that_another_takes_the_place_of_meanwhile_is_refused_too(tmp_path: Path) -> None:

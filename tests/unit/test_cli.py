@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from gpurun.errors import GpurunError
 from gpurun.isolation import available_modes
 from gpurun.isolation.available_modes import Availability
 from gpurun.launch.launch_command import interpreter_flags
+from tests.conftest import REPOSITORY
 
 
 def test_everything_after_the_script_is_the_scripts() -> None:
@@ -343,3 +345,34 @@ def test_a_command_refuses_flags_that_are_against_it(
     name = flag.partition("=")[0]
     with pytest.raises(GpurunError, match=f"{name} is not for "):
         parse_command([flag, "train.py"])
+
+
+BOOTSTRAP = str(REPOSITORY / "gpurun" / "runtime" / "bootstrap")
+INTERRUPT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name.startswith("gpurun.") and not name.endswith("__main__"):
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+"""
+"""Ctrl-C at the first module of gpurun's that is imported from now on."""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "from gpurun.__main__ import entry; entry()",
+        f"sys.path.insert(0, {BOOTSTRAP!r}); import sitecustomize",
+    ],
+    ids=["the launcher", "the script's process"],
+)
+def test_ctrl_c_while_a_process_imports_gpurun_shows_no_traceback(start: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", INTERRUPT + start],
+        env={**os.environ, "GPURUN_SPEC": "/nowhere", "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode in (128 + signal.SIGINT, -signal.SIGINT)
+    assert done.stderr == b""

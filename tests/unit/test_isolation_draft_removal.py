@@ -10,11 +10,12 @@ import pytest
 
 from gpurun.isolation.folder_removal import OLD_SECONDS, remove_drafts, sweep_drafts
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.rundir import DRAFT, write_json
+from gpurun.records.spec import DRAFT
+from gpurun.rundir import write_json
 from gpurun.trials.trial_launcher import TrialLauncher
 
 KILLED, NEXT = "20260101-000000-abcdef", "20260101-000001-abcdef"
-NAME = ".trial.json.77.abcdef"
+NAME = ".gpurun-draft-0123456789abcdef"
 
 
 def draft(path: Path, seconds: float = 2 * OLD_SECONDS) -> Path:
@@ -32,14 +33,14 @@ def test_a_draft_has_the_name_that_is_looked_for(
     monkeypatch.setattr(os, "replace", lambda *_: None)  # as if it was killed before
     write_json(tmp_path / "result.json", {})
     (left,) = tmp_path.iterdir()
-    assert DRAFT.fullmatch(left.name)
+    assert left.name.startswith(DRAFT)
 
 
 def test_a_young_draft_one_in_use_and_a_whole_file_stay(tmp_path: Path) -> None:
     young = draft(tmp_path / NAME, seconds=1)
-    used = draft(tmp_path / "emergency.pt.new")
+    used = draft(tmp_path / ".gpurun-draft-emergency.pt")
     whole = draft(tmp_path / "trial.json")
-    gone = draft(tmp_path / "restart1-emergency.pt.new")
+    gone = draft(tmp_path / ".gpurun-draft-restart1-emergency.pt")
     with used.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         remove_drafts([tmp_path, tmp_path / "nowhere"])
@@ -47,6 +48,18 @@ def test_a_young_draft_one_in_use_and_a_whole_file_stay(tmp_path: Path) -> None:
     assert used.exists()
     assert whole.exists()
     assert not gone.exists()
+
+
+def test_a_file_of_the_users_that_is_named_as_other_programs_name_drafts_stays(
+    tmp_path: Path,
+) -> None:
+    names = (".lr.3.abc123", "emergency.pt.new")
+    users = [
+        draft(tmp_path / folder / name) for folder in ("tuned", f"runs/{KILLED}") for name in names
+    ]
+    (tmp_path / "runs" / NEXT).mkdir()
+    sweep_drafts(tmp_path / "runs" / NEXT)
+    assert all(path.exists() for path in users)
 
 
 def test_a_run_removes_the_drafts_beside_its_folder_too(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.ddp.verified_reduction import FOLDERS
-from gpurun.isolation.available_modes import PROBE_FOLDER, probe_folder
+from gpurun.isolation.available_modes import PROBE_FOLDER, choose, probe_folder
 from gpurun.isolation.folder_removal import MARK, discard, mark, scratch_folder
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.working_copy import copy_written
@@ -247,3 +247,15 @@ def test_what_a_trial_put_in_the_place_of_another_type_is_what_the_next_one_sees
         after == "link", after == "folder",
     )  # fmt: skip
     assert after == "link" or (one / "in" if after == "folder" else one).read_text() == after
+
+
+def test_the_probe_of_the_isolation_leaves_a_name_that_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPURUN_ISOLATION", "overlay")
+    users = tmp_path / f".gpurun-probe-{os.getpid()}" / "file"
+    users.parent.mkdir()
+    users.touch()
+    choose(tmp_path, in_place=False)
+    assert users.exists()
+    assert os.listdir(tmp_path) == [users.parent.name]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import os
 import pickle
+import py_compile
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -196,3 +198,12 @@ def test_asking_every_knob_for_candidates_imports_no_torch() -> None:
     )
     here = Path(__file__).resolve().parent
     subprocess.run([sys.executable, "-c", code, str(here)], check=True, cwd=here.parents[1])
+
+
+def test_a_knob_file_is_compiled_anew_whatever_lies_in_its_cache(tmp_path: Path) -> None:
+    file, other = write_knob(tmp_path, "mine"), tmp_path / "other"
+    other.write_text("raise SystemExit('from the cache')\n".ljust(file.stat().st_size))
+    for path in (file, other):
+        os.utime(path, (1_600_000_000, 1_600_000_000))
+    py_compile.compile(str(other), importlib.util.cache_from_source(str(file)))
+    assert find("mine", [str(file)]).name == "mine"

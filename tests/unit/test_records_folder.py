@@ -256,6 +256,16 @@ def test_an_ignore_file_is_not_written_through_a_link(project: Path, mine: Path)
     assert not (mine / "new").exists()
 
 
+def test_a_folder_that_the_user_had_gets_no_ignore_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs").mkdir()
+    monkeypatch.setenv("GPURUN_HOME", str(tmp_path))
+    assert find_home(tmp_path) == tmp_path
+    assert not (tmp_path / "runs" / ".gitignore").exists()
+    assert (tmp_path / "tuned" / ".gitignore").exists()
+
+
 def test_an_ignore_file_with_a_second_name_is_not_written_into(project: Path, mine: Path) -> None:
     (mine / "empty").touch()
     (project / ".gpurun").mkdir()

@@ -151,3 +151,35 @@ def test_a_missing_document_is_told_on_the_screen_too(capsys: pytest.CaptureFixt
     (folder / "tuning.json").write_text("{")
     assert main(["report"]) == 0
     assert "missing: tuning.json cannot be read" in capsys.readouterr().err
+
+
+def test_a_page_of_the_users_is_written_over_only_if_its_name_was_typed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("result.json").write_bytes((run("20260101-000000-aaaaaa") / "result.json").read_bytes())
+    assert main(["report", "result.json"]) == main(["report", "result.json"]) == 0
+    page = Path("result.html")
+    page.write_text("<p>written by hand</p>")
+    assert main(["report", "result.json"]) == 2
+    assert "name another file with --html FILE" in capsys.readouterr().err
+    assert page.read_text() == "<p>written by hand</p>"
+    assert main(["report", "result.json", "--html", "result.html"]) == 0
+    assert "by hand" not in page.read_text()
+
+
+@pytest.mark.parametrize("flag", ["--html", "--png"])
+def test_a_pipe_that_nobody_reads_is_one_line(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run("20260101-000000-aaaaaa")
+    os.mkfifo("pipe")
+    assert main(["report", flag, "pipe"]) == 2
+    assert f"{flag}" in capsys.readouterr().err
+
+
+def test_a_picture_is_not_written_into_a_file_with_a_second_name() -> None:
+    run("20260101-000000-aaaaaa")
+    Path("mine.png").write_text("mine")
+    os.link("mine.png", "second.png")
+    assert main(["report", "--png", "second.png"]) == 0
+    assert Path("mine.png").read_text() == "mine"

@@ -70,3 +70,16 @@ def test_a_tool_that_exports_nothing_is_an_error_of_one_line(
     monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
     with pytest.raises(GpurunError, match=r"mlp.nsys-rep cannot be read: unknown report version"):
         read_recordings([report])
+
+
+@pytest.mark.parametrize("name", ["--output=x.nsys-rep", "--import=y.ncu-rep"])
+def test_a_report_that_is_named_like_an_option_reaches_the_tool_as_a_path(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = stand_in(tmp_path, name.rpartition(".")[2][:-4], f'echo "$@" > {tmp_path}/words')
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    Path(name).touch()
+    with pytest.raises(GpurunError):
+        read_recordings([Path(name)])
+    assert f" {tmp_path / name}" in (tmp_path / "words").read_text()

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.schema import CreateIndex, CreateTable, ExecutableDDLElement
 
 from gpurun.bench.store.database import APPLICATION_ID, Database, T, Work
 from gpurun.bench.store.record_files import (
@@ -187,7 +188,20 @@ def _is_made(connection: sa.Connection) -> bool:
         return False
     if {column["name"] for column in inspector.get_columns(TABLE.name)} != set(TABLE.c.keys()):
         raise ValueError(f"its table {TABLE.name} is of another version of gpurun, or not gpurun's")
+    if connection.dialect.name == "sqlite" and _schema(connection) != _own_schema(connection):
+        raise ValueError(f"its table {TABLE.name} is a view, or has parts that are not gpurun's")
     return True
+
+
+def _schema(connection: sa.Connection) -> set[str]:
+    """What made the table in an SQLite file, and all that acts on it: triggers, indexes, views."""
+    asked = "SELECT sql FROM sqlite_master WHERE lower(tbl_name) = ? AND sql IS NOT NULL"
+    return {" ".join(sql.split()) for (sql,) in connection.exec_driver_sql(asked, (TABLE.name,))}
+
+
+def _own_schema(connection: sa.Connection) -> set[str]:
+    parts: list[ExecutableDDLElement] = [CreateTable(TABLE), *map(CreateIndex, TABLE.indexes)]
+    return {" ".join(str(part.compile(dialect=connection.dialect)).split()) for part in parts}
 
 
 def insert_new(connection: sa.Connection, documents: Iterable[Document]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
+from gpurun.arguments.trusted_files import others_may_write, trusted_users
 from gpurun.errors import GpurunError
 
 T = TypeVar("T")
@@ -23,6 +25,10 @@ Work = Callable[[sa.Connection], T]
 PATIENCE_SECONDS = 15.0
 """How long the database waits for a lock, and we for a server (unless the URL has
 `?connect_timeout=`): longer than any writer of ours needs."""
+READ_SECONDS = 60.0
+"""How long SQLite may take for one transaction: pages of a damaged file may lead in circles."""
+PROGRESS_STEPS = 100_000
+"""Steps of SQLite's machine between two looks at the clock."""
 APPLICATION_ID = 0x67707275
 """The number ("gpru") in an SQLite file's head by which it is known as gpurun's."""
 MAGIC, HEAD_BYTES, APPLICATION_ID_AT = b"SQLite format 3\0", 100, slice(68, 72)
@@ -36,6 +42,7 @@ MOVE_AWAY = (
     "move it away (the next call makes a new index from the JSON files beside it), name another"
     " with --store or --out, or make room and grant access there"
 )
+CLOSE_FOLDER = "chmod go-w it if it is yours, or name another place with --store or --out"
 MEND = "mend that there (server, user, password, rights, table), or name another --store"
 
 
@@ -66,6 +73,8 @@ class Database:
             said = said.replace(secret, "***")
         if "is locked" in said:
             said = f"locked by another process for more than {PATIENCE_SECONDS:g} s"
+        if said == "interrupted":
+            said = f"reading it took longer than {READ_SECONDS:g} s"
         raise GpurunError(f"{self.name}: {said}", self.cure)
 
 
@@ -112,7 +121,10 @@ def _sqlite(path: Path) -> Database:
     def connect() -> sqlite3.Connection:
         _make_or_check(path)
         # a writer asks for its turn at once: one that read before could no longer wait for it
-        return sqlite3.connect(place, PATIENCE_SECONDS, isolation_level="IMMEDIATE", uri=True)
+        made = sqlite3.connect(place, PATIENCE_SECONDS, isolation_level="IMMEDIATE", uri=True)
+        end = time.monotonic() + READ_SECONDS
+        made.set_progress_handler(lambda: time.monotonic() > end, PROGRESS_STEPS)
+        return made
 
     engine = sa.create_engine("sqlite://", creator=connect, poolclass=NullPool)
     return Database(os.fspath(path), path.parent, engine, MOVE_AWAY)
@@ -147,12 +159,19 @@ def _make_or_check(path: Path) -> None:
     `-journal` that is not ours) is another's: SQLite would write it into the file, or remove it.
     """
     flags = os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folder = path.parent.stat()
+    except OSError as error:
+        raise GpurunError(f"{path} cannot be opened: {error.strerror}", MOVE_AWAY) from None
+    if folder.st_uid not in trusted_users() or others_may_write(folder):
+        fault = f"other users may write to {path.parent}: SQLite would trust their files beside"
+        raise GpurunError(f"{fault} {path.name}", CLOSE_FOLDER)
     logs = {"-wal": os.path.lexists(f"{path}-wal"), "-journal": not _is_ours(f"{path}-journal")}
     for end in (end for end, is_foreign in logs.items() if is_foreign):
         what = f"{path} and its log ({end}) are not of this gpurun; they stay as they are"
         raise GpurunError(what, MOVE_AWAY)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         opened = os.open(path, flags, 0o600)
         with open(opened, "rb") as file:
             is_plain = stat.S_ISREG(os.fstat(opened).st_mode)

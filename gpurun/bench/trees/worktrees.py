@@ -1,8 +1,9 @@
 """A commit in a working tree of its own, for the time of a comparison.
 
-It is a detached git worktree below the folder of records: `worktrees/<id>/<name of the repository's
-folder>`. So tags and history are there for tools that read them. Every path relative to the top is
-the same as in the user's tree. So is the top's own name, which scripts may import.
+It is a detached git worktree below the folder of records:
+`worktrees/gpurun-<id>/<name of the repository's folder>`. So tags and history are there for tools
+that read them. Every path relative to the top is the same as in the user's tree. So is the top's
+own name, which scripts may import.
 
 The user's repository stays as it was. No hook runs, and the list of worktrees is as before at the
 end. `git worktree prune` is never called: it would also forget the user's own worktrees on a disk
@@ -30,6 +31,8 @@ from gpurun.rundir import own_folder
 
 WORKTREES, SUBMODULE = "worktrees", "160000"
 """A folder; the mode by which git lists a submodule."""
+PREFIX = "gpurun-"
+"""Of the names of our folders there, which may be a folder of the user's."""
 
 
 @contextmanager
@@ -44,7 +47,7 @@ def checked_out(
     """
     places = own_folder(home.resolve(), WORKTREES)
     remove_abandoned(places)
-    place = places / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+    place = places / f"{PREFIX}{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
     tree = place / (repository.root.name or "tree")
     held: list[int] = []
     try:
@@ -69,8 +72,9 @@ def remove_abandoned(places: Path) -> None:
     with _alone_with(places):
         for place in places.iterdir():
             discard_abandoned(place, [place])
-            with suppress(OSError):  # the process was killed before it had marked it
-                place.rmdir()
+            if place.name.startswith(PREFIX):
+                with suppress(OSError):  # the process was killed before it had marked it
+                    place.rmdir()
 
 
 def _add(repository: Repository, tree: Path, commit: str, locks: tuple[int, ...]) -> None:

@@ -105,6 +105,8 @@ h2,h3{break-after:avoid}
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """Even if foreign text came through, nothing would run and nothing would be loaded."""
+GENERATOR = '<meta name="generator" content="gpurun">'
+"""By it a page is known as one that gpurun made."""
 WIDE = 4
 """Tables of so many columns become lists on a phone."""
 LONG_FIGURE = 20
@@ -119,6 +121,7 @@ def html_page(page: Page) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
+{GENERATOR}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <link rel="icon" href="data:,">

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import warnings
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from gpurun.rundir import write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +54,8 @@ def plain(axes: Axes) -> None:
 
 def save_png(figure: Figure, path: Path) -> None:
     """Write the picture; `OSError` where it cannot be. Letters without a glyph become boxes."""
-    with path.open("wb") as file, warnings.catch_warnings():
+    picture = BytesIO()
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        figure.savefig(file, format="png")
+        figure.savefig(picture, format="png")
+    write_output(path, picture.getvalue())

@@ -35,6 +35,7 @@ def _run_users_own():  # type: () -> None
 
 def _activate(here):  # type: (str) -> None
     import os
+    import signal
     import sys
 
     spec = os.environ.get("GPURUN_SPEC")
@@ -42,10 +43,15 @@ def _activate(here):  # type: (str) -> None
         return
     root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
     sys.path.insert(0, root)
+    asked = signal.getsignal(signal.SIGINT)
+    if asked is signal.default_int_handler:  # Ctrl-C shows no traceback of our imports
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         from gpurun.runtime.boot import activate
     finally:
         sys.path.remove(root)
+        if asked is signal.default_int_handler:
+            signal.signal(signal.SIGINT, asked)
     activate.activate(spec)
 
 

@@ -28,7 +28,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gpurun.errors import say
-from gpurun.records.spec import CHECKPOINT
+from gpurun.records.spec import CHECKPOINT, DRAFT
 from gpurun.runtime.core.recorder import error_text
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
 from gpurun.runtime.observe.optimizers import unless_compiling
@@ -141,7 +141,7 @@ def _in_optimizer_step(frames: Iterable[FrameType]) -> bool:
 
 def _written(contents: dict[str, Any], path: Path) -> bool:
     """Write to a temporary name and rename; False if another rank does or has done so."""
-    draft = path.with_name(f"{path.name}.new")
+    draft = path.with_name(f"{DRAFT}{path.name}")
     try:
         number = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
