@@ -226,6 +226,14 @@ def test_an_empty_file_is_filled_as_a_missing_one_is(tmp_path: Path) -> None:
     assert ids(opened(tmp_path).query()) == numbers(10)
 
 
+def test_an_empty_file_with_a_second_name_stays_empty(tmp_path: Path) -> None:
+    (tmp_path / "placeholder").touch()
+    (tmp_path / "bench.db").hardlink_to(tmp_path / "placeholder")
+    with pytest.raises(GpurunError, match="is no index of benchmarks that gpurun made"):
+        opened(tmp_path).query()
+    assert (tmp_path / "placeholder").read_bytes() == b""
+
+
 MARK = bytes.fromhex("d9d505f920a163d7")
 """Begins a rollback journal, and ends one that names another: SQLite deletes what that names."""
 

@@ -174,11 +174,13 @@ def _make_or_check(path: Path) -> None:
     try:
         opened = os.open(path, flags, 0o600)
         with open(opened, "rb") as file:
-            is_plain = stat.S_ISREG(os.fstat(opened).st_mode)
+            seen = os.fstat(opened)
+            is_plain = stat.S_ISREG(seen.st_mode)
             head = file.read(HEAD_BYTES) if is_plain else MAGIC
     except OSError as error:
         raise GpurunError(f"{path} cannot be opened: {error.strerror}", MOVE_AWAY) from None
     number = int.from_bytes(head[APPLICATION_ID_AT], "big")
-    if head and not (head.startswith(MAGIC) and number == APPLICATION_ID):
+    is_new = not head and seen.st_nlink == 1  # a second name may be of a file of the user's
+    if not is_new and not (head.startswith(MAGIC) and number == APPLICATION_ID):
         fault = "is no index of benchmarks that gpurun made; it stays as it is"
         raise GpurunError(f"{path} {fault}", MOVE_AWAY)
