@@ -26,6 +26,7 @@ FREE_SECONDS, SECONDS_A_MB = 7, 5
 """Processor time. A zipped trace took 0.4 seconds a megabyte."""
 FREE_MEMORY, MEMORY_A_BYTE = 1 << 30, 50
 """Memory beside that in use before. A zipped trace took 5 bytes a byte, an SQLite export 7."""
+STATM = Path("/proc/self/statm")
 LOOK_SECONDS = 0.1
 TODO = "record fewer steps, or record or export it again"
 
@@ -90,5 +91,9 @@ def _size(paths: Sequence[Path]) -> int:
 
 
 def _memory() -> int:
-    pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    """Bytes in use; 0 where no /proc tells them: only time and size are bounded then."""
+    try:
+        pages = STATM.read_text(encoding="ascii").split()[1]
+    except OSError:
+        return 0
     return int(pages) * os.sysconf("SC_PAGESIZE")

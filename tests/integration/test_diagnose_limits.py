@@ -201,3 +201,13 @@ def test_a_query_that_computes_for_hours_is_ended(
         database.execute(f"ALTER TABLE StringIds ADD id {slow}")
     with pytest.raises(GpurunError, match="takes far more time"):
         within_limits(path, lambda: from_nsys.read(path))
+
+
+def test_without_a_proc_file_system_a_recording_is_read_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "STATM", tmp_path / "not" / "there")
+    trace = tmp_path / "trace.json"
+    trace.write_text(BEGIN + KERNEL + "]}")
+    with limits.limited([trace]):
+        assert json.loads(trace.read_text())
