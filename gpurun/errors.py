@@ -81,7 +81,8 @@ def cure_of(text: str, otherwise: str) -> str:
 
 def at_limit(error: BaseException) -> GpurunError | None:
     """The error as one of a limit of the system; None if it is another."""
-    number = error.errno if isinstance(error, OSError) else None
+    is_write = hasattr(error, "characters_written")  # to a pipe that is full, not to be waited for
+    number = error.errno if isinstance(error, OSError) and not is_write else None
     text = str(error)
     if isinstance(error, MemoryError):
         number = errno.ENOMEM

@@ -43,8 +43,8 @@ def report(argv: list[str]) -> int:
     paths = find_runs(options.runs, existing_home(Path.cwd(), options.out or config.out))
     html = options.html or str(default_page(paths))
     check_outputs(html=html, markdown=options.markdown, png=options.png)
-    if options.html is None:
-        _keep_users_page(Path(html), is_record=paths[0].is_dir())
+    if options.html is None and not paths[0].is_dir():
+        _keep_users_page(Path(html))
 
     from gpurun.report.page.html_page import html_page
     from gpurun.report.page.markdown_page import markdown_page
@@ -104,15 +104,13 @@ def default_page(paths: Sequence[Path]) -> Path:
     return first / ("report.html" if len(paths) == 1 else "side-by-side.html")
 
 
-def _keep_users_page(path: Path, is_record: bool) -> None:
+def _keep_users_page(path: Path) -> None:
     """`GpurunError` for a file of this name that gpurun did not make: nobody has typed the name.
 
-    A link in a folder of records is replaced, as every link there is.
+    Not for the page in a folder of records, which is gpurun's own.
     """
     from gpurun.report.page.html_page import GENERATOR
 
-    if is_record and path.is_symlink():
-        return
     try:
         with open_regular(path) as file:
             is_ours = GENERATOR.encode() in file.read(HEAD_BYTES)

@@ -337,12 +337,20 @@ def test_a_file_whose_reading_does_not_end_is_one_line(
     assert "took longer than 0 s" in refusal(opened(tmp_path).query).what
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o1777])
-def test_a_store_in_a_folder_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
-    tmp_path.chmod(mode)
+def test_a_store_in_a_folder_like_tmp_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
     told = refusal(opened(tmp_path).query).what
-    assert f"other users may write to {tmp_path}" in told
+    assert f"any user may write to {tmp_path}" in told
     assert not (tmp_path / "bench.db").exists()
+
+
+@pytest.mark.parametrize("mode", [0o2775, 0o777], ids=["of a group", "of a container"])
+def test_a_team_shares_a_store_and_root_uses_a_users(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    if os.getuid() == 0:
+        os.chown(tmp_path, 1000, 2000)
+    assert not opened(tmp_path).query()
+    assert (tmp_path / "bench.db").exists()
 
 
 def test_a_file_that_another_takes_the_place_of_meanwhile_is_refused_too(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import NullPool
 
-from gpurun.arguments.trusted_files import others_may_write, trusted_users
 from gpurun.errors import GpurunError
 
 T = TypeVar("T")
@@ -42,7 +41,10 @@ MOVE_AWAY = (
     "move it away (the next call makes a new index from the JSON files beside it), name another"
     " with --store or --out, or make room and grant access there"
 )
-CLOSE_FOLDER = "chmod go-w it if it is yours, or name another place with --store or --out"
+SHARED_BY_ALL = stat.S_ISVTX | stat.S_IWOTH
+"""The mode of a folder like /tmp, of users that do not trust each other. Whoever may write in
+another folder may replace the store itself."""
+CLOSE_FOLDER = "name a folder below it, or another one, with --store or --out"
 MEND = "mend that there (server, user, password, rights, table), or name another --store"
 
 
@@ -164,8 +166,8 @@ def _make_or_check(path: Path) -> None:
         folder = path.parent.stat()
     except OSError as error:
         raise GpurunError(f"{path} cannot be opened: {error.strerror}", MOVE_AWAY) from None
-    if folder.st_uid not in trusted_users() or others_may_write(folder):
-        fault = f"other users may write to {path.parent}: SQLite would trust their files beside"
+    if folder.st_mode & SHARED_BY_ALL == SHARED_BY_ALL:
+        fault = f"any user may write to {path.parent}: SQLite would trust their files beside"
         raise GpurunError(f"{fault} {path.name}", CLOSE_FOLDER)
     logs = {"-wal": os.path.lexists(f"{path}-wal"), "-journal": not _is_ours(f"{path}-journal")}
     for end in (end for end, is_foreign in logs.items() if is_foreign):
