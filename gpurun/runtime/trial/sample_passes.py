@@ -26,6 +26,7 @@ import warnings
 import zlib
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,7 @@ def in_fork(load: Callable[[], Iterator[Any]], answer: Path, seconds: float) -> 
     answer.parent.mkdir(parents=True, exist_ok=True)
     # a signal that is sent to all processes of a job is for the script alone
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, SENT_TO_ALL)
+    child = 0
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: workers fork, too
@@ -201,25 +203,26 @@ def in_fork(load: Callable[[], Iterator[Any]], answer: Path, seconds: float) -> 
                 _answer(answer, load, seconds)
             finally:
                 os._exit(0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _wait_for(child, seconds)
+    except BaseException:  # Ctrl-C
+        if child:
+            os.kill(child, signal.SIGKILL)
+            _wait_for(child, seconds)
+        raise
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    _wait_for(child, seconds)
     known: list[Any] = marshal.loads(answer.read_bytes()) if answer.exists() else []
     return known
 
 
 def _wait_for(child: int, seconds: float) -> None:
     until = time.monotonic() + seconds
-    try:
+    with suppress(ChildProcessError):  # the script waits for any process, and was told of ours
         while not os.waitpid(child, os.WNOHANG)[0]:
             time.sleep(POLL_SECONDS)
             if time.monotonic() > until:
                 os.kill(child, signal.SIGKILL)
-    except ChildProcessError:
-        pass  # the script waits for any process, and was told of ours
-    except BaseException:  # Ctrl-C
-        os.kill(child, signal.SIGKILL)
-        raise
 
 
 def _answer(answer: Path, load: Callable[[], Iterator[Any]], seconds: float) -> None:
