@@ -221,15 +221,20 @@ print(json.dumps([repr(loader.num_workers)]))
 
 
 @pytest.mark.parametrize(
-    ("when", "last", "outcome"),
-    [("3", "99", "revoked"), ("1", "5", "revoked"), ("99", "99", "applied")],
+    ("when", "last", "outcome", "workers"),
+    [
+        ("3", "99", "revoked", "0"),
+        ("1", "5", "revoked", "0"),
+        ("5", "99", "revoked", "0"),
+        ("99", "99", "applied", "2"),
+    ],
 )
 def test_a_data_set_that_changes_during_an_epoch_is_noticed(
-    run_knobs: RunKnobs, when: str, last: str, outcome: str
+    run_knobs: RunKnobs, when: str, last: str, outcome: str, workers: str
 ) -> None:
     script = AMID.replace("WHEN", when).replace("LAST", last)
     run = run_knobs(script, {"loader_workers": 2})
-    assert run.printed == ["2"]
+    assert run.printed == [workers]
     assert run.outcomes("loader_workers")[-1] == outcome
     if outcome == "revoked":
         assert "during an epoch" in run.knobs[-1][2]

@@ -81,6 +81,15 @@ class OwnGenerator(Plain):
     def __getitem__(self, index):
         return torch.rand(1, generator=self.dice), index
 
+class NotesBadSamples(Plain):
+    def __init__(self):
+        self.rejected, self.dice, self.transform = [], random.Random(1), float
+    def __getitem__(self, index):
+        if index % 7 == 3:
+            self.rejected.append(index)
+        self.dice.random()
+        return super().__getitem__(index)
+
 class Augmented(Plain):
     def __getitem__(self, index):
         return torch.tensor([random.random(), numpy.random.rand(), float(torch.rand(()))]), index
@@ -200,6 +209,7 @@ def test_a_sound_data_set_keeps_its_workers_and_the_scripts_order_and_draws(
     assert printed["workers"] == 2
     assert {event["outcome"] for event in told} == {"applied"}
     assert "not compared" not in str(told)
+    assert "changes as it is loaded" not in str(told)
     other, _ = under_settings(tmp_path / "run", script, rehearse=False)
     assert (printed["order"], printed["draws"]) == (other["order"], other["draws"])
     still = script.replace("Augmented()", "Plain()")
@@ -208,6 +218,19 @@ def test_a_sound_data_set_keeps_its_workers_and_the_scripts_order_and_draws(
     printed, _ = under_settings(tmp_path / "still", still)
     assert printed["workers"] == 2
     assert (printed["order"], printed["draws"]) == (alone["order"], alone["draws"])
+
+
+def test_what_a_data_set_changes_as_it_is_loaded_is_told_by_name(tmp_path: Path) -> None:
+    """A list of bad samples, say, which stays empty in the script's process."""
+    script = TRAINING.replace("FORM", "dataset = NotesBadSamples()")
+    printed, told = under_settings(tmp_path, script)
+    assert printed["workers"] == 2
+    assert kept(told)
+    assert last(told, "loader_workers") == (
+        "applied",
+        "its data set changes as it is loaded (rejected): "
+        "the script does not see what workers change",
+    )
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, default_collate
 
-from gpurun.knobs.loading.dataset_state import dataset_state
+from gpurun.knobs.loading.dataset_state import State, changed_names, dataset_state, listed
 
 OPENED: dict[str, int] = {}
 TOLD: dict[str, int] = {}
+SUBSETS: dict[int, Subset[Any]] = {}
 
 
 @functools.lru_cache
@@ -56,8 +57,9 @@ class Reading(Dataset[int]):
         return computed(index) + opened("a") + CONFIG.level
 
 
-def state(dataset: Any, collate: Any = default_collate) -> int:
-    found = dataset_state(Subset(dataset, [0]), collate)
+def state(dataset: Any, collate: Any = default_collate) -> State:
+    subset = SUBSETS.setdefault(id(dataset), Subset(dataset, [0]))
+    found = dataset_state(subset, collate)
     assert found is not None
     return found
 
@@ -82,6 +84,23 @@ def test_a_change_is_noticed(change: str) -> None:
     assert state(data) == before
     CHANGES[change](data)
     assert state(data) != before
+    assert changed_names(before, state(data))
+
+
+def test_what_has_changed_has_a_name() -> None:
+    data = Reading()
+    before = state(data)
+    data.held.append(1)
+    data.rng.random()
+    assert {*changed_names(before, state(data))} == {"held", "rng"}
+    assert changed_names(before, before) == changed_names(None, before) == []
+    quiet = dataset_state(data, draws=False)
+    data.rng.random()
+    assert dataset_state(data, draws=False) == quiet
+    data.held[:] = reversed(data.held)
+    data.held[0], data.held[1] = data.held[1], data.held[0]
+    assert {*changed_names(quiet, dataset_state(data, draws=False))} == {"held"}
+    assert listed(["a", "b", "a", "c", "d"]) == "a, b, c"
 
 
 def test_what_loading_does_not_read_is_no_change() -> None:

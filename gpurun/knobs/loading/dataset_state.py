@@ -1,9 +1,10 @@
-"""Whether a data set has changed: a number for what it is like now."""
+"""Whether a data set or a sampler has changed: a number for each thing that it reaches."""
 
 from __future__ import annotations
 
 import pickle
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterable
 from typing import Any
 
 from gpurun.knobs.loading.dataset_attributes import PLAIN, attributes
@@ -11,23 +12,51 @@ from gpurun.knobs.loading.dataset_attributes import PLAIN, attributes
 SMALL_BYTES = 1 << 16
 """The content of larger arrays is not compared."""
 SIZED = (list, tuple, dict, set, frozenset, bytearray, deque)
-GENERATORS = {("random", "Random"), ("numpy", "Generator"), ("numpy", "RandomState")}
+MOST_NAMES = 3
+GENERATORS = {
+    ("random", "Random"), ("numpy", "Generator"), ("numpy", "RandomState"), ("torch", "Generator"),
+}  # fmt: skip
 """Package and class of random generators, whose draws change them."""
 
+State = tuple[tuple[str, int], ...]
+"""The name of each thing that was reached, and a number that differs once it has changed."""
 
-def dataset_state(dataset: object, collate_fn: object) -> int | None:
-    """A number that differs once a data set, or what it is collated by, has changed.
 
-    gpurun looks at what both hold and at what their code names: see `dataset_attributes`. It
+def dataset_state(*owners: object, draws: bool = True) -> State | None:
+    """What a data set, the function that it is collated by, or a sampler is like now.
+
+    gpurun looks at what they hold and at what their code names: see `dataset_attributes`. It
     compares plain values, whether anything else is the same object, the length of containers, the
-    version of tensors, the content of small arrays, the state of random generators, and how often
-    a function with an `lru_cache` was computed. None if that cannot be told.
+    version of tensors, the content of small arrays, the state of random generators (with `draws`),
+    and how often a function with an `lru_cache` was computed. None if that cannot be told.
     """
     try:
-        reached = (*attributes(dataset), *attributes(collate_fn))
-        return hash((id(collate_fn), *((name, *_marks(value)) for name, value in reached)))
+        themselves = [(type(owner).__name__, owner) for owner in owners]
+        reached = [*themselves, *(pair for owner in owners for pair in attributes(owner))]
+        seen = reached if draws else [pair for pair in reached if not _draws(pair[1])]
+        return tuple((name, hash(_marks(value))) for name, value in seen)
     except Exception:  # whatever an attribute of the script's raises
         return None
+
+
+def changed_names(before: State | None, now: State | None) -> list[str]:
+    """The names of what differs between two states; none if one of them is not known."""
+    if before is None or now is None or before == now:
+        return []
+    one, other = Counter(before), Counter(now)
+    moved = (new for old, new in zip(before, now, strict=False) if old != new)
+    apart = [*(other - one), *(one - other)] or moved
+    return [name for name, _ in apart]
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first few names, as a text."""
+    return ", ".join([*dict.fromkeys(names)][:MOST_NAMES])
+
+
+def _draws(value: object) -> bool:
+    cls = type(value)
+    return (cls.__module__.partition(".")[0], cls.__name__) in GENERATORS
 
 
 def _marks(value: Any) -> tuple[Any, ...]:
@@ -43,9 +72,9 @@ def _marks(value: Any) -> tuple[Any, ...]:
         if hasattr(value, "cache_info") and hasattr(value, "cache_clear"):
             computed = value.cache_info()
             return id(value), computed.misses, computed.currsize
-        cls = type(value)
-        if (cls.__module__.partition(".")[0], cls.__name__) in GENERATORS:
-            return (pickle.dumps(value),)
+        if _draws(value):
+            torchs = hasattr(value, "get_state") and hasattr(value, "initial_seed")
+            return (value.get_state().numpy().tobytes() if torchs else pickle.dumps(value),)
     except Exception:  # tensors of inference mode have no version, sparse ones no address
         pass
     return (id(value),)

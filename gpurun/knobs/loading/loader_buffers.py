@@ -66,8 +66,10 @@ class LoaderBuffers(Knob):
             return ""
 
         def loaders_are_here(dataloader: ModuleType) -> None:
+            from gpurun.knobs.loading.applied.loader_iterators import LOST_WORKERS
             from gpurun.knobs.loading.applied.reused_segments import ReusedSegments
 
+            LOST_WORKERS.append(hooks.revoked)
             ReusedSegments(hooks).install(dataloader)
             edit_loaders(hooks, _unfit, mark)
 

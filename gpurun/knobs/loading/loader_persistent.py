@@ -77,10 +77,11 @@ class LoaderPersistent(Knob):
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Set `persistent_workers` of the loaders that have workers."""
         from gpurun.knobs.loading.applied.changed_datasets import keep_draws
-        from gpurun.knobs.loading.applied.loader_iterators import end_workers_at_exit
+        from gpurun.knobs.loading.applied.loader_iterators import LOST_WORKERS, end_workers_at_exit
 
         keep_draws(lambda: hooks.runtime_only(RENEWED))
         end_workers_at_exit()
+        LOST_WORKERS.append(hooks.revoked)
 
         def keep(call: LoaderCall) -> str:
             call.arguments["persistent_workers"] = MarkedTrue(True)

@@ -60,6 +60,9 @@ class LoaderPrefetch(Knob):
 
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `prefetch_factor` of the loaders that have workers."""
+        from gpurun.knobs.loading.applied.loader_iterators import LOST_WORKERS
+
+        LOST_WORKERS.append(hooks.revoked)
 
         def change(call: LoaderCall) -> str:
             call.arguments["prefetch_factor"] = value

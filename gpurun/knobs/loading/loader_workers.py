@@ -83,7 +83,8 @@ class LoaderWorkers(Knob):
     Workers repeat an iterable data set, or hand out its samples in another order; even one misses
     what such a set changes when a pass ends. Start methods other than fork need a picklable data
     set and a `__main__` guard. All these are left alone. (Open files are no risk: each worker opens
-    them again.) What the script changes in the data set during an epoch is noticed, and recorded.
+    them again.) Where the script changes its data set or sampler between two batches, the loader
+    goes on without workers: from the change on if that is one of the first batches, else later.
     """
 
     name = "loader_workers"
@@ -142,7 +143,6 @@ class LoaderWorkers(Knob):
 
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `num_workers` of the loaders that can have them."""
-        from gpurun.knobs.loading.applied.changed_datasets import watch_datasets
         from gpurun.knobs.loading.applied.loader_iterators import (
             end_workers_at_exit,
             on_opening,
@@ -150,9 +150,11 @@ class LoaderWorkers(Knob):
             sample_late,
             start_apart,
         )
+        from gpurun.knobs.loading.applied.script_changes import watch_changes
 
         end_workers_at_exit()
         on_opening(start_apart)
+        watch_changes(hooks)  # before the sampler is asked
         on_reading(sample_late)
 
         def change(call: LoaderCall) -> str:
@@ -161,7 +163,6 @@ class LoaderWorkers(Knob):
             return f"workers {value}{added}"
 
         edit_loaders(hooks, lambda call: _unfit(call, value, hooks), change)
-        watch_datasets(hooks.revoked)
 
 
 def open_wait(facts: Facts) -> DataWait | Skip:

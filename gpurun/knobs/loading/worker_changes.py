@@ -11,7 +11,7 @@ from __future__ import annotations
 import queue
 from typing import Any
 
-from gpurun.knobs.loading.dataset_state import dataset_state
+from gpurun.knobs.loading.dataset_state import State, dataset_state
 from gpurun.records.frames import transparent
 
 ANSWER_SECONDS = 10.0
@@ -51,7 +51,7 @@ class _Answering:
     def __init__(self, arguments: tuple[Any, ...]) -> None:
         self._queue, self._answers = arguments[INDEX_QUEUE], arguments[DATA_QUEUE]
         self._read = arguments[DATASET], arguments[COLLATE_FN]
-        self._begun: tuple[int | None] | None = None
+        self._begun: tuple[State | None] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)

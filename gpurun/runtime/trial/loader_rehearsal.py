@@ -9,6 +9,9 @@ The order matters: both load the same batches one after the other, so a counter 
 are small, so that slow samples make several of them. The indices are the first ones of the data
 set: to ask the sampler would draw from the script's generators.
 
+What the data set changes as it is loaded (a list of bad samples, a cache) workers change in their
+copies alone. A script that reads it is not known from one that does not, so it is told by name.
+
 Files that a data set writes stay written.
 """
 
@@ -24,6 +27,7 @@ from torch.utils.data import DataLoader
 
 from gpurun.identity_map import IdentityMap
 from gpurun.knobs.loading.added_workers import AddedWorkers, MarkedInt
+from gpurun.knobs.loading.dataset_state import changed_names, dataset_state, listed
 from gpurun.records.frames import transparent
 from gpurun.records.messages.traits import place
 from gpurun.records.spec import SEED, RunSpec
@@ -44,6 +48,7 @@ WORKERS_SECONDS = 5.0
 """Two batches have come in `PLAIN_SECONDS` without workers: workers without any hang."""
 NOT_COMPARED = "its samples were not compared"
 LOST = "workers handed out no samples"
+CHANGES = "its data set changes as it is loaded ({}): the script does not see what workers change"
 NEED_WORKERS = ("loader_workers", "loader_persistent", "loader_prefetch", "loader_buffers")
 """Knobs without effect on a loader that keeps no workers."""
 
@@ -93,6 +98,9 @@ class LoaderRehearsal:
     def _difference(self, loader: Any) -> str | None:
         """What workers do otherwise than the script's process; None if nothing."""
         plain = self._load(loader, 0, PLAIN_SECONDS) if can_fork(loader) else []
+        changed = plain.pop() if plain and isinstance(plain[-1], str) else ""
+        if changed:
+            OUTCOMES.record("loader_workers", "applied", CHANGES.format(changed))
         if len(plain) < 2:
             return NOT_COMPARED
         workers = min(max(loader.num_workers, 2), MOST_WORKERS)
@@ -106,15 +114,16 @@ class LoaderRehearsal:
             return f"workers handed out other samples than the script's process: {of}"
         return None if len(pairs) > 1 else NOT_COMPARED
 
-    def _load(self, loader: Any, workers: int, seconds: float) -> list[int]:
-        """A checksum of each batch, in turn; 0 workers: in one process, as the script does."""
+    def _load(self, loader: Any, workers: int, seconds: float) -> list[Any]:
+        """A checksum of each batch, in turn; 0 workers: in one process, as the script does, and
+        then the names of what the data set changed meanwhile."""
         answer = self._control / f"rehearsal-{os.getpid()}"
         try:
             return in_fork(lambda: self._checksums(loader, workers), answer, seconds)
         finally:
             answer.unlink(missing_ok=True)
 
-    def _checksums(self, loader: Any, workers: int) -> Iterator[int]:
+    def _checksums(self, loader: Any, workers: int) -> Iterator[int | str]:
         """In the forked process."""
         RECORDER.run_dir = None  # nothing of this is the run's
         SAMPLE_SEEDS.install(SEED, self._control)
@@ -125,8 +134,12 @@ class LoaderRehearsal:
         each = range(min(len(twin.dataset), PASS_SAMPLES))
         size = min(twin.batch_size or AT_ONCE, AT_ONCE)
         batches = [list(each[at : at + size]) for at in range(0, len(each), size)]
+        before = dataset_state(twin.dataset, twin.collate_fn, draws=False)
         for _, batch, _ in hand_out(twin, batches if twin._auto_collation else each):
             yield whole_checksum(batch)
+        now = dataset_state(twin.dataset, twin.collate_fn, draws=False)
+        if not workers:
+            yield listed(changed_names(before, now))
 
 
 def _not_compared() -> None:

@@ -1,12 +1,11 @@
-"""Data sets that change in the script's process while workers read a copy of them.
+"""Data sets that change between epochs while workers live on with a copy of them.
 
-A worker process keeps the copy of the data set that it was started with, and reads ahead. What the
-script changes (a size, a difficulty) during an epoch would have reached the batches that are left
-of it: that is noticed. What it changes between epochs workers that live on would not see: they are
-started anew, as without persistent workers. So they are where the copy of one has changed, as by a
-cache that it filled: what it was read from may have changed, too (see `worker_changes`). And where
-the loader is opened before its last epoch has ended: torch would begin that epoch again, although
-the script may still read it.
+A worker process keeps the copy of the data set that it was started with. What the script changes
+(a size, a difficulty) between epochs workers that live on would not see: they are started anew, as
+without persistent workers. So they are where the copy of one has changed, as by a cache that it
+filled: what it was read from may have changed, too (see `worker_changes`). And where the loader is
+opened before its last epoch has ended: torch would begin that epoch again, although the script may
+still read it.
 
 torch draws a seed for new workers each time that a loader is opened, from the generator that also
 shuffles. With persistent workers it draws only the first time. The shuffles of later epochs, and
@@ -27,42 +26,15 @@ from torch.utils.data import dataloader as torch_loaders
 from gpurun.identity_map import IdentityMap
 from gpurun.knobs.loading.added_workers import (
     KEPT_MARK,
-    MarkedInt,
     MarkedTrue,
     settings_of_children,
 )
 from gpurun.knobs.loading.applied.loader_iterators import Loader, on_opening, on_reading
-from gpurun.knobs.loading.dataset_state import dataset_state
+from gpurun.knobs.loading.dataset_state import State, dataset_state
 from gpurun.knobs.loading.worker_changes import workers_changed
 from gpurun.records.frames import transparent
 
-CHANGED = "the script changes its data set during an epoch, which its workers did not see"
-
-
-def watch_datasets(revoked: Callable[[str], None]) -> None:
-    """Compare the data set of loaders with a `MarkedInt` of workers with what it was like when the
-    epoch began: at its end, and before its batches 2, 4, 8, ... since it may be left early."""
-    begun: IdentityMap[int | None] = IdentityMap()
-
-    def compare(iterator: Any, error: BaseException | None) -> None:
-        if not isinstance(iterator._num_workers, MarkedInt):
-            return
-        read = iterator._num_yielded
-        if error is None and read == 0:
-            begun[iterator] = _state(iterator)
-        elif isinstance(error, StopIteration) or (error is None and (read + 1).bit_count() == 1):
-            before, now = begun.get(iterator), _state(iterator)
-            if None not in (before, now) and before != now:
-                revoked(CHANGED)
-
-    on_reading(compare)
-
-
-def _state(iterator: Any) -> int | None:
-    return dataset_state(iterator._dataset, iterator._collate_fn)
-
-
-_states: IdentityMap[int | None] = IdentityMap()
+_states: IdentityMap[State | None] = IdentityMap()
 """Of loaders whose workers live on: what their data set was like when it was opened last."""
 _ended: IdentityMap[bool] = IdentityMap()
 """Of their iterators: true between the end of an epoch and the start of the next one."""

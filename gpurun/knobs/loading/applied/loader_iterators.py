@@ -4,6 +4,7 @@ workers that gpurun adds start and end.
 Without workers, torch asks the sampler when the first batch is read; with workers, when the loader
 is opened. A shuffle draws its seed then. If the script opens another loader in between (`zip`,
 `cycle`), or draws, all would get other numbers. So workers of ours wait for the first batch, too.
+The first batches of a loader are asked for one at a time: see `script_changes`.
 
 They take no notice of SIGTERM, by which torch and multiprocessing end workers that do not end by
 themselves. So here they are killed instead, at once.
@@ -16,7 +17,7 @@ import os
 import signal
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -25,6 +26,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_loaders
 from torch.utils.data._utils import signal_handling
 
+from gpurun.identity_map import IdentityMap
 from gpurun.knobs.loading.added_workers import (
     MARK,
     SENT_TO_ALL,
@@ -39,6 +41,7 @@ Loader = DataLoader[Any]
 _iterators: Any = torch_loaders._MultiProcessingDataLoaderIter
 _opening: list[Callable[[Any, Loader, ExitStack], None]] = []
 _reading: list[Callable[[Any, BaseException | None], None]] = []
+_handing_out: list[Callable[[Any], None]] = []
 _waited_for: weakref.WeakSet[Any] = weakref.WeakSet()
 """Iterators of this process for whose workers torch may wait at exit."""
 
@@ -55,6 +58,12 @@ def on_reading(listener: Callable[[Any, BaseException | None], None]) -> None:
     one: StopIteration at the end of an epoch."""
     _wrap()
     _reading.append(listener)
+
+
+def on_handing_out(listener: Callable[[Any], None]) -> None:
+    """Call this with an iterator once each batch is there, before the script has it."""
+    _wrap()
+    _handing_out.append(listener)
 
 
 @functools.cache
@@ -100,7 +109,10 @@ def _wrap() -> None:
         try:
             for listener in _reading:
                 listener(iterator, None)
-            return next_data(iterator)
+            batch = _load(iterator) if _is_alone(iterator) else next_data(iterator)
+            for heard in _handing_out:
+                heard(iterator)
+            return batch
         except BaseException as error:
             for listener in _reading:
                 listener(iterator, error)
@@ -108,6 +120,44 @@ def _wrap() -> None:
             raise
 
     _iterators.__init__, _iterators._next_data = __init__, _next_data
+
+
+LOST_WORKERS: list[Callable[[str], None]] = []
+"""Called with the reason where a loader goes on without workers: other knobs need these, too."""
+ALONE: IdentityMap[bool] = IdentityMap()
+"""Iterators that go on without workers."""
+_loaders: IdentityMap[weakref.ref[Loader]] = IdentityMap()
+"""The loader of each iterator with added workers. It may be gone."""
+
+
+def go_on_without_workers(iterator: Any, reason: str) -> None:
+    """Once an iterator has handed out what its workers were asked for, it loads in the script's
+    process, and so does its loader from the next epoch on."""
+    for revoked in LOST_WORKERS:
+        revoked(reason)
+    ALONE[iterator] = True
+    iterator._try_put_index = _not_yet
+    known = _loaders.get(iterator)
+    loader = None if known is None else known()
+    if loader is not None:
+        loader.__dict__.update(num_workers=0, prefetch_factor=None, persistent_workers=False)
+        loader._iterator = None
+
+
+def _is_alone(iterator: Any) -> bool:
+    return iterator in ALONE and iterator._rcvd_idx == iterator._send_idx
+
+
+def _load(iterator: Any) -> Any:
+    """The next batch as torch loads it without workers, from where the sampler is now."""
+    iterator._shutdown_workers()
+    kind: Any = torch_loaders._DatasetKind
+    iterator._dataset_fetcher = kind.create_fetcher(
+        iterator._dataset_kind, iterator._dataset, iterator._auto_collation,
+        iterator._collate_fn, iterator._drop_last,
+    )  # fmt: skip
+    single: Any = torch_loaders._SingleProcessDataLoaderIter
+    return single._next_data(iterator)
 
 
 END_SECONDS = 0.1
@@ -122,16 +172,29 @@ def start_apart(iterator: Any, loader: Any, afterwards: ExitStack) -> None:
         afterwards.callback(_Ends, iterator)
         if isinstance(loader.num_workers, AddedWorkers):
             iterator._try_put_index = _not_yet
+            _loaders[iterator] = weakref.ref(loader)
+            _first[loader] = _first[iterator] = _first.get(loader) or iter(range(FIRST_BATCHES))
         settings_of_children()[MARK] = True
         afterwards.callback(settings_of_children().pop, MARK, None)
 
 
+FIRST_BATCHES = 3
+"""Batches of a loader that are asked for one at a time."""
+_first: IdentityMap[Iterator[int]] = IdentityMap()
+"""Counts them, for a loader with added workers and all of its iterators."""
+
+
 @transparent
 def sample_late(iterator: Any, error: BaseException | None) -> None:
-    """Send out an epoch's first indices when its first batch is read, not before."""
+    """Send out an epoch's first indices when its first batch is read, not before; those of a
+    loader's first batches one by one."""
     if isinstance(error, StopIteration) and isinstance(iterator._num_workers, AddedWorkers):
         iterator._try_put_index = _not_yet  # the workers may live on
-    elif error is None and vars(iterator).pop("_try_put_index", None) is not None:
+    elif error is None and "_try_put_index" in vars(iterator) and iterator not in ALONE:
+        if next(_first.get(iterator) or iter(()), None) is not None:
+            type(iterator)._try_put_index(iterator)
+            return
+        del iterator._try_put_index
         for _ in range(iterator._prefetch_factor * iterator._num_workers):
             iterator._try_put_index()
 
