@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from gpurun.diagnoses.api import Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.host_functions import bare_name, innermost, line_of
+from gpurun.diagnoses.host_functions import bare_name, line_of
 from gpurun.diagnoses.host_waits import ADVICE_WAITING, host_wait
+from gpurun.diagnoses.kinds.whole_run import beyond_usual, long_steps, working_ns
 from gpurun.diagnoses.python_outside import idle_for_host, python_outside, unprofiled
 from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
@@ -27,10 +28,11 @@ ADVICE_WRITING = (
 )
 WRITES = (
     "write", "writelines", "flush", "fsync", "print", "emit", "dump", "dumps", "save", "_save",
-    "open", "writerow", "add_scalar", "close", "_log", "info",
+    "writerow", "add_scalar", "close", "_log", "info",
 )  # fmt: skip
 """Functions in which a step writes or logs."""
-WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(")
+OPENS_TO_WRITE = r"""\bopen\s*\((.*[,=]\s*)?["']([wax][bt+]*|r[bt]?\+[bt]?)["']"""
+WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(|{OPENS_TO_WRITE}")
 WRITING = 0.5
 """Share of the Python outside the model; longer writing is named as the cause."""
 
@@ -60,12 +62,17 @@ def host_bound(evidence: Evidence) -> Seen | None:
     if wait is not None and wait.of_queue:
         return None  # the script's own loader: `data_loading` tells it
     functions, seconds = python.functions, python.seconds
-    own, writing = innermost(functions), _writing_share(functions, evidence.source_lines)
+    own, writing = python.mainly, _writing_share(functions, evidence.source_lines)
     advice: tuple[str, ...] = ADVICE
-    text = "Python outside the model takes {share} of the step"
-    text += "" if own is None else f", most of it in {own.function}"
+    share, text = python.share_of_mainly, "Python outside the model"
+    if evidence.replay is not None:
+        share = python.share  # the replay is without all of it
+        text += " takes {share} of the step" + (f", most of it in {own.function}" if own else "")
+    else:
+        text += (f": {own.function}" if own else "") + " takes {share} of the step"
     if writing >= WRITING:
-        text, advice = f"{text}: it writes or logs in each step", ADVICE_WRITING
+        when = _when(evidence, share)
+        text, advice = f"{text}: it writes or logs{when}", ADVICE_WRITING
     elif wait is not None:
         text, advice = wait.sentence, ADVICE_WAITING
     hottest = sorted(functions, key=lambda f: -f.self_seconds)[:3]
@@ -74,15 +81,28 @@ def host_bound(evidence: Evidence) -> Seen | None:
         measured(
             Source.HOST,
             host_share=python.share,
+            function_share=share,
             waiting_share_of_it=python.waiting,
             writing_share_of_it=writing,
             function=[f"{f.function} {percent(f.self_seconds / seconds)}" for f in hottest],
         ),
         advice,
         location=line_of(own),
-        bound=gain_without(python.share, 0.0 if evidence.on_gpu else evidence.profiling_share),
-        share=python.share,
+        bound=gain_without(share, 0.0 if evidence.on_gpu else evidence.profiling_share),
+        share=share,
     )
+
+
+def _when(evidence: Evidence, share: float) -> str:
+    """In which steps a part of the mean step passes: at the least half of it in long ones, or not.
+
+    Without a clock's steps nothing speaks against each of them.
+    """
+    lengths = working_ns(window := evidence.unprofiled or evidence.window)
+    if not len(lengths) or beyond_usual(lengths) < share / 2:
+        return " in each step"
+    pattern = long_steps(window)
+    return "" if pattern is None else f" every {pattern[0]} steps"
 
 
 def _unexplained(evidence: Evidence) -> Seen | None:

@@ -35,10 +35,17 @@ Key = tuple[CodeType, str | None]
 
 
 class StackSamples:
-    """Samples one thread. `begin` and `finish` are called by that thread."""
+    """Samples one thread. `begin` and `finish` are called by that thread.
 
-    def __init__(self, phases: PhaseRanges) -> None:
+    `most`: so many samples are enough, and their moments are of no use. `outside_phases`: False
+    where only the parts of a step count.
+    """
+
+    def __init__(
+        self, phases: PhaseRanges, *, most: int | None = None, outside_phases: bool = True
+    ) -> None:
         self._phases = phases
+        self._most, self._outside = most, outside_phases
         self._stop = threading.Event()
         self._self: dict[Key, float] = defaultdict(float)
         self._total: dict[Key, float] = defaultdict(float)
@@ -99,11 +106,13 @@ class StackSamples:
         if not stack:
             return False
         phase = self._phases.current[-1] if self._phases.current else None
+        if phase is None and not self._outside:
+            return True
         self._samples += 1
         self._seconds += seconds
         innermost, seen = True, set()
         moment: list[tuple[Key, int]] = []
-        if len(self._moments) < MOST_MOMENTS:
+        if self._most is None and len(self._moments) < MOST_MOMENTS:
             self._moments.append((time.perf_counter_ns(), moment))
         for frame, line in stack:
             if not is_ours(frame):
@@ -118,7 +127,7 @@ class StackSamples:
                     self._note(key, frame, line, seconds)
                     if first or self._users[key[0]]:
                         moment.append((key, line))
-        return True
+        return self._samples != self._most
 
     def _note(self, key: Key, frame: FrameType, line: int, seconds: float) -> None:
         self._total[key] += seconds
