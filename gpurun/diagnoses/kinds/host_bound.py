@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from gpurun.diagnoses.api import Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.host_functions import bare_name, line_of
 from gpurun.diagnoses.host_waits import ADVICE_WAITING, host_wait
-from gpurun.diagnoses.kinds.whole_run import beyond_usual, long_steps, working_ns
+from gpurun.diagnoses.kinds.whole_run import ADVICE_PERIOD, working_ns
 from gpurun.diagnoses.python_outside import idle_for_host, python_outside, unprofiled
 from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
@@ -64,15 +66,14 @@ def host_bound(evidence: Evidence) -> Seen | None:
     functions, seconds = python.functions, python.seconds
     own, writing = python.mainly, _writing_share(functions, evidence.source_lines)
     advice: tuple[str, ...] = ADVICE
-    share, text = python.share_of_mainly, "Python outside the model"
-    if evidence.replay is not None:
-        share = python.share  # the replay is without all of it
-        text += " takes {share} of the step" + (f", most of it in {own.function}" if own else "")
-    else:
-        text += (f": {own.function}" if own else "") + " takes {share} of the step"
+    alone = evidence.replay is None  # a replay is without all of it
+    share = python.share_of_mainly if alone else python.share
+    text = "Python outside the model takes {share} of the step"
+    text += f"{'' if alone else ', most of it'} in {own.function}" if own else ""
     if writing >= WRITING:
         when = _when(evidence, share)
-        text, advice = f"{text}: it writes or logs{when}", ADVICE_WRITING
+        text = f"{text}: it writes or logs{when}"
+        advice = ADVICE_PERIOD if "every" in when else ADVICE_WRITING
     elif wait is not None:
         text, advice = wait.sentence, ADVICE_WAITING
     hottest = sorted(functions, key=lambda f: -f.self_seconds)[:3]
@@ -94,15 +95,18 @@ def host_bound(evidence: Evidence) -> Seen | None:
 
 
 def _when(evidence: Evidence, share: float) -> str:
-    """In which steps a part of the mean step passes: at the least half of it in long ones, or not.
+    """In which steps this share of the time passes: where long ones hold most of it, in these.
 
-    Without a clock's steps nothing speaks against each of them.
+    Without a clock's steps nothing speaks against each step.
     """
-    lengths = working_ns(window := evidence.unprofiled or evidence.window)
-    if not len(lengths) or beyond_usual(lengths) < share / 2:
+    lengths = working_ns(evidence.unprofiled or evidence.window)
+    if not len(lengths):
         return " in each step"
-    pattern = long_steps(window)
-    return "" if pattern is None else f" every {pattern[0]} steps"
+    beyond = lengths - np.median(lengths)
+    long = np.flatnonzero(beyond > share * lengths.mean())
+    if beyond[long].sum() < share * lengths.sum() / 2:
+        return " in each step"
+    return f" every {np.median(np.diff(long)):.0f} steps" if len(long) > 1 else ""
 
 
 def _unexplained(evidence: Evidence) -> Seen | None:
