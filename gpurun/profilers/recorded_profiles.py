@@ -6,6 +6,7 @@ import statistics
 from array import array
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from gpurun.errors import GpurunError
@@ -29,6 +30,8 @@ AROUND = 200
 """The window is compared with so many steps before and behind it at most."""
 ENOUGH_STEPS = 20
 """So many steps outside of the window hold twice what a script does every ten steps."""
+LONG = 2.0
+"""A step that takes so many times the median does what a script does every few steps."""
 FIRST_STEPS = 3
 """So many first steps are left out of those that the window is compared with."""
 
@@ -136,7 +139,16 @@ def _plain_steps(log: ProcessLog, event: ProfileEvent, clock: RecordedClock) -> 
     if end - begin < FEWEST_STEPS:
         return None
     durations = array("q", (ends[i] - ends[i - 1] for i in range(begin, end)))
-    return Window(log, clock, begin, end, durations, device_time=False)
+    whole = _whole_periods(durations)
+    return Window(log, clock, end - whole, end, durations[-whole:], device_time=False)
+
+
+def _whole_periods(durations: array[int]) -> int:
+    """The most steps that hold as many long ones as their mean should: whole distances of these."""
+    usual = statistics.median(durations)
+    long = [i for i, each in enumerate(durations) if each > LONG * usual]
+    period = round(statistics.median(b - a for a, b in pairwise(long))) if len(long) > 1 else 1
+    return len(durations) // period * period
 
 
 def _stopped_ns(event: ProfileEvent) -> int:

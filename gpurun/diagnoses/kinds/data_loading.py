@@ -79,7 +79,8 @@ def data_loading(evidence: Evidence) -> Seen | None:
     """The step waits for the data loader.
 
     Replayed with batches that are ready when asked for. Without a replay, the bound is the step
-    less its wait for data. Workers, CPU use and the host profile tell the cause: no or too few
+    less its wait for data. Workers, CPU use and the host profiles, also of the worker processes,
+    tell the cause: no or too few
     workers, a processor that is busy preparing batches, no free core, a loader that is idle itself,
     or a slow sampler. Where they do not, no cause is named. Other programs on the cores hide the
     cause from CPU use, but not from the host profile. A script that takes its batches out of a

@@ -49,12 +49,12 @@ def host_bound(evidence: Evidence) -> Seen | None:
     Replayed without the host's pauses of more than 0.1 ms between two calls of CUDA, outside of
     loader, model and optimizer; shorter ones are the pace of launches, and waits for the device are
     no pauses. Samples of the stack inside the pauses name function and line. Without a replay, the
-    bound is the step less the Python functions outside the loader, model, loss and optimizer, as
-    far as the device idles meanwhile. Their own calls of torch count, too. Logging and writing to
-    files in each step are named, and so is a thread that waits instead of computing: asleep, or for
-    a lock, a process, storage or a network. Without a host profile, only the unexplained rest of
-    the step is known, and 30 % of it is a warning. Waits for data are first taken away from the
-    device's idle time.
+    bound is the step less the function that is named, else less all functions outside the loader,
+    model, loss and optimizer, as far as the device idles meanwhile. Their own calls of torch count,
+    too. Writing to files and logging are named, and so is a thread that waits instead of computing:
+    asleep, or for a lock, a process, storage or a network. Without a host profile, only the
+    unexplained rest of the step is known, and 30 % of it is a warning. Waits for data are first
+    taken away from the device's idle time.
     """
     python = python_outside(evidence)
     if python is None:

@@ -37,15 +37,11 @@ Key = tuple[CodeType, str | None]
 class StackSamples:
     """Samples one thread. `begin` and `finish` are called by that thread.
 
-    `most`: so many samples are enough, and their moments are of no use. `outside_phases`: False
-    where only the parts of a step count.
+    `most`: of a process that does only some part of a step, so many samples of that are enough.
     """
 
-    def __init__(
-        self, phases: PhaseRanges, *, most: int | None = None, outside_phases: bool = True
-    ) -> None:
-        self._phases = phases
-        self._most, self._outside = most, outside_phases
+    def __init__(self, phases: PhaseRanges, most: int | None = None) -> None:
+        self._phases, self._most = phases, most
         self._stop = threading.Event()
         self._self: dict[Key, float] = defaultdict(float)
         self._total: dict[Key, float] = defaultdict(float)
@@ -98,6 +94,7 @@ class StackSamples:
         The whole stack is read at once: as soon as this thread lets go of Python's lock, to read a
         file for example, the script's functions return.
         """
+        phase = next(reversed(self._phases.current), None)
         frame = sys._current_frames().get(self._target)
         stack: list[tuple[FrameType, int | None]] = []
         while frame is not None and len(stack) < DEEPEST:
@@ -105,8 +102,7 @@ class StackSamples:
             frame = frame.f_back
         if not stack:
             return False
-        phase = self._phases.current[-1] if self._phases.current else None
-        if phase is None and not self._outside:
+        if phase is None and self._most is not None:
             return True
         self._samples += 1
         self._seconds += seconds

@@ -24,8 +24,7 @@ def install(torch: Any) -> None:
     def sampled(original: Callable[..., Any]) -> Callable[..., Any]:
         @transparent
         def worker_loop(*args: Any, **kwargs: Any) -> Any:
-            inside.current.clear()
-            samples = StackSamples(inside, most=MOST_SAMPLES, outside_phases=False)
+            samples = StackSamples(inside, MOST_SAMPLES)
             guarded("worker samples", samples.begin)()
             try:
                 return original(*args, **kwargs)
