@@ -30,12 +30,9 @@ def innermost(functions: Sequence[FunctionSamples]) -> FunctionSamples | None:
     holding = [f for f in functions if f.users_own and f.total_seconds >= most]
     least = min((f.total_seconds for f in holding), default=0.0)
     alike = [f for f in holding if f.total_seconds <= ALIKE * least]
-    compute = [f for f in alike if f.self_seconds >= COMPUTES * f.total_seconds]
-    return max(
-        compute or alike,
-        key=lambda f: (bool(compute) * f.self_seconds, -f.total_seconds),
-        default=None,
-    )
+    computes = (f for f in alike if f.self_seconds >= COMPUTES * f.total_seconds)
+    shortest = min(alike, key=lambda f: f.total_seconds, default=None)
+    return max(computes, key=lambda f: (f.self_seconds, -f.total_seconds), default=shortest)
 
 
 def line_of(function: FunctionSamples | None) -> Location | None:

@@ -80,11 +80,11 @@ def data_loading(evidence: Evidence) -> Seen | None:
 
     Replayed with batches that are ready when asked for. Without a replay, the bound is the step
     less its wait for data. Workers, CPU use and the host profiles, also of the worker processes,
-    tell the cause: no or too few
-    workers, a processor that is busy preparing batches, no free core, a loader that is idle itself,
-    or a slow sampler. Where they do not, no cause is named. Other programs on the cores hide the
-    cause from CPU use, but not from the host profile. A script that takes its batches out of a
-    queue of its own is told so, replayed without the host's pauses outside the model.
+    tell the cause: no or too few workers, a processor that is busy preparing batches, no free core,
+    a loader that is idle itself, or a slow sampler. Where they do not, no cause is named. Other
+    programs on the cores hide the cause from CPU use, but not from the host profile. A script that
+    takes its batches out of a queue of its own is told so, replayed without the host's pauses
+    outside the model.
     """
     if (own := _own_loader(evidence)) is not None:
         return own
