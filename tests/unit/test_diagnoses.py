@@ -486,6 +486,16 @@ def test_a_line_that_opens_a_file_writes_only_by_its_mode(line: str, writes: boo
     assert ("writes or logs" in finding.description) is writes
 
 
+@pytest.mark.parametrize(
+    "name", ["_open_zipfile_writer_file.__exit__", "_save.<locals>.persistent_id"]
+)
+def test_a_librarys_writer_writes_in_whichever_of_its_functions(name: str) -> None:
+    closes = function(name, 0.4, file="/lib/torch/serialization.py", users_own=False)
+    functions = [replace(closes, blocked_seconds=0.35), function("keep", 0.0, 0.4, line=13)]
+    finding = first(healthy_cpu(timeline=profiled(functions)))
+    assert "in keep: it writes or logs" in finding.description
+
+
 def test_of_functions_that_leave_the_work_to_a_library_the_innermost_is_named() -> None:
     functions = [
         function("main", 0.03, 0.5, line=31),

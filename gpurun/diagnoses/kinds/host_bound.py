@@ -11,7 +11,7 @@ from gpurun.diagnoses.api import Seen, diagnosis, gain_without, measured, percen
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.host_functions import bare_name, line_of
 from gpurun.diagnoses.host_waits import ADVICE_WAITING, host_wait
-from gpurun.diagnoses.kinds.whole_run import ADVICE_PERIOD, working_ns
+from gpurun.diagnoses.kinds.whole_run import ADVICE_PERIOD, REGULAR, working_ns
 from gpurun.diagnoses.python_outside import idle_for_host, python_outside, unprofiled
 from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
@@ -35,6 +35,8 @@ WRITES = (
 """Functions in which a step writes or logs."""
 OPENS_TO_WRITE = r"""\bopen\s*\((.*[,=]\s*)?["']([wax][bt+]*|r[bt]?\+[bt]?)["']"""
 WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(|{OPENS_TO_WRITE}")
+LIBRARY_WRITES = re.compile(r"(?i:writer)|\b_?save\.<locals>")
+"""Libraries' functions that write, whatever their last name: of writers, and inside of `save`."""
 WRITING = 0.5
 """Share of the Python outside the model; longer writing is named as the cause."""
 
@@ -97,7 +99,7 @@ def host_bound(evidence: Evidence) -> Seen | None:
 def _when(evidence: Evidence, share: float) -> str:
     """In which steps this share of the time passes: where long ones hold most of it, in these.
 
-    Without a clock's steps nothing speaks against each step.
+    Without a clock's steps nothing speaks against each step; odd distances tell nothing.
     """
     lengths = working_ns(evidence.unprofiled or evidence.window)
     if not len(lengths):
@@ -106,7 +108,9 @@ def _when(evidence: Evidence, share: float) -> str:
     long = np.flatnonzero(beyond > share * lengths.mean())
     if beyond[long].sum() < share * lengths.sum() / 2:
         return " in each step"
-    return f" every {np.median(np.diff(long)):.0f} steps" if len(long) > 1 else ""
+    apart = np.diff(long)
+    period = int(np.median(apart)) if len(long) > 1 else 0
+    return f" every {period} steps" if period and np.mean(apart == period) >= REGULAR else ""
 
 
 def _unexplained(evidence: Evidence) -> Seen | None:
@@ -155,7 +159,8 @@ def _writing_share(
     it is written.
     """
     total = sum(f.self_seconds for f in functions)
-    named = [f for f in functions if bare_name(f) in WRITES]
+    library = (f for f in functions if not f.users_own and LIBRARY_WRITES.search(f.function))
+    named = [*(f for f in functions if bare_name(f) in WRITES), *library]
     by_line = [f for f in functions if WRITES_IN_LINE.search(lines.get((f.file, f.line), ""))]
     alone = {id(f): f.self_seconds for f in (*named, *by_line)}
     whole = max((f.total_seconds for f in named if f.users_own), default=0.0)
