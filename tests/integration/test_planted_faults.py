@@ -79,12 +79,8 @@ def test_a_planted_fault_is_the_first_finding_with_its_line(
 
 @pytest.mark.slow  # quick twin: unit/test_runtime_worker_samples.py
 def test_workers_that_sleep_are_named_with_their_line(tmp_path: Path, gpurun: Gpurun) -> None:
-    """Of a script that comes to its end: a worker that is killed leaves no samples."""
-    document, script = tmp_path / "profile.json", str(PLANTED / "slow_storage.py")
-    flags = ("--quiet", "--json", str(document), script, "--workers", "2", "--steps", "120")
-    done = gpurun("profile", *flags, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    finding = json.loads(document.read_text())["findings"][0]
+    """Also of a script that is stopped, whose workers are killed."""
+    finding = findings_of(gpurun, tmp_path, "slow_storage", "--workers", "2")[0]
     assert finding["type"] == "data_loading"
     assert finding["description"].endswith("sleeps or waits in Records.fetch")
     source = (PLANTED / "slow_storage.py").read_text().splitlines()

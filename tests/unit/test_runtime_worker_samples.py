@@ -43,9 +43,10 @@ def test_a_worker_tells_the_functions_in_which_it_fetches_and_not_where_it_idles
     torch = SimpleNamespace(utils=SimpleNamespace(data=SimpleNamespace(_utils=utils)))
     monkeypatch.setitem(worker_loop.__globals__, "Fetcher", fetchers["_MapDatasetFetcher"])
     worker_samples.install(torch)
-    worker._worker_loop(20)
-    (event,) = events
+    worker._worker_loop(30)
+    event = events[-1]
     seen = {each.function: each.total_seconds for each in event.functions}
     assert seen["read"] > 0.7 * event.seconds > 0
     assert seen.get("idle", 0.0) < 0.1 * event.seconds
     assert event.moments == ()
+    assert [each.samples for each in events[:-1]] == [64], "for a worker that is killed"

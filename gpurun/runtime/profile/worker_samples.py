@@ -24,7 +24,7 @@ def install(torch: Any) -> None:
     def sampled(original: Callable[..., Any]) -> Callable[..., Any]:
         @transparent
         def worker_loop(*args: Any, **kwargs: Any) -> Any:
-            samples = StackSamples(inside, MOST_SAMPLES)
+            samples = StackSamples(inside, MOST_SAMPLES, RECORDER.event)
             guarded("worker samples", samples.begin)()
             try:
                 return original(*args, **kwargs)
