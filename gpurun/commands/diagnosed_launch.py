@@ -69,7 +69,10 @@ def evidence_of_launch(
     timelines = [profile.timeline for profile in profiles]
     evidence = evidence_of_run(folder, thresholds, timelines, records)
     slower = max([0.0, *(profile.overhead_percent or 0.0 for profile in profiles)]) / 100
-    return replace(evidence, profiling_share=slower / (1 + slower)), profiles
+    plain = next((profile.plain for profile in profiles if profile.rank == evidence.rank), None)
+    if plain is None or evidence.on_gpu:
+        return replace(evidence, profiling_share=slower / (1 + slower)), profiles
+    return replace(evidence, unprofiled=plain), profiles  # their parts are those without profilers
 
 
 def step_times(profiles: Sequence[RecordedProfile], rank: int | None) -> StepTimes | None:

@@ -49,6 +49,8 @@ class Evidence:
     `threads`: torch's, inside operators. `source_lines`: texts of the lines that the host profile
     names, by file and line. `replay`: the rank's steps as a graph, None where its replay does not
     match the recording. `profiling_share`: of the profiled steps, what the profilers cost.
+    `unprofiled`: on the CPU, the steps of a profiled run that tell the parts of a step; None: all
+    measured ones. `worker_functions`: Python functions of the loader's worker processes.
     """
 
     result: RunResult | None = None
@@ -70,6 +72,8 @@ class Evidence:
     switches: tuple[str, ...] = ()
     threads: int | None = None
     profiling_share: float = 0.0
+    unprofiled: Window | None = None
+    worker_functions: tuple[FunctionSamples, ...] = ()
     source_lines: dict[tuple[str, int], str] = field(default_factory=dict)
     replay: Replay | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -121,11 +125,15 @@ class Evidence:
     @property
     def split(self) -> StepSplit | None:
         """The parts of the mean step on the host's clock."""
+        if self.unprofiled is not None:
+            return self.unprofiled.split()
         return None if self.result is None else self.result.split
 
     @property
     def step_ms(self) -> float | None:
         """The mean step: of the whole run, else of the profiled window."""
+        if self.unprofiled is not None and (time := self.unprofiled.step_time()) is not None:
+            return time.mean
         if self.result is not None and self.result.step_time_ms is not None:
             return self.result.step_time_ms.mean
         return self.figures.step_ms

@@ -9,6 +9,8 @@ from gpurun.records.messages.profile_events import FunctionSamples
 
 MOST = 0.6
 """A function that holds this part of a time is the place to look at."""
+COMPUTES = 0.1
+"""A function whose own lines take less of its time leaves the work to others."""
 ALIKE = 1.1
 """Times that differ by no more than this factor are the same."""
 WAITING = (
@@ -22,13 +24,15 @@ def innermost(functions: Sequence[FunctionSamples]) -> FunctionSamples | None:
     """The innermost of the user's functions that takes most of the time of all of them.
 
     Callers take about as long as what they call, or a little less where others call it too: of such
-    the one that computes most itself.
+    the one that computes most itself; where all leave that to libraries, the shortest is innermost.
     """
     most = MOST * sum(f.self_seconds for f in functions)
     holding = [f for f in functions if f.users_own and f.total_seconds >= most]
     least = min((f.total_seconds for f in holding), default=0.0)
     alike = [f for f in holding if f.total_seconds <= ALIKE * least]
-    return max(alike, key=lambda f: (f.self_seconds, -f.total_seconds), default=None)
+    computes = (f for f in alike if f.self_seconds >= COMPUTES * f.total_seconds)
+    shortest = min(alike, key=lambda f: f.total_seconds, default=None)
+    return max(computes, key=lambda f: (f.self_seconds, -f.total_seconds), default=shortest)
 
 
 def line_of(function: FunctionSamples | None) -> Location | None:

@@ -12,7 +12,6 @@ from gpurun.diagnoses.host_functions import (
     MOST,
     WAITING,
     bare_name,
-    innermost,
     line_of,
     waiting_seconds,
 )
@@ -56,7 +55,7 @@ def host_wait(evidence: Evidence, python: PythonOutside) -> HostWait | None:
     """What the thread waits for outside the model; None where it computes for most of the time."""
     if python.waiting < MAINLY:
         return None
-    place = line_of(innermost(python.functions))
+    place = line_of(python.mainly)
     call = _call(evidence, python, place)
     ending = ENDINGS.get((call or "").rpartition(".")[2], OTHERWISE)
     where = ""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpurun.diagnoses.evidence import Evidence
-from gpurun.diagnoses.host_functions import waiting_seconds
+from gpurun.diagnoses.host_functions import innermost, waiting_seconds
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.timeline.model import MODEL_PHASES
 
@@ -21,13 +21,25 @@ LOSS_AND_PROFILER = ("/torch/nn/", "/torch/_ops.py", "/torch/profiler/", "/torch
 class PythonOutside:
     """The functions that ran outside the model, and what they cost.
 
-    `seconds`: in which samples were taken. `share`: of the step that the functions hold up. Waits
-    for the device, and times in which the device works meanwhile, do not count.
+    `seconds`: of samples that stand for the whole step. `share`: of the step that the functions
+    hold up. Waits for the device, and times in which the device works meanwhile, do not count.
     """
 
     functions: Sequence[FunctionSamples]
     seconds: float
     share: float
+
+    @property
+    def mainly(self) -> FunctionSamples | None:
+        """The user's function to look at."""
+        return innermost(self.functions)
+
+    @property
+    def share_of_mainly(self) -> float:
+        """The share of the step without that function; all of `share` where there is none."""
+        total = sum(f.self_seconds for f in self.functions)
+        part = self.mainly.total_seconds / total if self.mainly and total else 1.0
+        return self.share * min(part, 1.0)
 
     @property
     def waiting(self) -> float:
@@ -43,12 +55,26 @@ def python_outside(evidence: Evidence) -> PythonOutside | None:
         return None
     in_pauses = _in_pauses(evidence)
     functions = list(filter(outside, in_pauses or evidence.host_functions))
-    share = sum(f.self_seconds for f in functions) / seconds
+    seconds = _of_the_step(evidence, seconds)
+    share = min(sum(f.self_seconds for f in functions) / seconds, 1.0)
     if in_pauses is None:
         syncs = evidence.figures.syncs
         waits = 0.0 if syncs is None else syncs.outside_share or 0.0
         share = unprofiled(min(share - waits, idle_for_host(evidence)), evidence)
     return PythonOutside(functions, seconds, share)
+
+
+def _of_the_step(evidence: Evidence, seconds: float) -> float:
+    """The seconds of samples that stand for the step, by the parts of steps without profilers.
+
+    Samples only tell what the rest of the step, outside of loader, model and optimizer, consists
+    of: they come late where a thread often lets go of Python's lock, and then show what follows.
+    """
+    split, step = evidence.split, evidence.step_ms
+    rest = sum(f.self_seconds for f in evidence.host_functions if f.phase not in MODEL_PHASES)
+    if evidence.unprofiled is None or split is None or not (split.rest_ms and step and rest):
+        return seconds
+    return rest / min(split.rest_ms / step, 1.0)
 
 
 def outside(function: FunctionSamples) -> bool:

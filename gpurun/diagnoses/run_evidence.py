@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,10 @@ from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import GpurunError
 from gpurun.measure.measured_window import measured_window
 from gpurun.measure.optional_figures import known
-from gpurun.measure.run_events import decode_lenient
+from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
 from gpurun.measure.training_clock import training_loaders
+from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.records.messages.turns import ORDERS
 from gpurun.records.result import DeviceUse, RunResult
 from gpurun.records.samples import DeviceSample
@@ -66,6 +68,7 @@ def evidence_of_run(
         switches=tuple(dict.fromkeys(s for log in logs if log.torch for s in log.torch.switches)),
         threads=next((log.torch.threads for log in logs if log.torch), None),
         source_lines=_source_lines(seen),
+        worker_functions=_of_workers(run.processes),
     )
 
 
@@ -109,6 +112,27 @@ def xids_of(
         for s in samples
         for xid in s.xids or ()
         if not uuids or s.uuid in uuids
+    )
+
+
+def _of_workers(processes: Sequence[ProcessLog]) -> tuple[FunctionSamples, ...]:
+    """The functions in which worker processes fetched batches, of all of them together."""
+    found: dict[tuple[str, str], list[FunctionSamples]] = defaultdict(list)
+    for log in processes:
+        if log.host_samples is not None and log.profile is None and not log.steps:
+            for each in log.host_samples.functions:
+                found[each.file, each.function].append(each)
+    return tuple(map(_sum, found.values()))
+
+
+def _sum(alike: Sequence[FunctionSamples]) -> FunctionSamples:
+    """One function of several processes, with the line of the one that spent most time in it."""
+    blocked = known(each.blocked_seconds for each in alike)
+    return replace(
+        max(alike, key=lambda each: each.total_seconds),
+        self_seconds=sum(each.self_seconds for each in alike),
+        total_seconds=sum(each.total_seconds for each in alike),
+        blocked_seconds=sum(blocked) if len(blocked) == len(alike) else None,
     )
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import statistics
+from array import array
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from gpurun.errors import GpurunError
+from gpurun.measure.measured_window import Window
 from gpurun.measure.run_events import ProcessLog, RunLog, read_run
 from gpurun.measure.step_table import UNKNOWN
 from gpurun.measure.training_clock import RecordedClock, step_clock
@@ -24,6 +28,10 @@ FEWEST_STEPS = 5
 """Fewer steps, inside the window or outside of it, say nothing of what profiling costs."""
 AROUND = 200
 """The window is compared with so many steps before and behind it at most."""
+ENOUGH_STEPS = 20
+"""So many steps outside of the window hold twice what a script does every ten steps."""
+LONG = 2.0
+"""A step that takes so many times the median does what a script does every few steps."""
 FIRST_STEPS = 3
 """So many first steps are left out of those that the window is compared with."""
 
@@ -34,7 +42,7 @@ class RecordedProfile:
 
     `pace`: of its steps and of those outside; None where too few are outside. `profiler_seconds`:
     what profilers took to start and stop. `failures`: profilers that recorded nothing, each with
-    its reason.
+    its reason. `plain`: the steps whose parts are told, unprofiled ones where there are enough.
     """
 
     log: ProcessLog
@@ -43,6 +51,7 @@ class RecordedProfile:
     pace: StepTimes | None
     profiler_seconds: float
     failures: tuple[str, ...]
+    plain: Window | None = None
 
     @property
     def overhead_percent(self) -> float | None:
@@ -98,16 +107,53 @@ def _recorded(log: ProcessLog, window: ProfileEvent, folder: Path) -> RecordedPr
             continue
         if timeline is not None:
             timelines.append(timeline)
-    states = window.profilers
+    states, clock = window.profilers, step_clock(log)
     failures += [f"{each.name}: {each.failure}" for each in states if each.failure is not None]
     return RecordedProfile(
         log=log,
         timeline=merged(timelines),
         steps=window.steps,
-        pace=_pace(window, step_clock(log)),
+        pace=_pace(window, clock),
         profiler_seconds=sum(each.seconds for each in states),
         failures=tuple(failures),
+        plain=None if clock is None else _plain_steps(log, window, clock),
     )
+
+
+def _plain_steps(log: ProcessLog, event: ProfileEvent, clock: RecordedClock) -> Window | None:
+    """The steps behind the window, or those before it if they are more; else those inside.
+
+    Profilers slow down each part of a step by another factor, and their start and stop stand in
+    the steps at both ends of the window. Before a later window there are other windows.
+    """
+    ends = clock.steps[StepRow.END_NS]
+    first = bisect_right(ends, event.begin_ns - 1)
+    inside = first + 1, max(bisect_right(ends, event.end_ns), first + 1)
+    before = FIRST_STEPS, max(first, FIRST_STEPS)
+    if event.number > 1:
+        before = first, first
+    behind = min(bisect_right(ends, _stopped_ns(event)) + 1, len(ends)), len(ends)
+    begin, end = max(behind, before, key=lambda rows: rows[1] - rows[0])
+    if end - begin < ENOUGH_STEPS:
+        begin, end = inside
+    if end - begin < FEWEST_STEPS:
+        return None
+    durations = array("q", (ends[i] - ends[i - 1] for i in range(begin, end)))
+    whole = _whole_periods(durations)
+    return Window(log, clock, end - whole, end, durations[-whole:], device_time=False)
+
+
+def _whole_periods(durations: array[int]) -> int:
+    """The most steps that hold as many long ones as their mean should: whole distances of these."""
+    usual = statistics.median(durations)
+    long = [i for i, each in enumerate(durations) if each > LONG * usual]
+    period = round(statistics.median(b - a for a, b in pairwise(long))) if len(long) > 1 else 1
+    return len(durations) // period * period
+
+
+def _stopped_ns(event: ProfileEvent) -> int:
+    """When the profilers had stopped, at the latest."""
+    return event.end_ns + round(sum(each.seconds for each in event.profilers) * 1e9)
 
 
 def _pace(event: ProfileEvent, clock: RecordedClock | None) -> StepTimes | None:
@@ -121,7 +167,7 @@ def _pace(event: ProfileEvent, clock: RecordedClock | None) -> StepTimes | None:
     ends = clock.steps[StepRow.END_NS]
     later = range(FIRST_STEPS, len(ends))
     inside = [i for i in later if event.begin_ns <= ends[i - 1] and ends[i] <= event.end_ns]
-    over = event.end_ns + round(sum(each.seconds for each in event.profilers) * 1e9)
+    over = _stopped_ns(event)
     before = [i for i in later if ends[i] < event.begin_ns]
     outside = before[-AROUND:] + [i for i in later if ends[i - 1] > over][:AROUND]
     if min(len(inside), len(outside)) < FEWEST_STEPS:

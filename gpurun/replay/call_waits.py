@@ -13,7 +13,7 @@ import numpy as np
 from gpurun.replay.step_events import NO_CALL, Edge, StepEvents, edges_of
 from gpurun.timeline.columns import Indices, Mask, Times
 from gpurun.timeline.model import Awaited, Copy, CopyKind
-from gpurun.timeline.runtime_calls import SYNCS, Role
+from gpurun.timeline.runtime_calls import SYNCS, Role, as_cuda
 
 FULL_QUEUE = 1022
 """Launches that a stream holds before the host waits: 1,002 to 1,027 were outstanding in eight
@@ -147,7 +147,9 @@ def _own_work(events: StepEvents) -> Mask:
     launched = known & np.isin(calls.role[work.call], (Role.LAUNCH, Role.GRAPH))
     blocking = over[launched].sum() > BLOCKING_SHARE * max(int(launched.sum()), 1)
     pageable = work.where(lambda each: isinstance(each, Copy) and each.pageable)
-    plain = np.fromiter((calls.name[c] == "cudaMemcpy" for c in work.call), bool, len(work))
+    plain = np.fromiter(
+        (as_cuda(calls.name[c]) == "cudaMemcpy" for c in work.call), bool, len(work)
+    )
     waiting: Mask = over & (pageable | (known & plain) | (launched & blocking))
     return waiting
 

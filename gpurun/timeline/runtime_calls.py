@@ -1,4 +1,4 @@
-"""Calls of the CUDA runtime and driver: what each does to host and device, by its plain name."""
+"""Calls of CUDA or HIP: what each does to host and device, by its plain name."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from gpurun.timeline.columns import Indices, Mask, Times, numbers_of
 from gpurun.timeline.model import CopyKind, RuntimeCall, Timeline
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+_HIP = re.compile(r"^hip(Ext|Module)*(?=[A-Z])")
+_SPELLED = {"cudaMemcpyWithStream": "cudaMemcpy", "cudaHostMalloc": "cudaHostAlloc"}
+"""HIP's names that differ from those of CUDA by more than their beginning."""
 
 
 class Role(enum.IntEnum):
@@ -54,7 +57,15 @@ _PATTERNS = tuple((role, re.compile(pattern)) for role, pattern in _ROLES)
 @lru_cache(maxsize=4096)
 def role_of(name: str) -> Role:
     """The role of the call of this plain name."""
+    name = as_cuda(name)
     return next((role for role, pattern in _PATTERNS if pattern.match(name)), Role.OTHER)
+
+
+@lru_cache(maxsize=4096)
+def as_cuda(name: str) -> str:
+    """CUDA's name of a call of HIP, which does the same; any other name as it is."""
+    found = _HIP.sub("cuda", name)
+    return _SPELLED.get(found, found)
 
 
 def plain_name(name: str) -> str:
@@ -64,7 +75,7 @@ def plain_name(name: str) -> str:
 
 def is_sync(name: str) -> bool:
     """True if the host waits in a call of this plain name until the device is done."""
-    return role_of(name) in SYNCS or name == "cudaMemcpy"
+    return role_of(name) in SYNCS or as_cuda(name) == "cudaMemcpy"
 
 
 def launch_times(

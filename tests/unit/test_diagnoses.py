@@ -468,6 +468,58 @@ def test_a_line_that_writes_is_known_by_its_text() -> None:
     assert "writes" not in without.description
 
 
+@pytest.mark.parametrize(
+    ("line", "writes"),
+    [
+        ("with open(self.index) as lines:", False),
+        ("with open(path, 'rb') as file:", False),
+        ('lines = open(os.path.join(folder, "taxa"))', False),
+        ('with open(path, "a") as file:', True),
+        ("file = open(path, mode='wb')", True),
+        ('with path.open("r+") as file:', True),
+    ],
+)
+def test_a_line_that_opens_a_file_writes_only_by_its_mode(line: str, writes: bool) -> None:
+    reads = function("count_lines", 0.4, line=23)
+    lines = {(reads.file, 23): line}
+    finding = first(healthy_cpu(timeline=profiled([reads]), source_lines=lines))
+    assert ("writes or logs" in finding.description) is writes
+
+
+@pytest.mark.parametrize(
+    "name", ["_open_zipfile_writer_file.__exit__", "_save.<locals>.persistent_id"]
+)
+def test_a_librarys_writer_writes_in_whichever_of_its_functions(name: str) -> None:
+    closes = function(name, 0.4, file="/lib/torch/serialization.py", users_own=False)
+    functions = [replace(closes, blocked_seconds=0.35), function("keep", 0.0, 0.4, line=13)]
+    finding = first(healthy_cpu(timeline=profiled(functions)))
+    assert "in keep: it writes or logs" in finding.description
+
+
+def test_of_functions_that_leave_the_work_to_a_library_the_innermost_is_named() -> None:
+    functions = [
+        function("main", 0.03, 0.5, line=31),
+        function("keep", 0.0, 0.47, line=13),
+        function("_save", 0.47, file="/lib/torch/serialization.py", users_own=False),
+    ]
+    finding = first(healthy_cpu(timeline=profiled(functions)))
+    assert finding.location == Location("/home/me/train.py", 13, "keep")
+    assert finding.gain_upper_bound == pytest.approx(1 / (1 - 0.47), rel=1e-3), "its own part"
+
+
+def test_what_asks_a_loader_for_batches_does_not_prepare_them() -> None:
+    functions = [
+        function("main", 0.0, 0.6, Phase.DATA, line=42),
+        function("fetch", 0.6, 0.6, Phase.DATA, users_own=False, file="/torch/utils/data/f.py"),
+        function("main", 0.1, 0.1, Phase.FORWARD, line=43),
+    ]
+    assert "not measured" in first(cpu_bound_data(1.0, 0, functions)).description
+    functions[1] = function("pad", 0.6, 0.6, Phase.DATA, line=32)
+    finding = first(cpu_bound_data(1.0, 0, functions))
+    assert finding.description.endswith("preparing batches, most of it in pad")
+    assert finding.location == Location("/home/me/train.py", 32, "pad")
+
+
 def test_the_rest_of_the_step_is_all_that_a_plain_run_knows_of_python() -> None:
     finding = first(healthy_cpu(StepSplit(0.1, None, 1.0, 1.0, 0.4, 7.5)))
     assert finding.type is FindingType.HOST_BOUND

@@ -63,6 +63,13 @@ CAUSES = {
     ),
 }
 """Each cause in a sentence, and what to do about it."""
+IN_FUNCTION = {
+    "computing": "the processor is busy preparing batches, most of it in",
+    "cores": "the model and the worker processes keep all cores busy, the workers in",
+    "idle": "the loader is slow and mostly idle: it sleeps or waits in",
+    "workers": "too few worker processes prepare batches, most of their time in",
+}
+"""The same where samples name the function."""
 
 
 @diagnosis(
@@ -72,11 +79,12 @@ def data_loading(evidence: Evidence) -> Seen | None:
     """The step waits for the data loader.
 
     Replayed with batches that are ready when asked for. Without a replay, the bound is the step
-    less its wait for data. Workers, CPU use and the host profile tell the cause: no or too few
-    workers, a processor that is busy preparing batches, no free core, a loader that is idle itself,
-    or a slow sampler. Where they do not, no cause is named. Other programs on the cores hide the
-    cause from CPU use, but not from the host profile. A script that takes its batches out of a
-    queue of its own is told so, replayed without the host's pauses outside the model.
+    less its wait for data. Workers, CPU use and the host profiles, also of the worker processes,
+    tell the cause: no or too few workers, a processor that is busy preparing batches, no free core,
+    a loader that is idle itself, or a slow sampler. Where they do not, no cause is named. Other
+    programs on the cores hide the cause from CPU use, but not from the host profile. A script that
+    takes its batches out of a queue of its own is told so, replayed without the host's pauses
+    outside the model.
     """
     if (own := _own_loader(evidence)) is not None:
         return own
@@ -84,7 +92,13 @@ def data_loading(evidence: Evidence) -> Seen | None:
     place = location_of(evidence.loaders[0].key) if evidence.loaders else None
     cause = _cause_of_wait(evidence, share or 0.0)
     why, *advice = CAUSES[cause]
-    why = NO_WORKERS if cause == "workers" and evidence.workers == 0 else why
+    prepares = _prepares(evidence)
+    if cause == "workers" and evidence.workers == 0:
+        why = NO_WORKERS
+    elif prepares is not None and cause in IN_FUNCTION:
+        why = f"{IN_FUNCTION[cause]} {prepares.function}"
+    if prepares is None or cause == "sampler":
+        prepares = innermost(_in_loader(evidence))
     used, cores = evidence.cores_used, host.cores_available
     free = math.inf if cores is None else cores - max(used or 0.0, evidence.workers or 0)
     workers_help = free >= 0.5 if cause in ("computing", "cores") else cause != "sampler"
@@ -98,7 +112,7 @@ def data_loading(evidence: Evidence) -> Seen | None:
         + measured(Source.STEPS, workers=evidence.workers)
         + measured(Source.CPU_USE, cores_used=used, cores_available=cores),
         tuple(advice),
-        location=line_of(innermost(_in_loader(evidence))) or place,
+        location=line_of(prepares) or place,
         knob="loader_workers" if workers_help else None,
         bound=gain_without(share, evidence.profiling_share),
         share=share,
@@ -111,23 +125,24 @@ def _own_loader(evidence: Evidence) -> Seen | None:
     wait = None if python is None else host_wait(evidence, python)
     if python is None or wait is None or not wait.of_queue:
         return None
+    share = python.share if evidence.replay is not None else python.share_of_mainly
     return Seen(
         wait.sentence,
         measured("diagnosis", cause="queue") + measured(Source.HOST, host_share=python.share),
         ADVICE_QUEUE,
         location=wait.location,
         replayed=evidence.replayed_gain(Change.PYTHON),
-        bound=gain_without(python.share, 0.0 if evidence.on_gpu else evidence.profiling_share),
-        share=python.share,
+        bound=gain_without(share, 0.0 if evidence.on_gpu else evidence.profiling_share),
+        share=share,
     )
 
 
 def _cause_of_wait(evidence: Evidence, wait_share: float) -> str:
     """The cause, as far as CPU use and a host profile show it.
 
-    If neither decides: "workers" where there are none, which is known, else "not_measured". The
-    host profile shows nothing of worker processes. While other programs use the cores, CPU use
-    shows nothing: a thread that waits for a core looks like one that waits for storage.
+    If neither decides: "workers" where there are none, which is known, else "not_measured". While
+    other programs use the cores, CPU use shows nothing: a thread that waits for a core looks like
+    one that waits for storage.
     """
     functions, workers = _in_loader(evidence), evidence.workers
     seconds = sum(f.self_seconds for f in functions)
@@ -139,8 +154,11 @@ def _cause_of_wait(evidence: Evidence, wait_share: float) -> str:
     at_once = min(workers, cores) if workers else 1.0
     undecided = "workers" if workers == 0 else "not_measured"
     low, high = _bounds(evidence, wait_share, at_once)
-    if seconds and not workers:
-        low = high = 1 - sum(map(waiting_seconds, functions)) / seconds
+    if workers:
+        functions = list(evidence.worker_functions)
+        seconds = sum(f.self_seconds for f in functions)
+    if seconds:
+        low = high = at_once * (1 - sum(map(waiting_seconds, functions)) / seconds)
     elif others >= CROWD and others + used >= BUSY * all_cores:
         return undecided
     if high is not None and high < COMPUTES * at_once:
@@ -153,6 +171,19 @@ def _cause_of_wait(evidence: Evidence, wait_share: float) -> str:
 
 def _samples(function: FunctionSamples) -> bool:
     return function.file.endswith(DATALOADER) and function.function.endswith(SAMPLING)
+
+
+def _prepares(evidence: Evidence) -> FunctionSamples | None:
+    """The user's function that takes most of the loader's time, in the process that loads.
+
+    Who asks the loader for a batch is no part of it: he is at work in the rest of the step, too.
+    """
+    if evidence.workers:
+        return innermost(evidence.worker_functions)
+    found = innermost(_in_loader(evidence))
+    others = (f for f in evidence.host_functions if f.phase != Phase.DATA.value)
+    asks = found and (found.file, found.function) in {(f.file, f.function) for f in others}
+    return None if asks else found
 
 
 def _in_loader(evidence: Evidence) -> list[FunctionSamples]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from gpurun.diagnoses.api import Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.host_functions import bare_name, innermost, line_of
+from gpurun.diagnoses.host_functions import bare_name, line_of
 from gpurun.diagnoses.host_waits import ADVICE_WAITING, host_wait
+from gpurun.diagnoses.kinds.whole_run import ADVICE_PERIOD, REGULAR, working_ns
 from gpurun.diagnoses.python_outside import idle_for_host, python_outside, unprofiled
 from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
@@ -27,10 +30,13 @@ ADVICE_WRITING = (
 )
 WRITES = (
     "write", "writelines", "flush", "fsync", "print", "emit", "dump", "dumps", "save", "_save",
-    "open", "writerow", "add_scalar", "close", "_log", "info",
+    "writerow", "add_scalar", "close", "_log", "info",
 )  # fmt: skip
 """Functions in which a step writes or logs."""
-WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(")
+OPENS_TO_WRITE = r"""\bopen\s*\((.*[,=]\s*)?["']([wax][bt+]*|r[bt]?\+[bt]?)["']"""
+WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(|{OPENS_TO_WRITE}")
+LIBRARY_WRITES = re.compile(r"(?i:writer)|\b_?save\.<locals>")
+"""Libraries' functions that write, whatever their last name: of writers, and inside of `save`."""
 WRITING = 0.5
 """Share of the Python outside the model; longer writing is named as the cause."""
 
@@ -45,12 +51,12 @@ def host_bound(evidence: Evidence) -> Seen | None:
     Replayed without the host's pauses of more than 0.1 ms between two calls of CUDA, outside of
     loader, model and optimizer; shorter ones are the pace of launches, and waits for the device are
     no pauses. Samples of the stack inside the pauses name function and line. Without a replay, the
-    bound is the step less the Python functions outside the loader, model, loss and optimizer, as
-    far as the device idles meanwhile. Their own calls of torch count, too. Logging and writing to
-    files in each step are named, and so is a thread that waits instead of computing: asleep, or for
-    a lock, a process, storage or a network. Without a host profile, only the unexplained rest of
-    the step is known, and 30 % of it is a warning. Waits for data are first taken away from the
-    device's idle time.
+    bound is the step less the function that is named, else less all functions outside the loader,
+    model, loss and optimizer, as far as the device idles meanwhile. Their own calls of torch count,
+    too. Writing to files and logging are named, and so is a thread that waits instead of computing:
+    asleep, or for a lock, a process, storage or a network. Without a host profile, only the
+    unexplained rest of the step is known, and 30 % of it is a warning. Waits for data are first
+    taken away from the device's idle time.
     """
     python = python_outside(evidence)
     if python is None:
@@ -60,12 +66,16 @@ def host_bound(evidence: Evidence) -> Seen | None:
     if wait is not None and wait.of_queue:
         return None  # the script's own loader: `data_loading` tells it
     functions, seconds = python.functions, python.seconds
-    own, writing = innermost(functions), _writing_share(functions, evidence.source_lines)
+    own, writing = python.mainly, _writing_share(functions, evidence.source_lines)
     advice: tuple[str, ...] = ADVICE
+    alone = evidence.replay is None  # a replay is without all of it
+    share = python.share_of_mainly if alone else python.share
     text = "Python outside the model takes {share} of the step"
-    text += "" if own is None else f", most of it in {own.function}"
+    text += f"{'' if alone else ', most of it'} in {own.function}" if own else ""
     if writing >= WRITING:
-        text, advice = f"{text}: it writes or logs in each step", ADVICE_WRITING
+        when = _when(evidence, share)
+        text = f"{text}: it writes or logs{when}"
+        advice = ADVICE_PERIOD if "every" in when else ADVICE_WRITING
     elif wait is not None:
         text, advice = wait.sentence, ADVICE_WAITING
     hottest = sorted(functions, key=lambda f: -f.self_seconds)[:3]
@@ -74,15 +84,33 @@ def host_bound(evidence: Evidence) -> Seen | None:
         measured(
             Source.HOST,
             host_share=python.share,
+            function_share=share,
             waiting_share_of_it=python.waiting,
             writing_share_of_it=writing,
             function=[f"{f.function} {percent(f.self_seconds / seconds)}" for f in hottest],
         ),
         advice,
         location=line_of(own),
-        bound=gain_without(python.share, 0.0 if evidence.on_gpu else evidence.profiling_share),
-        share=python.share,
+        bound=gain_without(share, 0.0 if evidence.on_gpu else evidence.profiling_share),
+        share=share,
     )
+
+
+def _when(evidence: Evidence, share: float) -> str:
+    """In which steps this share of the time passes: where long ones hold most of it, in these.
+
+    Without a clock's steps nothing speaks against each step; odd distances tell nothing.
+    """
+    lengths = working_ns(evidence.unprofiled or evidence.window)
+    if not len(lengths):
+        return " in each step"
+    beyond = lengths - np.median(lengths)
+    long = np.flatnonzero(beyond > share * lengths.mean())
+    if beyond[long].sum() < share * lengths.sum() / 2:
+        return " in each step"
+    apart = np.diff(long)
+    period = int(np.median(apart)) if len(long) > 1 else 0
+    return f" every {period} steps" if period and np.mean(apart == period) >= REGULAR else ""
 
 
 def _unexplained(evidence: Evidence) -> Seen | None:
@@ -131,7 +159,8 @@ def _writing_share(
     it is written.
     """
     total = sum(f.self_seconds for f in functions)
-    named = [f for f in functions if bare_name(f) in WRITES]
+    library = (f for f in functions if not f.users_own and LIBRARY_WRITES.search(f.function))
+    named = [*(f for f in functions if bare_name(f) in WRITES), *library]
     by_line = [f for f in functions if WRITES_IN_LINE.search(lines.get((f.file, f.line), ""))]
     alone = {id(f): f.self_seconds for f in (*named, *by_line)}
     whole = max((f.total_seconds for f in named if f.users_own), default=0.0)

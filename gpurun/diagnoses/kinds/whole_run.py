@@ -104,7 +104,7 @@ def periodic_steps(evidence: Evidence) -> Seen | None:
     for data do not count. The bound is all steps at the median. Time in `torch.save` is told where
     the script calls it.
     """
-    result, pattern = evidence.result, long_steps(evidence.window)
+    result, pattern = evidence.result, long_steps(evidence.unprofiled or evidence.window)
     if result is None or result.clock != "optimizer" or pattern is None:
         return None
     period, ratio, cost = pattern

@@ -29,6 +29,7 @@ from gpurun.runtime.core.step_agreement import StepAgreement
 from gpurun.runtime.observe import model_traits
 from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.step_clock import CLOCK
+from gpurun.runtime.profile import worker_samples
 from gpurun.runtime.profile.allocations import AllocatorCounts
 from gpurun.runtime.profile.detailed_steps import DetailedSteps
 from gpurun.runtime.profile.phase_ranges import PHASES
@@ -245,6 +246,8 @@ class ProfileWindow:
 def arm(spec: ProfileSpec, run_dir: Path, torch: Any, stop: Callable[[], None]) -> None:
     """Have this process profile itself by the spec."""
     guarded("phases", PHASES.install)(torch)
+    if "host" in spec.sources:
+        guarded("worker samples", worker_samples.install)(torch)
     guarded("look for changing shapes", model_traits.look_for_changing_shapes)()
     guarded("look for padding", model_traits.look_for_padding)()
     window = ProfileWindow(spec, run_dir, torch, stop)

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FrameType
 
 from gpurun.knobs.callers import is_ours, is_users
@@ -28,6 +28,8 @@ MOST_FUNCTIONS = 400
 """Functions kept, the longest first: the rest is noise."""
 MOST_MOMENTS = 20_000
 """Samples whose times are kept: those of 100 s."""
+REPORTED = tuple(64 << doubled for doubled in range(6))
+"""Samples after which sums are reported: a process that is killed reports nothing later."""
 DEEPEST = 200
 """Frames looked at from the innermost out."""
 
@@ -35,10 +37,19 @@ Key = tuple[CodeType, str | None]
 
 
 class StackSamples:
-    """Samples one thread. `begin` and `finish` are called by that thread."""
+    """Samples one thread. `begin` and `finish` are called by that thread.
 
-    def __init__(self, phases: PhaseRanges) -> None:
-        self._phases = phases
+    `most`: of a process that does only some part of a step, so many samples of that are enough.
+    `report`: takes sums on the way, each time that the samples have doubled.
+    """
+
+    def __init__(
+        self,
+        phases: PhaseRanges,
+        most: int | None = None,
+        report: Callable[[HostSamplesEvent], None] | None = None,
+    ) -> None:
+        self._phases, self._most, self._report = phases, most, report
         self._stop = threading.Event()
         self._self: dict[Key, float] = defaultdict(float)
         self._total: dict[Key, float] = defaultdict(float)
@@ -64,6 +75,9 @@ class StackSamples:
         self._thread.join(1.0)
         sys.setswitchinterval(self._switch_seconds)
         self._schedule.close()
+        return self._sums()
+
+    def _sums(self) -> HostSamplesEvent:
         kept = sorted(self._total, key=lambda key: -self._total[key])[:MOST_FUNCTIONS]
         return HostSamplesEvent(
             seconds=self._seconds,
@@ -91,6 +105,7 @@ class StackSamples:
         The whole stack is read at once: as soon as this thread lets go of Python's lock, to read a
         file for example, the script's functions return.
         """
+        phase = next(reversed(self._phases.current), None)
         frame = sys._current_frames().get(self._target)
         stack: list[tuple[FrameType, int | None]] = []
         while frame is not None and len(stack) < DEEPEST:
@@ -98,12 +113,13 @@ class StackSamples:
             frame = frame.f_back
         if not stack:
             return False
-        phase = self._phases.current[-1] if self._phases.current else None
+        if phase is None and self._most is not None:
+            return True
         self._samples += 1
         self._seconds += seconds
         innermost, seen = True, set()
         moment: list[tuple[Key, int]] = []
-        if len(self._moments) < MOST_MOMENTS:
+        if self._most is None and len(self._moments) < MOST_MOMENTS:
             self._moments.append((time.perf_counter_ns(), moment))
         for frame, line in stack:
             if not is_ours(frame):
@@ -118,7 +134,9 @@ class StackSamples:
                     self._note(key, frame, line, seconds)
                     if first or self._users[key[0]]:
                         moment.append((key, line))
-        return True
+        if self._report is not None and self._samples in REPORTED:
+            self._report(self._sums())
+        return self._samples != self._most
 
     def _note(self, key: Key, frame: FrameType, line: int, seconds: float) -> None:
         self._total[key] += seconds

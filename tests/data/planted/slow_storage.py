@@ -29,10 +29,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--clean", action="store_true")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--workers", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    loader = DataLoader(Records(0 if args.clean else 0.002), batch_size=32, shuffle=True)
+    data = Records(0 if args.clean else 0.002)
+    loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=args.workers)
     model = nn.Sequential(
         nn.Linear(256, 3072), nn.ReLU(), nn.Linear(3072, 3072), nn.ReLU(), nn.Linear(3072, 10)
     )
