@@ -163,6 +163,16 @@ def adding(kept):
         return 0 * x + kept[FILE], pid
     return collate
 """
+HELD = """
+np.save("fixed.npy", np.full(8, 5.0))
+class Held(Values):
+    file = None
+    def __getitem__(self, index):
+        if self.file is None:
+            self.file = open(NAME, "rb")
+        self.file.seek(-64, os.SEEK_END)
+        return torch.tensor(np.frombuffer(self.file.read(8))[0]).float(), os.getpid()
+"""
 TABLES = """
 import numpy as np
 MAPS = {}
@@ -233,3 +243,15 @@ def test_workers_whose_data_set_does_not_change_live_on(run_knobs: RunKnobs, met
     first, second, third = run.printed["processes"]
     assert first == second == third
     assert run.outcomes("loader_persistent") == ["applied"]
+
+
+def test_workers_live_on_with_a_file_that_they_opened_until_it_changes(
+    run_knobs: RunKnobs, tmp_path: Path
+) -> None:
+    """The usual form of HDF5, lmdb and archives: opened in the worker, at the first sample."""
+    run = run_knobs(HELD.replace("NAME", "'fixed.npy'"), "Held()")
+    assert run.printed["seen"] == [[5.0]] * 3
+    first, second, third = run.printed["processes"]
+    assert first == second == third
+    run = run_knobs(HELD.replace("NAME", "FILE"), "Held()")
+    assert run.printed["seen"] == [[0.0], [1.0], [2.0]]

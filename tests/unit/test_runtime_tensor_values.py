@@ -66,6 +66,14 @@ def test_no_copy_is_large_enough_for_torch_to_ask_all_its_threads() -> None:
     assert host_copy(torch.rand(3, 224, 224)).numel() <= COPIED_VALUES
 
 
+def test_a_whole_checksum_of_an_array_of_objects_is_that_of_the_objects() -> None:
+    def labels(*names: str) -> object:
+        return np.array(["".join(name) for name in names], dtype=object)
+
+    assert whole_checksum(labels("cat", "dog")) == whole_checksum(labels("cat", "dog"))
+    assert whole_checksum(labels("cat", "dog")) != whole_checksum(labels("cat", "cow"))
+
+
 def test_a_whole_checksum_sees_all_that_a_batch_holds() -> None:
     class Graph:
         def __init__(self, nodes: object) -> None:

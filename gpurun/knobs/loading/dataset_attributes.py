@@ -12,6 +12,7 @@ import copyreg
 import dis
 import functools
 import logging
+import os
 import sys
 from argparse import Namespace
 from collections import deque
@@ -54,8 +55,24 @@ def attributes(owner: object) -> Iterator[tuple[str, Any]]:
         seen.add(id(value))
         if depth and not isinstance(value, type):
             yield name, value
-        if depth < DEPTH:
+        if depth < DEPTH and opened_file(value) is None:
             waiting += [(*child, depth + 1) for child in _children(name, value, named)]
+
+
+def opened_file(value: Any) -> str | None:
+    """The file that an open file, archive, table of HDF5 or mapped array stands for; else None."""
+    if isinstance(value, type):
+        return None
+    try:
+        name = getattr(value, "filename", None)
+        if name is None and callable(getattr(value, "close", None)):
+            name = getattr(value, "name", None)
+        if name is None:
+            name = getattr(getattr(value, "file", None), "filename", None)
+        name = os.fspath(name) if isinstance(name, (str, os.PathLike)) else ""
+        return name if isinstance(name, str) and os.path.isfile(name) else None
+    except Exception:  # whatever an attribute of the script's raises
+        return None
 
 
 def _children(name: str, value: Any, named: bool) -> list[Child]:

@@ -9,6 +9,7 @@ answer in place of a batch. All batches of the epoch are out by then, so the que
 from __future__ import annotations
 
 import queue
+import time
 from typing import Any
 
 from gpurun.knobs.loading.dataset_state import State, dataset_state
@@ -52,6 +53,7 @@ class _Answering:
         self._queue, self._answers = arguments[INDEX_QUEUE], arguments[DATA_QUEUE]
         self._read = arguments[DATASET], arguments[COLLATE_FN]
         self._begun: tuple[State | None] | None = None
+        self._since = 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
@@ -60,10 +62,11 @@ class _Answering:
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """The next indices. The loop asks for them once `worker_init_fn` is done."""
         if self._begun is None:
-            self._begun = (dataset_state(*self._read),)
+            self._since = time.time()
+            self._begun = (dataset_state(*self._read, since=self._since),)
         asked = self._queue.get(*args, **kwargs)
         if not isinstance(asked, Question):
             return asked
-        now = dataset_state(*self._read)
+        now = dataset_state(*self._read, since=self._since)
         self._answers.put((None, now is None or (now,) != self._begun))
         raise queue.Empty  # torch's loop then waits again

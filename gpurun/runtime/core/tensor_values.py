@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +94,9 @@ def whole_checksum(value: object, known: dict[int, tuple[object, int]] | None = 
         return known[id(value)][1]
     known[id(value)] = value, 0  # of one that holds itself
     parts: list[object] = []
-    if is_tensor(value) or hasattr(value, "tobytes"):
+    if getattr(getattr(value, "dtype", None), "hasobject", False):
+        parts = [cast(Any, value).tolist()]  # its bytes are addresses
+    elif is_tensor(value) or hasattr(value, "tobytes"):
         parts = [checksum(value)]
     elif isinstance(value, Mapping):
         parts = [*value, *value.values()]

@@ -19,13 +19,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch.utils.data import DataLoader
 
-from gpurun.identity_map import IdentityMap
 from gpurun.knobs.loading.added_workers import AddedWorkers, MarkedInt
 from gpurun.knobs.loading.dataset_state import changed_names, dataset_state, listed
 from gpurun.records.frames import transparent
@@ -60,9 +58,9 @@ class LoaderRehearsal:
         turned = {setting.knob for setting in spec.settings}
         self._knobs = [knob for knob in NEED_WORKERS if knob in turned]
         self._control = Path(spec.run_dir) / "control"
-        self._found: IdentityMap[dict[str, str | None]] = IdentityMap()
-        """By data set and place of the loader: how its samples differ. A loop may build its loader
-        anew for each epoch."""
+        self._found: dict[tuple[object, ...], str | None] = {}
+        """By place of the loader and classes of its data: how its samples differ. A loop may build
+        data set and loader anew for each epoch."""
 
     def install(self) -> None:
         """Stand before every opening of a loader."""
@@ -80,14 +78,10 @@ class LoaderRehearsal:
         return __iter__
 
     def _rehearse(self, loader: Any) -> None:
-        found = self._found.get(loader.dataset) or self._found.get(loader) or {}
-        at = place(LOADERS.key_of(loader))
-        if at not in found:
-            found[at] = self._difference(loader)
-            self._found[loader] = found
-            with suppress(TypeError):  # a list, for one, cannot be held weakly
-                self._found[loader.dataset] = found
-        reason = found[at]
+        at = (place(LOADERS.key_of(loader)), *_classes(loader.dataset))
+        if at not in self._found:
+            self._found[at] = self._difference(loader)
+        reason = self._found[at]
         if reason == NOT_COMPARED:
             _not_compared()
         elif reason is not None:
@@ -140,6 +134,13 @@ class LoaderRehearsal:
         now = dataset_state(twin.dataset, twin.collate_fn, draws=False)
         if not workers:
             yield listed(changed_names(before, now))
+
+
+def _classes(dataset: Any) -> tuple[str, ...]:
+    """Of a data set, and of those that it wraps."""
+    inner = getattr(dataset, "dataset", None)
+    name = f"{type(dataset).__module__}.{type(dataset).__qualname__}"
+    return (name, *(() if inner is None or inner is dataset else _classes(inner)))
 
 
 def _not_compared() -> None:
