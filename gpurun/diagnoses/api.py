@@ -23,8 +23,8 @@ NOTICEABLE = 0.2
 class Seen:
     """What a diagnosis saw.
 
-    `{share}` in the description becomes the share of the step that goes with the gain, so that a
-    sentence and its gain tell the same; `share` is the measured one, for where no gain is known.
+    `{share}` in the description becomes `share`, the measured one; more if more goes with the gain,
+    so that a sentence and its gain never contradict each other.
     `replayed`: the gain by the replay, if not that of the diagnosis' change, which decides; else
     `severity`, and where that is None `bound`, an upper bound of the gain.
     """
@@ -77,7 +77,7 @@ class Diagnosis:
         if severity < NOTICEABLE:
             return None
         gain = bound if replayed is None else replayed
-        told = seen.share if gain is None else share_without(gain)
+        told = max((seen.share or 0.0, share_without(gain))) or seen.share
         return Finding(
             type=self.type,
             severity=round(severity, 3),
