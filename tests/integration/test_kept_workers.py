@@ -230,6 +230,19 @@ def test_added_workers_that_filled_a_cache_are_replaced(run_knobs: RunKnobs) -> 
     assert all(len(pids) == 2 for pids in run.printed["processes"])
 
 
+def test_workers_that_filled_a_cache_of_a_module_imported_late_are_replaced(
+    run_knobs: RunKnobs,
+) -> None:
+    body = """
+class Cached(Values):
+    def __getitem__(self, index):
+        import tables
+        return torch.tensor(float(tables.opened(FILE)[index])), os.getpid()
+"""
+    run = run_knobs(body)
+    assert run.printed["seen"] == [[0.0], [1.0], [2.0]]
+
+
 def test_spawned_workers_that_filled_a_cache_are_replaced(run_knobs: RunKnobs) -> None:
     body, clear = FORMS["attribute"]
     run = run_knobs(body, clear=clear, loader="num_workers=1, multiprocessing_context='spawn'")

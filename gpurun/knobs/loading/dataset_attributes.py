@@ -32,6 +32,7 @@ LIBRARIES = {"PIL", "gpurun", "numpy", "torch", "torchaudio", "torchvision"}
 """Packages, beside python's own, whose classes have no attribute that a script changes."""
 BUILDS = ("__init__", "__new__", "__post_init__")
 """Methods that an object which is there already does not call again."""
+READING = ("LOAD_GLOBAL", "IMPORT_NAME")
 CHANGING = {"Module", "Optimizer", "DataLoader"}
 """Classes of torch: the training changes their objects, which code may name beside its data."""
 
@@ -128,7 +129,7 @@ def _named_by(function: FunctionType) -> Iterator[Child]:
     known, code = function.__globals__, function.__code__
     read, names = _names(code)
     for name in read:
-        value = known.get(name)
+        value = known.get(name, sys.modules.get(name))  # the function itself may import it
         if not isinstance(value, ModuleType):
             yield name, value, True
         elif _is_own(value.__name__):
@@ -143,8 +144,9 @@ def _named_by(function: FunctionType) -> Iterator[Child]:
 
 @functools.cache
 def _names(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The globals that code reads, and all of its names: attributes are among them."""
-    read = [x.argval for x in dis.get_instructions(code) if x.opname == "LOAD_GLOBAL"]
+    """The globals that code reads, with the modules that it imports, and all of its names:
+    attributes are among them."""
+    read = [x.argval for x in dis.get_instructions(code) if x.opname in READING]
     inner = [_names(each) for each in code.co_consts if isinstance(each, CodeType)]
     read += [name for globals_read, _ in inner for name in globals_read]
     names = [*code.co_names, *(name for _, others in inner for name in others)]
