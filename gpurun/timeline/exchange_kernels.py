@@ -18,12 +18,13 @@ _LIBRARIES = (
     "c10d$",  # torch, CUDASymmetricMemory.cu and nvshmem_extension.cu
     "quickreduce$",  # vLLM and SGLang, quick_all_reduce.cuh
     "mori$",  # MORI, dispatch_combine
+    "(dispatch|combine)Kernel$",  # pplx-kernels, whole names
 )
 """Beginnings of the namespaces of libraries of communication, or of the names of their kernels."""
 _LIBRARY = re.compile("|".join(_LIBRARIES))
 _EXCHANGE = re.compile(
     r"_(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|a2a|send_?recv|cross_device_reduce"
-    r"|(one|two)_?shot_reduce|ep_(dispatch|combine))v?\d*_"
+    r"|(one|two)_?shot_reduce|ep_(dispatch|combine)|int(er|ra)_?node)v?\d*_"
 )
 """Exchanges as words of a name. Broadcast, gather, scatter, dispatch and combine alone are done
 inside a device, too."""

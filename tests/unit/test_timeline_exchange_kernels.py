@@ -28,6 +28,11 @@ EXCHANGES = (
     "void deep_ep::internode_ll::combine<false, 7168, 9>(void*, void*, int*, void*)",
     "void deep_ep::intranode::cached_notify_combine<8>(void**, int*, int, int)",
     "_ZN7deep_ep9intranode8dispatchILi8ELi768EEEvP4int4",
+    # pplx-kernels and Triton-distributed
+    "void dispatchKernel<10u, true, false>(int*, unsigned long, std::byte*)",
+    "void (anonymous namespace)::combineKernel<__nv_bfloat16, __nv_bfloat16, 32ul>(float*)",
+    "kernel_dispatch_token_intra_node",
+    "kernel_combine_token_inter_node",
     # torch's symmetric memory
     "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 16, 2>(int**)",
     "void c10d::symmetric_memory::(anonymous namespace)::multimem_all_reduce_kernel<float, 16>()",
