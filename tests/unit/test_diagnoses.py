@@ -302,6 +302,24 @@ def test_what_a_step_does_with_torch_outside_the_model_counts_but_the_loss_does_
     assert quiet.gain_upper_bound == pytest.approx(1 / 0.9, abs=0.001)
 
 
+@pytest.mark.parametrize(("self_seconds", "is_own"), [(0.5, True), (0.01, False)])
+def test_an_optimizer_written_in_python_is_named_and_one_of_torch_is_not(
+    self_seconds: float, is_own: bool
+) -> None:
+    """Of one of torch only the caller is the user's."""
+    step = function("Own.step", self_seconds, 0.8, Phase.OPTIMIZER, line=29)
+    inside = "/lib/torch/functional.py"
+    norm = function("norm", 0.8 - self_seconds, 0.3, Phase.OPTIMIZER, users_own=False, file=inside)
+    evidence = healthy_cpu(StepSplit(0.2, None, 0.6, 0.6, 8.0, 0.6))
+    timeline = profiled([step, norm, function("main", 0.05, 1.0, line=41)])
+    finding = found(replace(evidence, timeline=timeline), FindingType.HOST_BOUND)
+    named = finding is not None and finding.location is not None and finding.location.line == 29
+    assert named is is_own
+    if is_own and finding is not None:
+        assert "takes 80 % of the step in Own.step" in finding.description
+        assert finding.gain_upper_bound == pytest.approx(5.0)
+
+
 def test_the_bound_of_a_wait_is_that_of_steps_that_are_not_profiled() -> None:
     """A repair gained ×4.97 where a profiled step told ×4.70: the profile slows the rest of it."""
     evidence = healthy_cpu(StepSplit(8.0, None, 1.0, 0.6, 0.2, 0.2))

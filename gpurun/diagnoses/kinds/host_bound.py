@@ -9,19 +9,29 @@ import numpy as np
 
 from gpurun.diagnoses.api import Seen, diagnosis, gain_without, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.diagnoses.host_functions import bare_name, line_of
+from gpurun.diagnoses.host_functions import MOST, bare_name, innermost, line_of
 from gpurun.diagnoses.host_waits import ADVICE_WAITING, host_wait
 from gpurun.diagnoses.kinds.whole_run import ADVICE_PERIOD, REGULAR, working_ns
-from gpurun.diagnoses.python_outside import idle_for_host, python_outside, unprofiled
+from gpurun.diagnoses.python_outside import (
+    PythonOutside,
+    idle_for_host,
+    python_outside,
+    unprofiled,
+)
 from gpurun.records.finding import FindingType
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.replay.what_ifs import Change
 from gpurun.timeline.device_work import OWN_WINDOW
+from gpurun.timeline.model import Phase
 
 ADVICE = (
     "do it once in many steps, or in a thread or process of its own",
     "replace Python loops over tensors by one operation on whole tensors",
     "optimizer.zero_grad(set_to_none=True) in place of a loop over parameters",
+)
+ADVICE_OPTIMIZER = (
+    "replace Python loops over parameters by torch._foreach_* or one operation on all of them",
+    "an optimizer of torch that does the same is computed as a whole (foreach, fused)",
 )
 PROFILE = "gpurun profile names the lines that take this time"
 ADVICE_WRITING = (
@@ -62,6 +72,8 @@ def host_bound(evidence: Evidence) -> Seen | None:
     if python is None:
         by_device = evidence.on_gpu and Source.TIMELINE in evidence.sources
         return (_idle if by_device else _unexplained)(evidence)
+    if (by_hand := _optimizer_by_hand(evidence, python)) is not None:
+        return by_hand
     wait = host_wait(evidence, python)
     if wait is not None and wait.of_queue:
         return None  # the script's own loader: `data_loading` tells it
@@ -92,6 +104,29 @@ def host_bound(evidence: Evidence) -> Seen | None:
         advice,
         location=line_of(own),
         bound=gain_without(share, 0.0 if evidence.on_gpu else evidence.profiling_share),
+        share=share,
+    )
+
+
+def _optimizer_by_hand(evidence: Evidence, python: PythonOutside) -> Seen | None:
+    """The script's own optimizer, where its Python takes more of a step on the CPU than any other.
+
+    The functions of torch's optimizers are not the user's: only their callers are.
+    """
+    split, step = evidence.split, evidence.step_ms
+    functions = [f for f in evidence.host_functions if f.phase == Phase.OPTIMIZER.value]
+    own, seconds = innermost(functions), sum(f.self_seconds for f in functions)
+    if own is None or own.self_seconds < MOST * seconds or evidence.on_gpu:
+        return None
+    share = (split.optimizer_ms or 0.0) / step if split is not None and step else 0.0
+    if share <= python.share_of_mainly:
+        return None
+    return Seen(
+        f"The script's own optimizer takes {{share}} of the step in {own.function}",
+        measured(Source.HOST, optimizer_share=share),
+        ADVICE_OPTIMIZER,
+        location=line_of(own),
+        bound=gain_without(share),
         share=share,
     )
 
