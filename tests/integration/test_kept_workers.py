@@ -164,7 +164,9 @@ def adding(kept):
     return collate
 """
 HELD = """
+import time
 np.save("fixed.npy", np.full(8, 5.0))
+time.sleep(0.2)  # a file that is as young as the workers may have changed since
 class Held(Values):
     file = None
     def __getitem__(self, index):
