@@ -20,6 +20,7 @@ import os
 import signal
 import stat
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from multiprocessing import process
 from types import FrameType, ModuleType
 from typing import Any
@@ -60,6 +61,12 @@ def settings_of_children() -> dict[str, Any]:
     """What multiprocessing hands on to the processes that this one starts, by any method."""
     config: dict[str, Any] = process.current_process()._config  # type: ignore[attr-defined]
     return config
+
+
+def mark_children(mark: str, afterwards: ExitStack) -> None:
+    """Have the workers that start until `afterwards` is closed know that they are of this kind."""
+    settings_of_children()[mark] = True
+    afterwards.callback(settings_of_children().pop, mark, None)
 
 
 def is_added() -> bool:

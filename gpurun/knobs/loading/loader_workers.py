@@ -144,6 +144,7 @@ class LoaderWorkers(Knob):
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `num_workers` of the loaders that can have them."""
         from gpurun.knobs.loading.applied.loader_iterators import (
+            LOST_WORKERS,
             end_workers_at_exit,
             on_opening,
             on_reading,
@@ -153,8 +154,9 @@ class LoaderWorkers(Knob):
         from gpurun.knobs.loading.applied.script_changes import watch_changes
 
         end_workers_at_exit()
+        LOST_WORKERS.append(hooks.revoked)
         on_opening(start_apart)
-        watch_changes(hooks)  # before the sampler is asked
+        watch_changes(hooks.revoked)  # before the sampler is asked
         on_reading(sample_late)
 
         def change(call: LoaderCall) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from gpurun.knobs.loading.added_workers import AddedWorkers, MarkedInt
+from gpurun.knobs.loading.applied.loader_iterators import open_without_workers
 from gpurun.knobs.loading.dataset_state import changed_names, dataset_state, listed
 from gpurun.records.frames import transparent
 from gpurun.records.messages.traits import place
@@ -47,16 +48,12 @@ WORKERS_SECONDS = 5.0
 NOT_COMPARED = "its samples were not compared"
 LOST = "workers handed out no samples"
 CHANGES = "its data set changes as it is loaded ({}): the script does not see what workers change"
-NEED_WORKERS = ("loader_workers", "loader_persistent", "loader_prefetch", "loader_buffers")
-"""Knobs without effect on a loader that keeps no workers."""
 
 
 class LoaderRehearsal:
     """The rehearsals of this process, by the settings of its spec."""
 
     def __init__(self, spec: RunSpec) -> None:
-        turned = {setting.knob for setting in spec.settings}
-        self._knobs = [knob for knob in NEED_WORKERS if knob in turned]
         self._control = Path(spec.run_dir) / "control"
         self._found: dict[tuple[object, ...], str | None] = {}
         """By place of the loader and classes of its data: how its samples differ. A loop may build
@@ -85,9 +82,7 @@ class LoaderRehearsal:
         if reason == NOT_COMPARED:
             _not_compared()
         elif reason is not None:
-            loader.__dict__.update(num_workers=0, prefetch_factor=None, persistent_workers=False)
-            for knob in self._knobs:
-                OUTCOMES.revoked(knob, reason)
+            open_without_workers(loader, reason)
 
     def _difference(self, loader: Any) -> str | None:
         """What workers do otherwise than the script's process; None if nothing."""
@@ -128,12 +123,12 @@ class LoaderRehearsal:
         each = range(min(len(twin.dataset), PASS_SAMPLES))
         size = min(twin.batch_size or AT_ONCE, AT_ONCE)
         batches = [list(each[at : at + size]) for at in range(0, len(each), size)]
-        before = dataset_state(twin.dataset, twin.collate_fn, draws=False)
+        read = (twin.dataset, twin.collate_fn) if not workers else ()
+        before = dataset_state(*read, draws=False)
         for _, batch, _ in hand_out(twin, batches if twin._auto_collation else each):
             yield whole_checksum(batch)
-        now = dataset_state(twin.dataset, twin.collate_fn, draws=False)
-        if not workers:
-            yield listed(changed_names(before, now))
+        if read:
+            yield listed(changed_names(before, dataset_state(*read, draws=False)))
 
 
 def _classes(dataset: Any) -> tuple[str, ...]:

@@ -24,11 +24,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_loaders
 
 from gpurun.identity_map import IdentityMap
-from gpurun.knobs.loading.added_workers import (
-    KEPT_MARK,
-    MarkedTrue,
-    settings_of_children,
-)
+from gpurun.knobs.loading.added_workers import KEPT_MARK, MarkedTrue, mark_children
 from gpurun.knobs.loading.applied.loader_iterators import Loader, on_opening, on_reading
 from gpurun.knobs.loading.dataset_state import State, dataset_state
 from gpurun.knobs.loading.worker_changes import workers_changed
@@ -73,8 +69,7 @@ def keep_draws(renewed: Callable[[], None]) -> None:
 
 def _mark(iterator: Any, loader: Loader, afterwards: ExitStack) -> None:
     if isinstance(loader.persistent_workers, MarkedTrue):
-        settings_of_children()[KEPT_MARK] = True
-        afterwards.callback(settings_of_children().pop, KEPT_MARK, None)
+        mark_children(KEPT_MARK, afterwards)
 
 
 def _read(iterator: Any, error: BaseException | None) -> None:

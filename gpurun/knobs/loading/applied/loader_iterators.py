@@ -32,7 +32,7 @@ from gpurun.knobs.loading.added_workers import (
     SENT_TO_ALL,
     AddedWorkers,
     MarkedInt,
-    settings_of_children,
+    mark_children,
 )
 from gpurun.knobs.loading.loader_fitness import start_method
 from gpurun.records.frames import drop_frame, transparent
@@ -123,7 +123,7 @@ def _wrap() -> None:
 
 
 LOST_WORKERS: list[Callable[[str], None]] = []
-"""Called with the reason where a loader goes on without workers: other knobs need these, too."""
+"""Called with the reason where a loader goes on without workers, for each knob that needs them."""
 ALONE: IdentityMap[bool] = IdentityMap()
 """Iterators that go on without workers."""
 _loaders: IdentityMap[weakref.ref[Loader]] = IdentityMap()
@@ -133,12 +133,16 @@ _loaders: IdentityMap[weakref.ref[Loader]] = IdentityMap()
 def go_on_without_workers(iterator: Any, reason: str) -> None:
     """Once an iterator has handed out what its workers were asked for, it loads in the script's
     process, and so does its loader from the next epoch on."""
-    for revoked in LOST_WORKERS:
-        revoked(reason)
     ALONE[iterator] = True
     iterator._try_put_index = _not_yet
     known = _loaders.get(iterator)
-    loader = None if known is None else known()
+    open_without_workers(None if known is None else known(), reason)
+
+
+def open_without_workers(loader: Loader | None, reason: str) -> None:
+    """Have a loader, unless it is gone, load in the script's process whenever it is opened."""
+    for revoked in LOST_WORKERS:
+        revoked(reason)
     if loader is not None:
         loader.__dict__.update(num_workers=0, prefetch_factor=None, persistent_workers=False)
         loader._iterator = None
@@ -174,8 +178,7 @@ def start_apart(iterator: Any, loader: Any, afterwards: ExitStack) -> None:
             iterator._try_put_index = _not_yet
             _loaders[iterator] = weakref.ref(loader)
             _first[loader] = _first[iterator] = _first.get(loader) or iter(range(FIRST_BATCHES))
-        settings_of_children()[MARK] = True
-        afterwards.callback(settings_of_children().pop, MARK, None)
+        mark_children(MARK, afterwards)
 
 
 FIRST_BATCHES = 3

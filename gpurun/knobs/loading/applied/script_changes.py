@@ -12,10 +12,10 @@ begin later are found at the next comparison: the batches before it may have bee
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gpurun.identity_map import IdentityMap
-from gpurun.knobs.api import Hooks
 from gpurun.knobs.loading.added_workers import AddedWorkers, MarkedInt
 from gpurun.knobs.loading.applied.loader_iterators import (
     ALONE,
@@ -30,17 +30,18 @@ IN_TIME = "the script changes {} during an epoch, which workers would not see"
 LATE = "the script changes {} during an epoch, which its workers did not see"
 
 
-def watch_changes(hooks: Hooks) -> None:
+def watch_changes(revoked: Callable[[str], None]) -> None:
     """Compare what loaders with a `MarkedInt` of workers read: after each of their first batches,
-    after batches 4, 8, 16, ... and at the end of each epoch."""
-    changes = _ScriptChanges(hooks)
+    after batches 4, 8, 16, ... and at the end of each epoch. `revoked` hears of workers of the
+    script's own whose number is ours: they stay."""
+    changes = _ScriptChanges(revoked)
     on_handing_out(changes.handed_out)
     on_reading(changes.asked)
 
 
 class _ScriptChanges:
-    def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
+    def __init__(self, revoked: Callable[[str], None]) -> None:
+        self._revoked = revoked
         self._read: IdentityMap[State | None] = IdentityMap()
         """By iterator: its data set after the epoch's first batch."""
         self._drawn: IdentityMap[State | None] = IdentityMap()
@@ -64,9 +65,10 @@ class _ScriptChanges:
             drawn_ahead = iterator._send_idx > iterator._rcvd_idx
             told = LATE if drawn_ahead or error is not None else IN_TIME
             reason = told.format(listed(names))
-            self._hooks.revoked(reason)
             if isinstance(iterator._num_workers, AddedWorkers):
                 go_on_without_workers(iterator, reason)
+            else:
+                self._revoked(reason)
 
     def _changes(self, iterator: Any) -> list[str]:
         now = dataset_state(iterator._dataset, iterator._collate_fn)
