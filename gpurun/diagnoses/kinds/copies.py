@@ -6,15 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpurun.diagnoses.api import (
-    Seen,
-    diagnosis,
-    gain_without,
-    location_of,
-    measured,
-    percent,
-    share_without,
-)
+from gpurun.diagnoses.api import Seen, diagnosis, gain_without, location_of, measured, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import FindingType
 from gpurun.records.messages.traits import COPIES_GRADIENTS
@@ -57,8 +49,8 @@ def host_to_device_copies(evidence: Evidence) -> Seen | None:
     pageable = any(copy.pageable and copy.exposed_share for copy in copies)
     memory = "memory that is not pinned" if pageable else "pinned memory"
     advice = (*ADVICE_PAGEABLE, ADVICE_PINNED[0]) if pageable else ADVICE_PINNED
-    take = f"to the device take {{}} of the step, from {memory}"
-    seen = _seen(evidence, CopyKind.H2D, Change.COPIES, take, advice)
+    take = f"to the device take {{share}} of the step, from {memory}"
+    seen = _seen(evidence, CopyKind.H2D, take, advice)
     return seen and replace(
         seen,
         location=location_of(evidence.loaders[0].key) if evidence.loaders else None,
@@ -73,9 +65,7 @@ def device_to_host_copies(evidence: Evidence) -> Seen | None:
     Replayed without them; the host's waits for values are those of `cpu_gpu_sync`. Without a
     replay, the bound is the step less the copies that no kernel hides.
     """
-    return _seen(
-        evidence, CopyKind.D2H, Change.READBACKS, "to the host take {} of the step", ADVICE_TO_HOST
-    )
+    return _seen(evidence, CopyKind.D2H, "to the host take {share} of the step", ADVICE_TO_HOST)
 
 
 @diagnosis(FindingType.D2D_COPY, Source.TIMELINE, change=Change.MOVES)
@@ -86,18 +76,15 @@ def copies_on_device(evidence: Evidence) -> Seen | None:
     hides. DistributedDataParallel without `gradient_as_bucket_view` is named: it copies each
     gradient into its bucket, by a kernel, and back, by one of these copies.
     """
-    take, site = "on the device take {} of the step", evidence.traits.get(COPIES_GRADIENTS)
+    take, site = "on the device take {share} of the step", evidence.traits.get(COPIES_GRADIENTS)
     if site is None or evidence.ranks < 2:
-        return _seen(evidence, CopyKind.D2D, Change.MOVES, take, ADVICE_ON_DEVICE)
+        return _seen(evidence, CopyKind.D2D, take, ADVICE_ON_DEVICE)
     take += ", gradients out of DDP's buckets (gradient_as_bucket_view is off) among them"
-    seen = _seen(evidence, CopyKind.D2D, Change.MOVES, take, (*ADVICE_BUCKETS, *ADVICE_ON_DEVICE))
+    seen = _seen(evidence, CopyKind.D2D, take, (*ADVICE_BUCKETS, *ADVICE_ON_DEVICE))
     return seen and replace(seen, location=location_of(site))
 
 
-def _seen(
-    evidence: Evidence, kind: CopyKind, change: Change, take: str, advice: tuple[str, ...]
-) -> Seen | None:
-    """`take`: with the larger of the copies' share and what the replay without them gains."""
+def _seen(evidence: Evidence, kind: CopyKind, take: str, advice: tuple[str, ...]) -> Seen | None:
     copies = [c for c in evidence.figures.copies or () if c.kind == kind.value]
     if not copies:
         return None
@@ -109,13 +96,12 @@ def _seen(
         f"{name}_bytes_per_step": _sum(copies, "bytes_per_step"),
         "copies_per_step": _sum(copies, "calls_per_step"),
     }
-    replayed = evidence.replayed_gain(change)
-    takes = share if replayed is None else max(share or 0.0, share_without(replayed))
     return Seen(
-        f"copies {take.format(percent(takes))}; no kernel hides {percent(exposed)}",
+        f"copies {take}; no kernel hides {percent(exposed)}",
         measured(Source.TIMELINE, **figures),
         advice,
         bound=gain_without(exposed),
+        share=share,
     )
 
 

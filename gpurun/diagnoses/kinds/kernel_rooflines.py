@@ -54,9 +54,8 @@ def tensor_core_use(evidence: Evidence) -> Seen | None:
     outside = precision.outside_share_of_window
     ratio = None if capability is None else PEAK_RATIOS.get(capability)
     gain = gain_without(outside * (1 - 1 / (ratio or min(PEAK_RATIOS.values()))))
-    takes = max(outside, share_without(evidence.replayed_gain(Change.PRECISION)))
     return Seen(
-        f"matrix products and convolutions outside tensor cores take {percent(takes)} of the step",
+        "matrix products and convolutions outside tensor cores take {share} of the step",
         measured(
             Source.TIMELINE,
             outside_tensor_cores_share=outside,
@@ -67,6 +66,7 @@ def tensor_core_use(evidence: Evidence) -> Seen | None:
         severity=gain_severity(gain or 1.0),
         knob="autocast",
         bound=None if ratio is None else gain,
+        share=outside,
     )
 
 
