@@ -93,28 +93,18 @@ def _ended_by(iterator: Any, number: int) -> None:
     os.kill(iterator._workers[0].pid, number)
 
 
-def test_a_worker_that_was_killed_counts_as_changed(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "hangs"])
+def test_a_worker_that_was_killed_or_hangs_counts_as_changed(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, by: signal.Signals
 ) -> None:
     monkeypatch.setattr(worker_changes, "ANSWER_SECONDS", 0.5)
     iterator = opened()
-    _ended_by(iterator, signal.SIGKILL)
+    _ended_by(iterator, by)
     begun = time.monotonic()
     assert workers_changed(iterator)
     assert time.monotonic() - begun < 5
-    iterator._shutdown_workers()
-
-
-def test_a_worker_that_hangs_counts_as_changed(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_changes, "ANSWER_SECONDS", 0.5)
-    iterator = opened()
-    _ended_by(iterator, signal.SIGSTOP)
-    begun = time.monotonic()
-    assert workers_changed(iterator)
-    assert time.monotonic() - begun < 5
-    os.kill(iterator._workers[0].pid, signal.SIGCONT)
+    if by == signal.SIGSTOP:
+        os.kill(iterator._workers[0].pid, signal.SIGCONT)
     iterator._shutdown_workers()
 
 
