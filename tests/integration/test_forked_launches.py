@@ -40,4 +40,8 @@ def test_a_fork_ends_as_a_process_that_was_started(
     assert forked.returncode == code
     assert without_verdict(forked.stderr) == without_verdict(started.stderr)
     one, other = (json.loads((tmp_path / f"{x}.json").read_text()) for x in ("started", "forked"))
+    if code == 143:  # such a death loses the steps that were not yet written: the last few
+        for document in (one, other):
+            assert 10 <= document.pop("steps") <= 20
+            document["steps"] = "written"
     assert [other[key] for key in ALIKE] == [one[key] for key in ALIKE]
