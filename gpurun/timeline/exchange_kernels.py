@@ -8,9 +8,10 @@ A word ends at an underscore, or where a small letter meets a capital one.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _LIBRARIES = (
-    "k?nccl",  # NCCL and RCCL: ncclDevKernel_, ncclSymkDevKernel_, ncclKernel_
+    "k?(nccl|oneccl|hccl)",  # NCCL and RCCL (ncclDevKernel_, ncclKernel_), Intel's, Huawei's
     "msccl",  # RCCL's mscclKernel_, and MSCCL++
     "(nv|roc)shmem",  # nvshmemi_, nvshmemx_, rocshmem_
     "deep_ep$",  # DeepEP: intranode, internode, internode_ll
@@ -24,7 +25,7 @@ _LIBRARIES = (
 _LIBRARY = re.compile("|".join(_LIBRARIES))
 _EXCHANGE = re.compile(
     r"_(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|a2a|send_?recv|cross_device_reduce"
-    r"|(one|two)_?shot_reduce|ep_(dispatch|combine)|int(er|ra)_?node)v?\d*_"
+    r"|(one|two)_?shot_reduce|ep_(dispatch|combine|(device_)?(sync|barrier))|int(er|ra)_?node)v?\d*_"
 )
 """Exchanges as words of a name. Broadcast, gather, scatter, dispatch and combine alone are done
 inside a device, too."""
@@ -49,11 +50,16 @@ def exchanges_data(name: str) -> bool:
     parts = qualified_name(name)
     if any(map(_LIBRARY.match, parts)):
         return True
-    words = f"_{_WORD_ENDS.sub('_', parts[-1]).lower()}_"
+    words = _words(parts[-1:])
     if _NVSHMEM.match(words):
         return True
     computes = parts[:2] == [*_TORCH] or _INSIDE_DEVICE.search(words)
-    return not computes and _EXCHANGE.search(words) is not None
+    return not computes and _EXCHANGE.search(_words(parts[-2:])) is not None
+
+
+def _words(parts: Sequence[str]) -> str:
+    """ "_hybrid_ep_dispatch_kernel_"."""
+    return f"_{_WORD_ENDS.sub('_', '_'.join(parts)).lower()}_"
 
 
 def qualified_name(name: str) -> list[str]:

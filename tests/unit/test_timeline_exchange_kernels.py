@@ -13,6 +13,13 @@ EXCHANGES = (
     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
     "ncclSymkDevKernel_ReduceScatter_LD_sum_bf16(ncclSymkDevWorkArgs4K)",
     "ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>) [clone .kd]",
+    # oneCCL
+    "oneccl_allreduce_pcie<sycl::_V1::ext::oneapi::bfloat16, Rt64_128_PCIE, true, 16>",
+    "oneccl_invoke_barrier",
+    # HybridEP: its scan computes, see below
+    "void hybrid_ep::dispatch_kernel<hybrid_ep::warp_group<1, 0>, unsigned short, 12>(int*)",
+    "void hybrid_ep::combine_kernel<hybrid_ep::warp_group<1, 0>, 12>(int*)",
+    "void hybrid_ep::device_sync_kernel<8>(unsigned int*, unsigned int const*)",
     # MSCCL++, its kernels below NCCL's interface too
     "void mscclpp::megamoe::detail::megaMoe<false>()",
     "void allreduceAllPairs<(Op)0, __half>(__half*, __half*, __half*)",
@@ -112,6 +119,7 @@ COMPUTES = (
     ("void vllm::moe::topkGatingSoftmax<8, 64, 4, 16>(float const*)", "reduction"),
     ("void tensorrt_llm::kernels::finalizeMoeRoutingKernel<__half>(__half*)", "other"),
     ("void expandInputRowsKernel<__nv_bfloat16>(int)", "other"),
+    ("void hybrid_ep::scan<512, 16, 128>(bool const*, hybrid_ep::tmp_state_t*)", "other"),
     ("void moe_align_block_size_kernel<int>(int*)", "other"),
     # a product that waits for its operands, a reduction inside a block, copies before an exchange
     ("void bytedance::flux::allgather_gemm_kernel<int>()", "matmul"),
