@@ -18,6 +18,7 @@ from gpurun.arguments.options import TargetKind
 from gpurun.commands import run_command
 from gpurun.commands.written_outputs import print_verdict
 from gpurun.errors import ExitCode, GpurunError, ScriptFailed, at_limit, say
+from gpurun.trials.signal_guard import deliver_again
 from gpurun.version import VERSION
 
 HELP = """\
@@ -76,6 +77,7 @@ def _of_surroundings(error: Exception) -> GpurunError | None:
 
 def _catch_signals() -> None:
     """Have signals that would kill this process end it as Ctrl-C does."""
+    deliver_again()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):

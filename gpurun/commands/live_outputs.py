@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpurun.arguments.options import Options
 from gpurun.errors import say
+from gpurun.records.parse_json import open_regular
 
 if TYPE_CHECKING:
     from gpurun.measure.followed_run import FollowedRun
@@ -164,11 +165,14 @@ class RunSampling:
 
 
 def uses_torch(run_dir: Path) -> bool:
-    """True if an events file says that torch was imported, or if our hooks failed."""
+    """True if torch was imported, by a file of events, or one cannot be read, or hooks failed."""
     for path in run_dir.glob("events-*.jsonl"):
-        with open(path, "rb") as file:
-            if any(line.startswith(WORTH_SUMMARISING) for line in file):
-                return True
+        try:
+            with open_regular(path) as file:
+                if any(line.startswith(WORTH_SUMMARISING) for line in file):
+                    return True
+        except OSError:
+            return True
     return (run_dir / "spec.json.error").exists()
 
 

@@ -300,6 +300,9 @@ def _conclude(
     """
     if outcome.run_dir is None:
         return
+    if outcome.run_dir.is_symlink():
+        _note(f"{INCOMPLETE}: a link stands where its folder was")
+        return
     from gpurun.isolation.folder_removal import sweep_drafts
 
     sweep_drafts(outcome.run_dir)

@@ -21,6 +21,7 @@ from gpurun.formatting.number_text import count
 from gpurun.launch.exit_code import exit_code_of, signal_name
 from gpurun.records.codec import to_json
 from gpurun.records.failure import ATTEMPTS_FILE, Attempt, RankFailure
+from gpurun.records.parse_json import open_regular
 from gpurun.records.script_arguments import masked_text
 from gpurun.rundir import mode_of
 
@@ -91,7 +92,8 @@ def _failure(rank: int, failure: Any, run_dir: Path | None, logs: Mapping[int, s
 def _exit_record(run_dir: Path, rank: int, pid: int) -> dict[str, Any]:
     """The fields of a rank's exit record, empty without one."""
     try:
-        lines = (run_dir / f"events-rank{rank}-{pid}.jsonl").read_bytes().splitlines()
+        with open_regular(run_dir / f"events-rank{rank}-{pid}.jsonl") as file:
+            lines = file.read().splitlines()
     except OSError:
         return {}
     said = [line for line in lines if line.startswith(b'{"event":"exit_record"')]
@@ -285,7 +287,7 @@ def gone_nodes(handler: Any, known: Mapping[Any, str]) -> list[str]:
 
 
 def _own(path: str, flags: int, mode: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, mode)
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, mode)
 
 
 def _forget_store(handler: Any) -> None:

@@ -59,8 +59,10 @@ def last_error_line(log: Path) -> str:
 
 def last_lines(log: Path, limit: int = 8192) -> list[str]:
     """The lines in the last `limit` bytes of an output, without colours, ranks and empty ones."""
+    from gpurun.records.parse_json import open_regular  # the supervisor needs none of it
+
     try:
-        with log.open("rb") as file:
+        with open_regular(log) as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - limit))
             text = COLOURS.sub("", file.read().decode("utf-8", "replace"))

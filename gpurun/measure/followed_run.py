@@ -14,7 +14,7 @@ from gpurun.measure.training_clock import RecordedClock, step_clock, sum_known
 from gpurun.records.codec import RecordError
 from gpurun.records.events import CLOCKS, LearningRateEvent, ProcessEvent, StepRow, StepsEvent
 from gpurun.records.monitor import GpuState, MonitorReport, RankState, TrainingState
-from gpurun.records.parse_json import parse_line
+from gpurun.records.parse_json import open_regular, parse_line
 from gpurun.records.samples import DeviceSample
 
 WINDOW_NS = 5_000_000_000
@@ -79,7 +79,7 @@ class _GrowingFile:
     def new_documents(self) -> Iterator[dict[str, Any]]:
         """One at a time: the log of a long run does not fit into memory."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._offset)
                 for line in file:
                     if not line.endswith(b"\n"):

@@ -165,6 +165,7 @@ class RunSampler:
         self._due = now + min(max(wait, SHORTEST_SECONDS), LONGEST_SECONDS)
         if self._file is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            flags |= os.O_NONBLOCK  # a pipe that nobody reads is an error
             self._file = os.open(self._path, flags, 0o644)
         lines = [*self._host_lines(pid), *self._device_lines()]
         if lines:

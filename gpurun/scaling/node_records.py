@@ -16,6 +16,7 @@ from gpurun.launch.exit_code import AT_THE_END
 from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.failure import Failure
+from gpurun.records.parse_json import open_regular
 from gpurun.records.samples import DeviceSample
 from gpurun.trials.failure_cause import rank_logs
 
@@ -110,7 +111,7 @@ def keep_files(files: tuple[NodeFile, ...], run_dir: Path, ahead_ns: int) -> Non
 def _file(path: Path, there: str, only: str = "", at_the_end: int | None = None) -> NodeFile:
     """The part of a file that another node needs: lines that begin with `only`, bytes
     `at_the_end`."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if at_the_end is not None:
             file.seek(max(os.fstat(file.fileno()).st_size - at_the_end, 0))
         text = file.read().decode(errors="surrogateescape")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from gpurun.records.parse_json import open_regular
+
 
 class Progress:
     """Reads what was appended since the last look.
@@ -39,9 +41,12 @@ class Progress:
 
     def _read(self, path: Path) -> bool:
         offset = self._offsets.get(path, 0)
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read()
+        try:
+            with open_regular(path) as file:
+                file.seek(offset)
+                data = file.read()
+        except OSError:  # the script has put something else there
+            return False
         whole = data.rfind(b"\n") + 1
         if not whole:
             return False

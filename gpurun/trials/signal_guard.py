@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from types import FrameType, TracebackType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+AGAIN_SECONDS = 0.02
+_ignored: set[int] = set()
+"""Numbers of signals whose exception python ignored."""
+
+
+def deliver_again() -> None:
+    """Have a signal come again whose KeyboardInterrupt python had to ignore.
+
+    It does so where the exception is raised in a callback: a finalizer, a hook of `fork`. Only for
+    this process, not for its forks.
+    """
+    ours = os.getpid()
+
+    def ignored(what: sys.UnraisableHookArgs) -> None:
+        error = what.exc_value
+        number = next(iter(error.args), signal.SIGINT) if error else None
+        known = isinstance(error, KeyboardInterrupt) and number in SIGNALS
+        if not known or os.getpid() != ours:
+            sys.__unraisablehook__(what)
+            return
+        import threading  # takes its time
+
+        _ignored.add(number)
+        threading.Timer(AGAIN_SECONDS, os.kill, (ours, number)).start()
+
+    sys.unraisablehook = ignored
 
 
 class SignalGuard:
@@ -55,7 +83,8 @@ class SignalGuard:
             signal.signal(number, before)
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
-        first = self.signal is None
+        first = self.signal is None or number in _ignored
+        _ignored.discard(number)
         if first:
             self.signal = number
         if first and not self._held:

@@ -237,3 +237,36 @@ except RuntimeError as error:
     if os.access("/proc/self/io", os.R_OK):
         assert record["host"]["disk_read_bytes"] >= 0
     assert b" in 3 saves (torch.save)" in result.stderr
+
+
+REPLACED = """
+import glob, os
+{training}
+(run,) = glob.glob(".gpurun/runs/*")
+for name in os.listdir(run) + ["result.json", "samples.jsonl"]:
+    if name != "control":
+        if os.path.lexists(f"{{run}}/{{name}}"):
+            os.unlink(f"{{run}}/{{name}}")
+        os.mkfifo(f"{{run}}/{{name}}")
+"""
+
+
+@pytest.mark.parametrize("training", ["", TRAINING], ids=["bare", "training"])
+def test_pipes_in_place_of_records_do_not_hang_a_run(
+    tmp_path: Path, gpurun: Gpurun, training: str
+) -> None:
+    result = gpurun(write(tmp_path, REPLACED.format(training=training)))
+    assert result.returncode == 0
+    assert b"unreadable (it is no regular file)" in result.stderr
+    assert b"is no regular file" in gpurun("report").stderr
+    assert gpurun("monitor", "--once").returncode == 0
+
+
+def test_a_link_in_place_of_a_run_folder_is_not_followed(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "mine").mkdir()
+    script = "import glob, os\n(run,) = glob.glob('.gpurun/runs/*')\n"
+    script += "os.rename(run, run + '.old')\nos.symlink(os.path.abspath('mine'), run)\n"
+    result = gpurun(write(tmp_path, script))
+    assert result.returncode == 0
+    assert b"the record is incomplete: a link stands where its folder was" in result.stderr
+    assert os.listdir(tmp_path / "mine") == []
