@@ -166,12 +166,19 @@ def _decode(document: dict[str, Any], status: os.stat_result, path: Path, prefix
     return replace(config, flags=flags, knobs=tuple(map(str, knobs)), source=source)
 
 
+def without_null(text: str) -> None:
+    """`ValueError` for a null character, which no argument, path or variable can hold."""
+    if "\0" in text or "\\u0000" in text:
+        raise ValueError("a null character is no part of a setting")
+
+
 def parse_toml(text: str) -> dict[str, Any]:
     """The tables of a TOML text; `ValueError` says in which line it is none, and why."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
+    without_null(text)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

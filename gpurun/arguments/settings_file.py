@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gpurun.arguments.gpurun_toml import parse_toml
+from gpurun.arguments.gpurun_toml import parse_toml, without_null
 from gpurun.arguments.gpurun_toml_keys import type_in_words
 from gpurun.arguments.trusted_files import read_regular
 from gpurun.errors import GpurunError
@@ -18,6 +18,10 @@ from gpurun.records.codec import RecordError, from_json, to_json
 from gpurun.records.parse_json import parse_document
 from gpurun.records.tuning import SETTINGS_SCHEMA, SavedSettings
 from gpurun.rundir import write_json
+
+DEEPEST = 100
+"""Levels of objects and lists; what reads them calls itself for each."""
+TOO_DEEP = "it is nested too deeply"
 
 
 def save(path: Path, saved: SavedSettings) -> None:
@@ -79,7 +83,10 @@ def read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedS
     try:
         text = read_regular(path).decode("utf-8-sig")
         toml = toml and not text.lstrip().startswith("{")  # --save-settings writes JSON
+        without_null(text)
         document = _of_toml(text) if toml else parse_document(text)
+        if _deeper(document, DEEPEST):
+            raise ValueError(TOO_DEEP)
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror or error}") from None
     except json.JSONDecodeError as error:
@@ -98,11 +105,19 @@ def read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedS
     return from_json(SavedSettings, document)
 
 
+def _deeper(value: Any, levels: int) -> bool:
+    """True if objects and lists are nested in more levels than these."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels < 0 or any(_deeper(one, levels - 1) for one in inner)
+
+
 def _of_toml(text: str) -> Any:
     """The document that a TOML text holds; settings are what JSON can hold, too."""
     tables = parse_toml(text)
     try:
         return parse_document(json.dumps(tables, allow_nan=False))
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
     except (TypeError, ValueError):
         raise ValueError("a date, nan and inf are no settings") from None
 

@@ -166,6 +166,10 @@ def test_settings_written_by_hand_need_nothing_else(here: Path) -> None:
             "is no settings file: 'tuned_arguments' takes a list of tables of keys and values",
         ),
         (
+            '{"settings": {"batch_size": "a\\u0000b"}}',
+            "cannot be read: a null character is no part of a setting",
+        ),
+        (
             '{"schema": "gpurun/tuning@2"}',
             "is no settings file: its schema is 'gpurun/tuning@2', not 'gpurun/settings@1'",
         ),
@@ -187,6 +191,12 @@ def test_everything_wrong_with_a_settings_file_is_said_in_words(
         ("[settings]\nday = 2026-11-22\n", "cannot be read: a date, nan and inf are no settings"),
         ("[settings]\nrate = nan\n", "cannot be read: a date, nan and inf are no settings"),
         ("speedup = 2.0\n", "is no settings file: 'settings' is missing"),
+        (f"[settings]\n{'a.' * 200}a = 1\n", "cannot be read: it is nested too deeply"),
+        (f"[settings]\n{'a.' * 5000}a = 1\n", "cannot be read: it is nested too deeply"),
+        (
+            '[settings]\nbatch = "a\\u0000b"\n',
+            "cannot be read: a null character is no part of a setting",
+        ),
     ],
 )
 def test_settings_may_be_toml_and_what_is_wrong_with_it_is_said(
