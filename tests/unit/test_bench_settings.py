@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,12 +36,15 @@ class Turned(Launcher):
     """Launches whose batch is what their settings say, slower with a worker of their own."""
 
     starts: ClassVar[list[Side]] = []
+    noise: ClassVar[float] = 0.0
+    draws: ClassVar[random.Random] = random.Random(0)
 
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         self.starts.append(start)
         assert start.applied is not None
         settings = start.applied.settings
         rate = 800.0 if "loader_workers" in settings else 1000.0
+        rate *= math.exp(self.draws.gauss(settings.get("cpu_threads", 0) / 100, self.noise))
         batch = float(settings.get("batch_size", {"batch_size": 8})["batch_size"])
         knobs = tuple(KnobOutcome(name, "skipped", "no GPU") for name in settings if name == "tf32")
         made = launch(start.name, rate, batch_size=batch, knobs=knobs)
@@ -111,6 +116,25 @@ def test_two_settings_have_a_speedup_with_its_significance_and_the_memory_saved(
     assert ", significant)" in line
     same = compared("", "")
     assert same.statistically_significant is False
+
+
+def test_pairs_go_on_until_the_gain_is_known(
+    compared: Callable[..., Comparison], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Turned, "noise", 0.03)
+    tens = [compared("", "cpu_threads = 10") for _ in range(20)]
+    assert {found.verdict for found in tens} == {"pass"}  # which the gate knows after two or three
+    assert sum(found.statistically_significant is True for found in tens) >= 19
+    assert max(found.pairs for found in tens) > 3
+    for found in tens:
+        low, high = found.speedup_confidence_interval or (0.0, 0.0)
+        assert low < (found.speedup or 0.0) < high < 1.44 * low
+        assert found.slowdown_confidence_interval == (1 - high, 1 - low)
+
+
+def test_memory_alone_has_no_gain_to_wait_for(compared: Callable[..., Comparison]) -> None:
+    found = compared("", "", metrics=(Metric.PEAK_MEMORY,))
+    assert (found.verdict, found.speedup, found.memory_saved_bytes) == ("pass", None, 0)
 
 
 def test_records_of_an_interrupted_comparison_say_so(

@@ -182,7 +182,8 @@ def compare_sides(
                 tell(line)
             launcher = Launcher(benchmark, folder, mode, tell)
             limits = (asked.deadline, plan.batch_may_differ, asked.fail_on_training_change)
-            pairs = PairRunner(sides, benchmark, launcher, asked.plan, findings, tell, *limits)
+            two = compared.settings is not None
+            pairs = PairRunner(sides, benchmark, launcher, asked.plan, findings, tell, *limits, two)
             try:
                 pairs.run()
             finally:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
@@ -12,6 +12,7 @@ from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import AGAIN, Unfinished
 from gpurun.errors import ExitCode
 from gpurun.pairs.estimate import assumed_sd
+from gpurun.pairs.gain import NOTHING, Look
 from gpurun.pairs.gate import MetricResult, Verdict
 from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.records.bench.comparison import (
@@ -85,6 +86,11 @@ def comparison(
     metrics = result.metrics if result is not None else ()
     nothing = MetricResult(BY_TURNS[0], Verdict.MORE, 0.0)
     speed = next((m for m in metrics if m.metric in BY_TURNS), nothing)
+    gain = NOTHING if compared.settings is None else findings.gain()
+    if gain.speedup is not None and gain.interval is not None:  # the figures that are shown
+        bounds = 1 - gain.interval[1], 1 - gain.interval[0]
+        known = replace(speed, slowdown=1 - gain.speedup, interval=bounds)
+        metrics, speed = tuple(known if m is speed else m for m in metrics), known
     threshold = next((benchmark.thresholds[m] for m in BY_TURNS if m in benchmark.thresholds), None)
     advice = _recommendation(verdict, compared, findings, training)
     if unfinished is not None:
@@ -112,19 +118,17 @@ def comparison(
         training_differs=training.differs,
         training=training,
         method=_method(findings, speed),
-        **({} if compared.settings is None else _gain(compared, speed)),
+        **({} if compared.settings is None else _gain(compared, gain)),
     )
 
 
-def _gain(compared: Compared, speed: MetricResult) -> dict[str, Any]:
+def _gain(compared: Compared, found: Look) -> dict[str, Any]:
     """The second settings over the first; what was not measured is left out."""
     gain: dict[str, Any] = {}
-    if speed.slowdown is not None:
-        gain["speedup"] = 1 - speed.slowdown
-    if speed.interval is not None:
-        low, high = (1 - bound for bound in reversed(speed.interval))
-        gain["speedup_confidence_interval"] = low, high
-        gain["statistically_significant"] = not low <= 1 <= high
+    if found.speedup is not None:
+        gain["speedup"] = found.speedup
+        gain["speedup_confidence_interval"] = found.interval
+        gain["statistically_significant"] = found.significant
     peaks = [None if one is None else one.peak_memory_bytes for one in compared.records]
     if peaks[0] is not None and peaks[1] is not None:
         gain["memory_saved_bytes"] = peaks[0] - peaks[1]

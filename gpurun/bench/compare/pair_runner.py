@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpurun.bench.benchmark_launcher import BenchEngine, Launch, Launcher, Tell, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
@@ -20,6 +20,7 @@ from gpurun.bench.workload import check_workload, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count, signed_percent
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.pairs import gain
 from gpurun.pairs.engine import NotLive, Pair, ToldOnce
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
 from gpurun.records.bench.comparison import TrainingComparison
@@ -86,12 +87,18 @@ class Findings:
 
     def judged(self, plan: GatePlan) -> GateResult:
         """The gate's answer to the pairs so far."""
+        return judge([self._gated(metric) for metric in self.gated], plan)
+
+    def gain(self) -> gain.Look:
+        """How much faster the current side is, if throughput or step time is gated."""
+        speed = next((metric for metric in BY_TURNS if metric in self.gated), None)
+        slower = [] if speed is None else self._gated(speed).readings()
+        return gain.look([replace(one, log=-one.log) for one in slower])
+
+    def _gated(self, metric: Metric) -> Gated:
         errors = [None if pair.ratio is None else pair.ratio.error for pair in self.pairs]
-        gated = [
-            Gated(m, self.figures(m), share, errors if m in BY_TURNS else ())
-            for m, share in self.gated.items()
-        ]
-        return judge(gated, plan)
+        turned = errors if metric in BY_TURNS else ()
+        return Gated(metric, self.figures(metric), self.gated[metric], turned)
 
     def figures(self, metric: Metric) -> list[tuple[float, float]]:
         """(baseline, current) of each pair; NaN, which the gate refuses, where nothing was.
@@ -119,6 +126,7 @@ class PairRunner:
     """One comparison under way. `deadline`: of `time.monotonic`, when no further pair begins.
 
     `batch_may_differ`: the user allows that the sides train with batches of unequal size.
+    `measures_gain`: pairs go on until the current side's gain is known, whatever the gate says.
     """
 
     sides: Sides
@@ -130,6 +138,7 @@ class PairRunner:
     deadline: float = math.inf
     batch_may_differ: bool = False
     fail_on_training_change: bool = False
+    measures_gain: bool = False
 
     def __post_init__(self) -> None:
         self._both = (self.sides.baseline, self.sides.current)
@@ -150,7 +159,7 @@ class PairRunner:
         )
         engine.in_turn = self.launcher.obstacle(findings.first)
         self._tell_in_turn(engine)
-        while findings.undecided or self._training_unknown():
+        while findings.undecided or self._training_unknown() or self._gain_unknown():
             if self._late(engine):
                 findings.ended = f"the budget ended after {count(len(findings.pairs), 'pair')}"
                 return
@@ -163,6 +172,10 @@ class PairRunner:
                 findings.result = findings.judged(self.plan)
             if loses_its_loss(*findings.loss_curves()):
                 return  # a regression, however fast: further pairs change nothing
+
+    def _gain_unknown(self) -> bool:
+        known = not self.findings.gated.keys() & set(BY_TURNS) or self.findings.gain().settled
+        return self.measures_gain and not known
 
     def _training_unknown(self) -> bool:
         """True if another training is a verdict of its own and the launches are too few for one."""
