@@ -18,7 +18,7 @@ from gpurun.arguments.options import TargetKind
 from gpurun.commands import run_command
 from gpurun.commands.written_outputs import print_verdict
 from gpurun.errors import ExitCode, GpurunError, ScriptFailed, at_limit, say
-from gpurun.trials.signal_guard import deliver_again
+from gpurun.trials.signal_guard import deliver_again, leave_stopped_terminals
 from gpurun.version import VERSION
 
 HELP = """\
@@ -86,6 +86,7 @@ def _catch_signals() -> None:
 
 
 def _raise(number: int, frame: FrameType | None) -> NoReturn:
+    leave_stopped_terminals()
     raise KeyboardInterrupt(number)
 
 

@@ -20,6 +20,7 @@ from gpurun.measure.machine_state import MachineState
 from gpurun.records.codec import to_json
 from gpurun.records.monitor import MonitorReport
 from gpurun.rundir import existing_home
+from gpurun.trials.signal_guard import leave_stopped_terminals
 
 HELP = """\
 usage: gpurun monitor [flags]     GPUs, their processes and the trainings under gpurun, live
@@ -105,6 +106,7 @@ def _until_stopped() -> Iterator[None]:
     """Ctrl-C and SIGTERM end the block, and are no errors."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
+        leave_stopped_terminals()
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGTERM, stop)

@@ -32,6 +32,7 @@ from gpurun.rundir import (
     shown_path,
     write_json,
 )
+from gpurun.trials.signal_guard import leave_stopped_terminals
 
 if TYPE_CHECKING:
     from gpurun.records.result import RunResult
@@ -94,6 +95,8 @@ def run_with(
     finally:
         wall_seconds = time.monotonic() - started
         _end_outputs(outputs)
+    if exit_code > 128:  # a signal ends all of this, whatever is still to be said
+        leave_stopped_terminals()
     if options.ddp and run_dir is not None:
         _end_hidden(run_dir, exit_code, options.quiet)
     if exit_code == 128 + signal.SIGKILL and run_dir is not None:

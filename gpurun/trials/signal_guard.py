@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from types import FrameType, TracebackType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_SECONDS = 0.02
+DRAINED_SECONDS = 0.5
+"""A terminal that only lags takes something within this time."""
 _ignored: set[int] = set()
 """Numbers of signals whose exception python ignored."""
+
+
+def leave_stopped_terminals() -> None:
+    """Have stdout and stderr lead nowhere where their terminal is stopped (Ctrl-S).
+
+    What we have still to say would wait for it, and so would the end of this process.
+    """
+    for number in (1, 2):
+        stopped = os.isatty(number) and not select.select([], [number], [], DRAINED_SECONDS)[1]
+        if stopped:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def deliver_again() -> None:
@@ -87,5 +101,6 @@ class SignalGuard:
         _ignored.discard(number)
         if first:
             self.signal = number
+            leave_stopped_terminals()
         if first and not self._held:
             raise KeyboardInterrupt(number)

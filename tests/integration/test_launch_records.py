@@ -270,3 +270,28 @@ def test_a_link_in_place_of_a_run_folder_is_not_followed(tmp_path: Path, gpurun:
     assert result.returncode == 0
     assert b"the record is incomplete: a link stands where its folder was" in result.stderr
     assert os.listdir(tmp_path / "mine") == []
+
+
+@pytest.mark.parametrize("flag", [(), ("--quiet",)], ids=["told", "quiet"])
+def test_the_exit_code_is_the_scripts_where_stderr_takes_nothing(
+    tmp_path: Path, clean_environment: dict[str, str], flag: tuple[str, ...]
+) -> None:
+    write(tmp_path, "import sys\nsys.exit(6)\n")
+    read_end, written = os.pipe()
+    os.set_blocking(written, False)
+    while True:
+        try:
+            os.write(written, bytes(4096))
+        except BlockingIOError:
+            break
+    done = subprocess.run(
+        [sys.executable, "-m", "gpurun", *flag, "script.py"],
+        cwd=tmp_path,
+        env=clean_environment,
+        stderr=written,
+        check=False,
+        timeout=120,
+    )
+    os.close(read_end)
+    os.close(written)
+    assert done.returncode == 6

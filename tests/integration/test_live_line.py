@@ -71,6 +71,22 @@ class Terminal:
         os.close(self._file)
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
+    def stop_output(self) -> None:
+        """As Ctrl-S does."""
+        os.write(self._file, b"\x13")
+
+    def end_within(self, seconds: float) -> int:
+        """The exit code of the program, of which nothing more is read."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                os.close(self._file)
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.1)
+        os.kill(self.pid, signal.SIGKILL)
+        raise AssertionError(f"it did not end within {seconds:.0f} s")
+
     def lines(self) -> list[str]:
         """What has scrolled away and what is to be seen, without what gpurun says at the end."""
         scrolled = ["".join(row[x].data for x in range(COLUMNS)) for row in self.screen.history.top]
@@ -132,3 +148,19 @@ def test_without_a_terminal_there_is_no_line(
     assert done.returncode == 0
     assert b"--live shows nothing: stderr is no terminal\n" in done.stderr
     assert b"\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "shown", "code"),
+    [(("--live", "train.py", "0", "9999"), "gpurun: step ", 143), (("monitor",), "processor", 0)],
+    ids=["live", "monitor"],
+)
+def test_sigterm_ends_what_a_stopped_terminal_holds_up(
+    tmp_path: Path, environment: dict[str, str], words: tuple[str, ...], shown: str, code: int
+) -> None:
+    terminal = Terminal(tmp_path, environment, *words)
+    assert terminal.run_until(lambda: any(shown in line for line in terminal.screen.display))
+    terminal.stop_output()
+    time.sleep(2)  # the next drawing finds it stopped
+    os.kill(terminal.pid, signal.SIGTERM)
+    assert terminal.end_within(60) == code

@@ -7,6 +7,7 @@ and restores it, so that the script's own output goes on where it was.
 from __future__ import annotations
 
 import os
+import select
 
 from gpurun.formatting.number_text import byte_size, milliseconds, number
 from gpurun.records.monitor import GpuState, MonitorReport, TrainingState
@@ -52,7 +53,8 @@ class StatusLine:
         return f"{stale}{DOWN}{UP}{SAVE}\x1b[1;{rows - 1}r{RESTORE}"
 
     def _write(self, text: str) -> None:
-        os.write(self._file, text.encode(errors="replace"))
+        if select.select([], [self._file], [], 0)[1]:  # a stopped terminal must not stop us
+            os.write(self._file, text.encode(errors="replace"))
 
 
 def _row(number: int) -> str:
