@@ -1,16 +1,16 @@
-"""The estimate that pairs of launches give: a random-effects mean that knows a disturbed pair.
+"""The estimate that pairs of launches give: a weighted mean that knows a disturbed pair.
 
 The unit is a pair of launches. Each gives d, the logarithm of a ratio, and the standard error that
 d has within the pair (0 where it is not known). Launches of the same code differ beyond that, by a
-standard deviation that is assumed for the kind of pair. So a pair has the variance sd² + error²,
-and pairs of different kinds have one mean together.
+standard deviation that is fixed for the kind of pair and is not estimated from these few. So a pair
+has the variance sd² + error², and pairs of different kinds have one mean together.
 
 * Weights are 1 / variance, and none is above three times the least: a pair whose turns agree by
   chance does not decide alone.
-* The scatter that is seen corrects what was assumed, for all pairs alike (Birge's ratio). Q is the
-  sum of squared deviations from the mean, each in units of its own variance; it is n - 1 on average
-  where the assumption is right. All variances are multiplied by (1 + Q) / n: the assumption counts
-  as one further pair. Student's t with n degrees of freedom bounds the mean.
+* The scatter that is seen scales all variances by one factor (Birge's), those within pairs too; it
+  changes no weight. Q is the sum of squared deviations from the mean, each in units of its own
+  variance; it is n - 1 on average where the variances are right. The factor is (1 + Q) / n: what is
+  assumed counts as one further pair. Student's t with n degrees of freedom bounds the mean.
 * Neighbouring pairs may be correlated, and a few pairs cannot tell. So from the second pair on the
   error is what it would be if neighbours were correlated by 0.3.
 
