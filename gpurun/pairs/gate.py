@@ -78,13 +78,15 @@ class Gated:
     """One metric under the gate: (baseline, current) of each pair in the order of the launches.
 
     `threshold`: the slowdown that fails (fraction). `errors`: of each pair, the standard error of
-    ln of its ratio by turns, None where no turns measured it; empty: of none.
+    ln of its ratio by turns, None where no turns measured it; empty: of none. `loose`: of each
+    pair, as `is_loose`; empty: none is.
     """
 
     metric: Metric
     pairs: Sequence[tuple[float, float]]
     threshold: float
     errors: Sequence[float | None] = ()
+    loose: Sequence[bool] = ()
 
     def readings(self) -> list[Reading]:
         """The d of each pair; refuses figures that are none, with the pair's number."""
@@ -98,8 +100,9 @@ class Gated:
                         ExitCode.BENCHMARK_FAILED,
                     )
         errors = self.errors or [None] * len(self.pairs)
+        loose = self.loose or [False] * len(self.pairs)
         logs = [self.metric.log_worse(*pair) for pair in self.pairs]
-        return [reading(self.metric, *both) for both in zip(logs, errors, strict=True)]
+        return [reading(self.metric, *one) for one in zip(logs, errors, loose, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from gpurun.records.codec import from_json, to_json
 from gpurun.records.spec import StopRule
 from gpurun.report.bench_text import bisection_lines, bisection_markdown
 from gpurun.trials.signal_guard import SignalGuard
-from tests.unit.bench_launches import BENCHMARK, device, launch
+from tests.unit.bench_launches import BENCHMARK, device, launch, on_gpu
 
 COMMITS = 16
 CULPRIT = 9
@@ -236,6 +236,14 @@ def test_a_disturbed_pair_is_measured_again(tmp_path: Path) -> None:
                     "only (thermal)"]  # fmt: skip
     launched = [turn for turn in course.machine.turns if "*" not in turn]
     assert len(launched) == 2 * (len(found.pairs) + MOST_AGAIN)
+
+
+def test_a_pair_in_the_file_says_whether_a_gpu_was_held_up(tmp_path: Path) -> None:
+    course = HistoryCourse(tmp_path, odd={CULPRIT: on_gpu(30.0)}, max_pairs=40)
+    found = course.run()
+    loose = [pair.loose for pair in found.pairs]
+    assert loose == [name(CULPRIT) in (pair.commit, pair.against) for pair in found.pairs]
+    assert any(loose)
 
 
 def test_a_pair_is_in_the_file_before_it_is_told(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.formatting.number_text import count, signed_percent
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.pairs.engine import NotLive, Pair, ToldOnce
+from gpurun.pairs.estimate import is_loose
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
@@ -87,8 +88,9 @@ class Findings:
     def judged(self, plan: GatePlan) -> GateResult:
         """The gate's answer to the pairs so far."""
         errors = [None if pair.ratio is None else pair.ratio.error for pair in self.pairs]
+        loose = [is_loose(pair.first.result, pair.second.result) for pair in self.pairs]
         gated = [
-            Gated(m, self.figures(m), share, errors if m in BY_TURNS else ())
+            Gated(m, self.figures(m), share, errors if m in BY_TURNS else (), loose)
             for m, share in self.gated.items()
         ]
         return judge(gated, plan)
