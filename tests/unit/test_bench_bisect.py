@@ -327,7 +327,7 @@ def test_the_report_names_the_culprit_its_author_and_what_is_skipped(tmp_path: P
     assert lines[0] == (
         f'FOUND train|er: 090909090 "Change 9" by An Author ({len(found.pairs)} pairs)'
     )
-    assert lines[1] == "  throughput −9.8 % (−14.0 % to −2.6 %) against its parent"
+    assert lines[1] == "  throughput −9.8 % (−14.1 % to −2.6 %) against its parent"
     assert lines[2].endswith(" 000000000..161616161")
     assert '  skipped 121212121 "Change 12" by An Author: setup failed: no compiler' in lines
     assert lines[-1] == "see git show 090909090"
