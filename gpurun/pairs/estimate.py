@@ -47,7 +47,7 @@ LOOSE_SD = 0.03
 ResNet-50 and minGPT, 4.5 % at most. Alone they give 1.1, 2.2 and 5.0 %."""
 BUSY_PERCENT = 90.0
 """A GPU sets the pace if it works for so much of the time. By recorded runs on an H200: GPT-124M
-from 96 % on, SimpleNet up to 81 %, ResNet-50 up to 80 % (98 % once all its data were resident)."""
+from 96 % on, SimpleNet up to 81 %, ResNet-50 up to 80 % (one of eight launches: 98 %)."""
 MEMORY_SD = 0.003
 """Peak memory of live pairs on a CPU: 0.3 %."""
 

@@ -157,10 +157,8 @@ def _rung(stage: str, trial: Trial, finalist: Finalist, as_it_is: Trial) -> Rung
     """
     if not trial.score or not as_it_is.score:
         return None
-    gain, loose = (
-        trial.gain or trial.score / as_it_is.score,
-        is_loose(trial.result, as_it_is.result),
-    )
+    gain = trial.gain or trial.score / as_it_is.score
+    loose = is_loose(trial.result, as_it_is.result)
     between = assumed_sd(Metric.THROUGHPUT, live=trial.gain is not None, loose=loose)
     scale = DEVIATIONS * finalist.scatter()
     half = scale * math.hypot(between, trial.record.gain_error or 0.0)
