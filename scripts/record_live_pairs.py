@@ -12,8 +12,9 @@ a file of their own, such as `scripts/recordings/in_turn_pairs.json`.
 `--fit` prints what the recordings say: for each kind the mean ratio, which must be 0, the standard
 deviation between launches beyond the error of the turns (maximum likelihood, with its 95 % upper
 limit by the likelihood ratio), and the scatter of the memory. What is assumed of live pairs comes
-from these (`gpurun/pairs/estimate.py`). Those of GPU
-workloads and of `live_bias.py`'s loops were recorded by their scripts.
+from the rows of both classes (`gpurun/pairs/estimate.py`). Those of GPU
+workloads and of `live_bias.py`'s loops were recorded by their scripts, without the GPU's activity:
+their class is what other runs of the same scripts showed (`tests/data/h200`).
 `scripts/recordings/crowded_pairs.json` holds pairs beside programs that used both cores.
 """
 
@@ -36,6 +37,7 @@ from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import Side
 from gpurun.isolation.available_modes import require
+from gpurun.pairs.estimate import is_loose
 from gpurun.records.spec import StopRule
 from gpurun.trials.stop_rules import later_rule
 
@@ -99,7 +101,8 @@ def batches():
 class RecordedPair:
     """One live pair of equal launches. `log`: of the ratio by turns, `error`: its standard error
     within the pair, 0 of launches in turn. `machine`: where. `memory_log`: of the ratio of the
-    peaks, None where it was not read. `own_malloc`: glibc was left as it comes.
+    peaks, None where it was not read. `own_malloc`: glibc was left as it comes. `loose`: as
+    `gpurun.pairs.estimate.is_loose`.
     """
 
     kind: str
@@ -109,6 +112,7 @@ class RecordedPair:
     machine: str
     memory_log: float | None = None
     own_malloc: bool = False
+    loose: bool = False
 
 
 def record(
@@ -144,6 +148,7 @@ def record(
             one = RecordedPair(
                 kind, round(ratio.log, 6), round(ratio.error, 6), ratio.rounds, machine(),
                 _log([x.result.peak_memory_bytes for x in sides]), own_malloc,
+                is_loose(*[x.result for x in sides]),
             )  # fmt: skip
             print(one, flush=True)
             found.append(one)
@@ -161,7 +166,7 @@ def launched_in_turn(
     first, second = (time or math.nan for time in times)
     log = round(math.log(second / first), 6)
     memory = _log([one.peak_memory_bytes for one in results])
-    one = RecordedPair(kind, log, 0.0, 0, machine(), memory)
+    one = RecordedPair(kind, log, 0.0, 0, machine(), memory, loose=is_loose(*results))
     print(one, flush=True)
     return one
 
@@ -195,11 +200,14 @@ def fitted(pairs: list[RecordedPair]) -> tuple[float, float]:
 
 
 def print_fit(pairs: list[RecordedPair]) -> None:
-    """A row for each kind: its bias with the standard error of that, and the scatter."""
+    """A row for each kind and class: its bias with the standard error of that, and the scatter."""
     print("| workload | pairs | mean | between launches | at most | turns | memory |")
     print("|---|---|---|---|---|---|---|")
-    for kind in (*sorted({one.kind for one in pairs}), "all"):
-        rows = [one for one in pairs if kind in (one.kind, "all")]
+    kinds = sorted({x.kind for x in pairs})
+    by_kind = {kind: [x for x in pairs if x.kind == kind] for kind in kinds}
+    loose, others = ([x for x in pairs if x.loose is wanted] for wanted in (True, False))
+    by_class = {"all that are loose": loose, "all others": others} if loose and others else {}
+    for kind, rows in (by_kind | by_class | {"all": pairs}).items():
         logs = [one.log for one in rows]
         error = stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.nan
         figures = (*fitted(rows), _rms([x.error for x in rows]), _rms([x.memory_log for x in rows]))

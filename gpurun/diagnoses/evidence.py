@@ -188,8 +188,8 @@ class Evidence:
     @property
     def least_active_share(self) -> float | None:
         """The time in which the idlest device had work, as a fraction of the run's."""
-        told = ((d.graphics_activity_percent, d.gpu_utilization_percent) for d in self.devices)
-        return min((counters[0] / 100 for both in told if (counters := known(both))), default=None)
+        told = known(device.active_percent for device in self.devices)
+        return min(told) / 100 if told else None
 
     @property
     def sm_activity(self) -> float | None:

@@ -128,6 +128,13 @@ class DeviceUse:
     refused: tuple[str, ...] = ()
     """Figures that NVML does not tell here, each with its reason: "power: not supported"."""
 
+    @property
+    def active_percent(self) -> float | None:
+        """The share of the time in which the device had work, as well as it was measured."""
+        if self.graphics_activity_percent is None:
+            return self.gpu_utilization_percent
+        return self.graphics_activity_percent
+
 
 @record
 class HostUse:

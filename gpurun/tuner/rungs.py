@@ -15,11 +15,11 @@ from typing import Any
 from gpurun.knobs.api import Effect, Knob
 from gpurun.knobs.stages import AS_IT_IS, BATCH_STAGE, MEMORY, in_order, stage_of
 from gpurun.measure.optional_figures import known, mean
-from gpurun.pairs.estimate import assumed_sd
+from gpurun.pairs.estimate import assumed_sd, is_loose
 from gpurun.pairs.gain import Look
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.effects import ALLOW_ALL
-from gpurun.records.tuning import Candidate, GuardVerdict, LadderRow
+from gpurun.records.tuning import Candidate, GuardVerdict, LadderRow, TrialPurpose
 from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.search.changes import strongest_effect
 from gpurun.tuner.tuning_trial import Trial
@@ -36,7 +36,8 @@ DEVIATIONS = NormalDist().inv_cdf((1 + LEVEL) / 2)
 class Rung:
     """`log`: of its speed over the script as it is; `half`: half the width of its interval.
 
-    `trial`: its launch; None of the last rung, which the proof measured.
+    `trial`: its launch; None of the last rung, which the proof measured. `shared`: the part of
+    `half` that is the reference's own launch; rungs beside one reference have it in common.
     """
 
     stage: str
@@ -44,6 +45,7 @@ class Rung:
     half: float
     trial: Trial | None = None
     loss_deviation: float | None = None
+    shared: float = 0.0
 
 
 AS_IT_IS_RUNG = Rung("", 0.0, 0.0)
@@ -96,8 +98,8 @@ def measure_rungs(
     found = {names[-1]: top_rung(names[-1], finalist)}
 
     def add(stage: str, trial: Trial) -> list[Rung]:
-        if (gain := _gain(trial, finalist, as_it_is)) is not None:
-            found[stage] = Rung(stage, *gain, trial, deviation(trial))
+        if (rung := _rung(stage, trial, finalist, as_it_is)) is not None:
+            found[stage] = replace(rung, loss_deviation=deviation(trial))
         return [found[name] for name in names if name in found]
 
     for trial in known:
@@ -146,32 +148,46 @@ def top_rung(stage: str, finalist: Finalist) -> Rung:
     return Rung(stage, known.log, known.half_width((1 - LEVEL) / 2))
 
 
-def _gain(trial: Trial, finalist: Finalist, as_it_is: Trial) -> tuple[float, float] | None:
+def _rung(stage: str, trial: Trial, finalist: Finalist, as_it_is: Trial) -> Rung | None:
     """By turns with the reference, else by the scores of launches alone; None if it failed.
 
     SPEC: its interval comes from what launches are assumed to differ by, and from its own turns. It
-    is wider where the pairs of the proof were further apart than assumed.
+    is wider where the pairs of the proof were further apart than assumed. Half of the variance
+    between launches is the reference's.
     """
     if not trial.score or not as_it_is.score:
         return None
     gain = trial.gain or trial.score / as_it_is.score
-    between = assumed_sd(Metric.THROUGHPUT, live=trial.gain is not None)
-    deviation = finalist.scatter() * math.hypot(between, trial.record.gain_error or 0.0)
-    return math.log(gain), DEVIATIONS * deviation
+    loose = is_loose(trial.result, as_it_is.result)
+    between = assumed_sd(Metric.THROUGHPUT, live=trial.gain is not None, loose=loose)
+    scale = DEVIATIONS * finalist.scatter()
+    half = scale * math.hypot(between, trial.record.gain_error or 0.0)
+    # a trial of the search took turns with another reference
+    shared = scale * between / math.sqrt(2) if trial.record.purpose is TrialPurpose.RUNG else 0.0
+    return Rung(stage, math.log(gain), half, trial, shared=shared)
 
 
 def losing(rungs: Sequence[Rung], stages: Sequence[str]) -> list[str]:
-    """The stages whose step was measured alone and lies wholly below ×1."""
+    """The stages whose step was measured alone and lies wholly below ×1.
+
+    All steps share an error of 5 %: so many ladders of equal stages lose one by chance.
+    """
     known = {rung.stage: rung for rung in rungs}
-    before: Rung | None = AS_IT_IS_RUNG
-    found = []
-    for stage in stages:
-        rung = known.get(stage)
-        if rung is not None and before is not None:
-            if rung.log - before.log + math.hypot(rung.half, before.half) < 0:
-                found.append(stage)
-        before = rung
-    return found
+    below = (AS_IT_IS_RUNG, *map(known.get, stages))
+    steps = [(known[stage], b) for stage, b in zip(stages, below, strict=False) if stage in known]
+    level = (1 - LEVEL) / max(1, len(steps))
+    part = -NormalDist().inv_cdf(level) / DEVIATIONS
+    return [
+        rung.stage
+        for rung, before in steps
+        if before is not None and rung.log - before.log + part * _half_of_step(rung, before) < 0
+    ]
+
+
+def _half_of_step(rung: Rung, before: Rung) -> float:
+    """Half the width of a step's interval, without the luck that both rungs have in common."""
+    common = min(rung.shared, before.shared)
+    return math.sqrt(rung.half**2 + before.half**2 - 2 * common**2)
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -235,7 +251,7 @@ def told_apart(rungs: Sequence[Rung]) -> list[Rung]:
 
 
 def _apart(rung: Rung, before: Rung) -> bool:
-    return abs(rung.log - before.log) > math.hypot(rung.half, before.half)
+    return abs(rung.log - before.log) > _half_of_step(rung, before)
 
 
 def _row(stages: Stages, names: Sequence[str], kept: bool, **figures: Any) -> LadderRow:
@@ -262,7 +278,7 @@ def _of_rung(rung: Rung, below: Rung, base_rate: float | None) -> dict[str, Any]
 
 def _step(rung: Rung, below: Rung) -> dict[str, Any]:
     """What one rung gains over another."""
-    log, half = rung.log - below.log, math.hypot(rung.half, below.half)
+    log, half = rung.log - below.log, _half_of_step(rung, below)
     return {"step_speedup": math.exp(log), "step_speedup_confidence_interval": _interval(log, half)}
 
 

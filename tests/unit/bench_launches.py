@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,9 @@ def device(*reasons: str, foreign: int | None = None) -> DeviceUse:
     figures = dict.fromkeys(DeviceUse.__dataclass_fields__)
     known = {"device": "H", "throttle_reasons": reasons, "foreign_processes": foreign}
     return DeviceUse(**{**figures, **known, "refused": ()})  # type: ignore[arg-type]
+
+
+def on_gpu(active_percent: float | None) -> dict[str, Any]:
+    """The figures of a training on a GPU that works for so much of the time; None: not measured."""
+    gpu = replace(device(), graphics_activity_percent=active_percent)
+    return {"devices": (gpu,), "peak_reserved_bytes": 1 << 30}

@@ -29,7 +29,7 @@ from gpurun.records.codec import from_json, to_json
 from gpurun.records.spec import StopRule
 from gpurun.report.bench_text import bisection_lines, bisection_markdown
 from gpurun.trials.signal_guard import SignalGuard
-from tests.unit.bench_launches import BENCHMARK, device, launch
+from tests.unit.bench_launches import BENCHMARK, device, launch, on_gpu
 
 COMMITS = 16
 CULPRIT = 9
@@ -238,6 +238,14 @@ def test_a_disturbed_pair_is_measured_again(tmp_path: Path) -> None:
     assert len(launched) == 2 * (len(found.pairs) + MOST_AGAIN)
 
 
+def test_a_pair_in_the_file_says_whether_a_gpu_was_held_up(tmp_path: Path) -> None:
+    course = HistoryCourse(tmp_path, odd={CULPRIT: on_gpu(30.0)}, max_pairs=40)
+    found = course.run()
+    loose = [pair.loose for pair in found.pairs]
+    assert loose == [name(CULPRIT) in (pair.commit, pair.against) for pair in found.pairs]
+    assert any(loose)
+
+
 def test_a_pair_is_in_the_file_before_it_is_told(tmp_path: Path) -> None:
     course = HistoryCourse(tmp_path, unbuilt=(8,), max_pairs=12)
     kept: list[str] = []
@@ -319,7 +327,7 @@ def test_the_report_names_the_culprit_its_author_and_what_is_skipped(tmp_path: P
     assert lines[0] == (
         f'FOUND train|er: 090909090 "Change 9" by An Author ({len(found.pairs)} pairs)'
     )
-    assert lines[1] == "  throughput −9.8 % (−14.0 % to −2.6 %) against its parent"
+    assert lines[1] == "  throughput −9.8 % (−14.1 % to −2.6 %) against its parent"
     assert lines[2].endswith(" 000000000..161616161")
     assert '  skipped 121212121 "Change 12" by An Author: setup failed: no compiler' in lines
     assert lines[-1] == "see git show 090909090"

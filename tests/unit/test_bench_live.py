@@ -18,7 +18,7 @@ from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.pairs.engine import PairOutcome
-from gpurun.pairs.estimate import LIVE_SD
+from gpurun.pairs.estimate import LIVE_SD, LOOSE_SD
 from gpurun.pairs.gate import GatePlan, Verdict
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.bench.metrics import Metric
@@ -31,7 +31,7 @@ from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.stop_rules import first_rule
 from scripts.gate_runs import IN_TURN
 from tests.repositories import commit, new_repository
-from tests.unit.bench_launches import BENCHMARK, device, launch, sides_below
+from tests.unit.bench_launches import BENCHMARK, device, launch, on_gpu, sides_below
 from tests.unit.test_bench_document import document
 
 LOST = [1.0 / (step + 1) for step in range(40)]
@@ -49,6 +49,7 @@ class Live(Launcher):
         self.losses = {BASELINE: LOST, CURRENT: LOST}
         self.loaded: tuple[tuple[str, str], ...] = ()
         self.during_pair: list[Callable[[], object]] = []
+        self.figures: dict[str, Any] = {}
 
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         self.turns += start.name[0]
@@ -76,7 +77,7 @@ class Live(Launcher):
 
     def _side(self, start: Side) -> Launch:
         curve = curve_of(self.losses[start.name])
-        return replace(launch(start.name, 1000.0), start=start, loss_curve=curve)
+        return replace(launch(start.name, 1000.0, **self.figures), start=start, loss_curve=curve)
 
 
 def comparing(folder: Path, launcher: Launcher, **more: Any) -> tuple[PairRunner, Findings]:
@@ -348,6 +349,7 @@ def test_the_report_says_how_pairs_were_launched(tmp_path: Path) -> None:
     lines = comparison_lines(found)
     assert any(line.startswith("live pairs of one tree differ by ") for line in lines)
     assert f"({found.pairs} live pairs)" in lines[-2]
+
     # the stretches of this machine said 30 %, and its turns 9.5 %
     assert [line.split()[-2:] for line in lines if "samples/s" in line] == [["−9.5", "%"]]
 
@@ -359,3 +361,18 @@ def test_the_report_says_how_pairs_were_launched(tmp_path: Path) -> None:
     assert "launches one after the other, not live pairs: trials work on the real files" in lines
     assert any(line.startswith("pairs of one tree differ by ") for line in lines)
     assert f"({len(findings.pairs)} pairs)" in lines[-1]
+
+
+@pytest.mark.parametrize(("active_percent", "sd"), [(97.0, LIVE_SD), (25.0, LOOSE_SD)])
+def test_launches_whose_gpu_waits_are_assumed_to_differ_by_more(
+    tmp_path: Path, active_percent: float, sd: float
+) -> None:
+    live = Live(tmp_path, [0.0])
+    live.figures = on_gpu(active_percent)
+    one, findings = comparing(tmp_path, live)
+    one.run()
+    found = document(findings)
+    assert found.method is not None
+    assert found.method.prior_sd == sd
+    first = replace(findings, pairs=findings.pairs[:2]).judged(GatePlan((2,))).metrics[0]
+    assert first.pair_sd == pytest.approx(math.hypot(sd, live.error) / math.sqrt(2))

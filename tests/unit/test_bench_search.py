@@ -204,3 +204,17 @@ def test_a_search_that_is_read_from_its_file_before_each_pair_goes_the_same_way(
 def test_reading_a_search_needs_no_numpy() -> None:
     code = "import gpurun.bench.bisect.culprit_search, sys; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_pairs_of_a_gpu_that_is_held_up_are_believed_less() -> None:
+    """Of the same two pairs, which lose 3 %."""
+    told = {}
+    for loose in (False, True):
+        found = begun(3)
+        for first in (True, False):
+            pair = BisectedPair("3", "0", first, 0.97, 1.0, 0.003, (None, None), loose)
+            found = replace(found, pairs=(*found.pairs, pair))
+        told[loose] = next_action(found, PLAN).lost.pair_sd
+    assert told[False] is not None
+    assert told[True] is not None
+    assert told[True] > 3 * told[False]

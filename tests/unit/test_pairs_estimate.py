@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from gpurun.pairs.estimate import MEMORY_SD, MOST_WEIGHT, WIDENING, Reading, estimate
+from gpurun.pairs.estimate import (
+    MEMORY_SD,
+    MOST_WEIGHT,
+    WIDENING,
+    Reading,
+    estimate,
+    is_loose,
+)
+from gpurun.records.codec import from_json
+from gpurun.records.result import RunResult
 from gpurun.stats.descriptive import SD_FLOOR, mean, t_quantile
+from tests.recordings import unpacked
+from tests.unit.bench_launches import on_gpu, result
 
 QUIET = 0.02
 
@@ -120,3 +133,40 @@ def test_a_common_factor_moves_the_estimate_and_not_its_error() -> None:
 def test_the_p_value_is_the_level_at_the_end_of_that_levels_interval(level: float) -> None:
     found = estimate(drawn(4, 3))
     assert found.tail(found.log - found.half_width(level)) == pytest.approx(level)
+
+
+# -- the class of a pair ---------------------------------------------------------------------------
+
+
+def test_launches_are_loose_where_the_gpu_of_either_side_waits_or_nobody_measured_it() -> None:
+    busy, waits, unknown = (result(100.0, **on_gpu(percent)) for percent in (97.0, 30.0, None))
+    alone = result(100.0)
+    assert not is_loose(busy, busy)
+    assert not is_loose(alone, alone), "without a GPU the processor sets the pace"
+    assert not is_loose(result(100.0, devices=on_gpu(0.0)["devices"])), "it trains beside the GPU"
+    assert is_loose(busy, waits)
+    assert is_loose(waits, busy)
+    assert is_loose(unknown, busy)
+    assert is_loose(replace(busy, devices=()))
+
+
+def test_a_gpu_without_that_counter_is_judged_by_its_utilisation() -> None:
+    def with_utilisation(percent: float) -> RunResult:
+        known = on_gpu(None)
+        gpu = replace(known["devices"][0], gpu_utilization_percent=percent)
+        return result(100.0, **{**known, "devices": (gpu,)})
+
+    assert not is_loose(with_utilisation(97.0))
+    assert is_loose(with_utilisation(82.0))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "loose"), [("gpt124m_tuning", False), ("simplenet_tuning", True)]
+)
+def test_recorded_launches_are_told_apart_by_what_sets_their_pace(
+    tmp_path: Path, recorded: str, loose: bool
+) -> None:
+    trials = sorted((unpacked(recorded, tmp_path) / "trials").glob("*/result.json"))
+    found = [is_loose(from_json(RunResult, json.loads(one.read_text()))) for one in trials]
+    assert len(found) >= 10
+    assert set(found) == {loose}

@@ -8,7 +8,15 @@ import random
 import pytest
 
 from gpurun.pairs import gain
-from gpurun.pairs.estimate import IN_TURN_SD, LIVE_SD, Reading, assumed_sd, estimate
+from gpurun.pairs.estimate import (
+    IN_TURN_SD,
+    LIVE_SD,
+    LOOSE_SD,
+    MEMORY_SD,
+    Reading,
+    assumed_sd,
+    estimate,
+)
 from gpurun.pairs.gain import ALPHA, LEVELS, MOST_PAIRS, Look, look
 from gpurun.records.bench.metrics import Metric
 from scripts.simulate_pairs import COVERAGE, FALSE_CLAIMS, Case, Gains, simulate_gain, wilson
@@ -160,12 +168,21 @@ def test_live_pairs_differ_less_than_launches_in_turn() -> None:
     assert LIVE_SD < IN_TURN_SD
 
 
+def test_live_pairs_differ_more_where_host_or_loader_hold_the_gpu_up() -> None:
+    assert assumed_sd(Metric.THROUGHPUT, live=True, loose=True) == LOOSE_SD > 4 * LIVE_SD
+    assert assumed_sd(Metric.THROUGHPUT, live=False, loose=True) == IN_TURN_SD
+    assert assumed_sd(Metric.PEAK_MEMORY, live=True, loose=True) == MEMORY_SD
+
+
 # -- rates, by simulation --------------------------------------------------------------------------
 
 HARDEST = [
     ("live", "ar"),
     ("live", "biased"),
     ("live", "one-sided"),
+    ("loose", "ar"),
+    ("loose", "biased"),
+    ("loose", "one-sided"),
     ("in turn", "ar"),
     ("in turn", "walk"),
     ("mixed", "ar"),

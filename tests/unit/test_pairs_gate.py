@@ -23,7 +23,7 @@ from scripts.simulate_pairs import (
 )
 
 Pairs = list[tuple[float, float]]
-QUIET, ROUGH = 0.016, 0.0275
+QUIET, ROUGH = 0.0191, 0.0294
 """Errors of live pairs that make them as exact as launches which differ by 2 and 3 %."""
 SAME = [(100.0, 100.4), (100.0, 99.1), (100.0, 100.2), (100.0, 99.9), (100.0, 100.1)]
 
@@ -119,11 +119,20 @@ def test_pairs_that_agree_by_chance_are_not_believed_to_be_that_exact() -> None:
 def test_live_pairs_and_launches_in_turn_count_together() -> None:
     pairs = SAME[:4]
     live, mixed, in_turn = (
-        judge([Gated(Metric.THROUGHPUT, pairs, 0.05, errors)]).metrics[0].interval or (0, 0)
+        judge([Gated(Metric.THROUGHPUT, pairs, 0.05, errors)], GatePlan((4,))).metrics[0].interval
+        or (0, 0)
         for errors in ([QUIET / 2] * 4, [QUIET / 2] * 2 + [None] * 2, [None] * 4)
     )
     widths = [high - low for low, high in (live, mixed, in_turn)]
     assert widths == sorted(widths)
+
+
+def test_live_pairs_of_a_gpu_that_is_held_up_are_less_sure() -> None:
+    held_up: tuple[tuple[bool, ...], ...] = ((), (True, False, False, False), (True,) * 4)
+    gated = [Gated(Metric.THROUGHPUT, SAME[:4], 0.05, [0.005] * 4, loose) for loose in held_up]
+    sds = [judge([one], GatePlan((4,))).metrics[0].pair_sd or 0.0 for one in gated]
+    assert sds[0] < sds[1] < sds[2]
+    assert [judge([one]).verdict for one in (gated[0], gated[2])] == [Verdict.PASS, Verdict.MORE]
 
 
 # -- figures ---------------------------------------------------------------------------------------
@@ -244,7 +253,7 @@ def test_the_errors_of_all_looks_add_up_to_what_the_plan_may_err(max_pairs: int)
     plan = GatePlan.up_to(max_pairs)
     lower, upper = zip(*(plan.levels(look) for look in plan.looks), strict=True)
     assert math.fsum(lower) == pytest.approx(0.01)
-    assert math.fsum(upper) == pytest.approx(0.05)
+    assert math.fsum(upper) == pytest.approx(0.045), "below SPEC's 5 %: see the simulated rates"
 
 
 def test_the_last_look_spends_the_most() -> None:
@@ -258,6 +267,8 @@ def test_the_last_look_spends_the_most() -> None:
 HARDEST = [
     ("live", "ar"),
     ("live", "biased"),
+    ("loose", "ar"),
+    ("loose", "biased"),
     ("in turn", "ar"),
     ("in turn", "walk"),
     ("mixed", "ar"),
@@ -282,9 +293,9 @@ def test_full_levels_at_every_look_would_break_the_same_bars(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gate.GatePlan, "levels", lambda *_: (0.01, 0.05))
-    same = rates("live", 4.0, "ar", 0.0).counts[Verdict.REGRESSION]
+    same = rates("loose", 4.0, "ar", 0.0).counts[Verdict.REGRESSION]
     assert wilson(same, RUNS)[0] > FALSE_REGRESSIONS
-    passed = rates("live", 4.0, "ar", 0.05).counts[Verdict.PASS]
+    passed = rates("loose", 4.0, "ar", 0.05).counts[Verdict.PASS]
     assert wilson(passed, RUNS)[0] > FALSE_PASSES
 
 

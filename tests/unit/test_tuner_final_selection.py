@@ -116,8 +116,7 @@ def test_pairs_that_narrow_a_proof_are_judged_like_those_before_them(
     def further(finalist: Finalist, rungs: bool) -> Finalist:
         assert not rungs
         assert finalist.against is not None
-        finalist.pairs.append((100.0, 200.0))
-        finalist.errors.append(None)
+        finalist.paired(100.0, 2.0, None)
         return finalist.against
 
     def judge(*_: Any) -> GuardVerdict:
@@ -144,8 +143,7 @@ def test_where_further_pairs_are_rejected_the_pipeline_changes_are_proven_alone(
     def further(finalist: Finalist, rungs: bool) -> Finalist:
         if finalist.against is None:
             return wanted(finalist, rungs)
-        finalist.pairs.append((100.0, 300.0))
-        finalist.errors.append(None)
+        finalist.paired(100.0, 3.0, None)
         return finalist.against
 
     def judge(_: Any, candidates: Any, *others: Any) -> GuardVerdict:

@@ -18,6 +18,7 @@ from gpurun.tuner.proof.finalist import Finalist
 from gpurun.tuner.proof.proof_launches import ProofLaunches
 from gpurun.tuner.tuning_findings import TuningEnded
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from tests.unit.bench_launches import on_gpu
 from tests.unit.tuner_proofs import (
     FAILED,
     IN_TURN,
@@ -74,6 +75,18 @@ def test_pairs_that_agree_with_nothing_end_with_the_last_look() -> None:
     assert len(one.pairs) == MOST_PAIRS
     assert one.done
     assert not one.look().significant
+
+
+@pytest.mark.parametrize(("active_percent", "loose"), [(97.0, False), (25.0, True)])
+def test_pairs_whose_gpu_waits_are_assumed_to_differ_by_more(
+    active_percent: float, loose: bool
+) -> None:
+    series, one, alike = StandIn(gain=1.5), chosen(), chosen()
+    series.figures = on_gpu(active_percent)
+    proven(launches(series), one)
+    assert one.loose == [loose] * len(one.pairs)
+    proven(launches(StandIn(gain=1.5)), alike)
+    assert (one.estimate().pair_sd > 1.5 * alike.estimate().pair_sd) is loose
 
 
 # -- time ------------------------------------------------------------------------------------------

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gpurun.pairs.estimate import LIVE_SD, LOOSE_SD
+from gpurun.records.tuning import TrialPurpose
 from gpurun.tuner.proof.finalist import Finalist
-from gpurun.tuner.rungs import Rung, Stages, losing, measure_rungs, told_apart, unmeasured
+from gpurun.tuner.rungs import Rung, Stages, _step, losing, measure_rungs, told_apart, unmeasured
 from gpurun.tuner.tuning_trial import Trial
+from tests.unit.bench_launches import on_gpu
 from tests.unit.tuner_searches import Planted
 from tests.unit.tuner_trials import trial
 
@@ -224,6 +228,83 @@ def test_pairs_after_the_rungs_make_all_rows_as_precise_as_they_are_themselves()
     assert all(new.half < old.half for new, old in zip(after, before, strict=True))
     assert math.exp(after[1].log) == pytest.approx(more.look().speedup)
     assert len(launches.asked) == 1, "nothing is launched for it"
+
+
+# -- what chance does ------------------------------------------------------------------------------
+
+ALIKE = [(LIVE_SD, 97.0), (LOOSE_SD, 25.0)]
+"""What launches differ by, and how busy their GPU is."""
+RUNS = 600
+
+
+def ladder(rng: random.Random, sd: float, busy: float, logs: Mapping[str, float]) -> list[Rung]:
+    """The rungs of stages whose steps gain so much, each launch with its own luck; turns err by a
+    third of that, and two pairs proved the top."""
+    own, turns, by_stage = sd / math.sqrt(2), sd / 3, stages(*logs)
+    luck_of_reference = rng.gauss(0, own)
+    figures = on_gpu(busy)
+
+    def launch(settings: Mapping[str, Any]) -> Trial:
+        found = trial(100.0, settings)
+        assert found.result is not None
+        log = sum(logs[name] for name in settings) + rng.gauss(0, own) - luck_of_reference
+        gain = math.exp(log + rng.gauss(0, turns))
+        record = replace(
+            found.record, gain_over_reference=gain, gain_error=turns, purpose=TrialPurpose.RUNG
+        )
+        return replace(found, record=record, result=replace(found.result, **figures))
+
+    top = Finalist("chosen", {})
+    for _ in range(2):
+        log = sum(logs.values()) + rng.gauss(0, sd) + rng.gauss(0, turns)
+        top.paired(100.0, math.exp(log), turns, busy < 90.0)
+    *_, found = measure_rungs(
+        by_stage, top, launch, lambda seconds: True, lambda trial: None, trial(100.0)
+    )
+    return found
+
+
+@pytest.mark.parametrize(("sd", "busy"), ALIKE)
+def test_of_equal_stages_one_leaves_in_few_ladders(sd: float, busy: float) -> None:
+    rng, equal = random.Random(1), dict.fromkeys(ORDER, 0.0)
+    left = sum(bool(losing(ladder(rng, sd, busy, equal), ORDER)) for _ in range(RUNS))
+    assert left <= 0.05 * RUNS
+
+
+@pytest.mark.parametrize(("sd", "busy"), ALIKE)
+def test_a_stage_that_loses_five_deviations_leaves_alone(sd: float, busy: float) -> None:
+    rng, logs = random.Random(2), {**dict.fromkeys(ORDER, 5 * sd), "precision": -5 * sd}
+    found = [losing(ladder(rng, sd, busy, logs), ORDER) for _ in range(RUNS)]
+    assert found.count(["precision"]) > 0.9 * RUNS
+
+
+@pytest.mark.parametrize(("sd", "busy"), ALIKE)
+def test_a_stage_that_gains_four_deviations_is_a_row_of_its_own(sd: float, busy: float) -> None:
+    """The last one gains more: the proof of two pairs is not as sure as a row."""
+    rng, logs = random.Random(3), {**dict.fromkeys(ORDER, 4 * sd), "compile": 12 * sd}
+    found = [told_apart(ladder(rng, sd, busy, logs)) for _ in range(RUNS)]
+    for stage in ORDER:
+        assert sum(stage in [rung.stage for rung in rows] for rows in found) > 0.8 * RUNS
+
+
+def test_rungs_beside_one_reference_share_its_luck() -> None:
+    def step(purpose: TrialPurpose) -> tuple[float, float, float]:
+        class Beside(Launches):
+            def __call__(self, settings: Mapping[str, Any]) -> Trial:
+                found = super().__call__(settings)
+                return replace(found, record=replace(found.record, purpose=purpose))
+
+        by_stage, launches = stages("data", "transfer", "compile"), Beside()
+        *_, found = measure_rungs(
+            by_stage, finalist(5.1, 5.1), launches, launches.room, lambda _: None, trial(100.0)
+        )
+        first, second, _ = found
+        low, high = _step(second, first)["step_speedup_confidence_interval"]
+        return first.half, second.half, math.log(high / low) / 2
+
+    first, second, half = step(TrialPurpose.RUNG)
+    assert half == pytest.approx(1.96 * math.hypot(LIVE_SD, 0.01, 0.01), rel=0.01)
+    assert step(TrialPurpose.SCREEN)[2] == pytest.approx(math.hypot(first, second)), "of a search"
 
 
 def rungs(*logs: float, half: float = 0.05) -> list[Rung]:

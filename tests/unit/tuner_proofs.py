@@ -52,6 +52,7 @@ class StandIn:
         self.broken: Mapping[str, Any] | None = None
         self.pairs: list[tuple[TrialRequest, TrialRequest]] = []
         self.launched: list[TrialRequest] = []
+        self.figures: dict[str, Any] = {}
 
     def _gain_of(self, request: TrialRequest) -> float:
         return self.gain * self.scatter[request.seed_offset % len(self.scatter)]
@@ -62,6 +63,9 @@ class StandIn:
             return PairOutcome(None, None, None, PORT)
         speeds = [self._gain_of(request) if request.settings else 1.0 for request in requests]
         sides = [trial(10.0, request.settings) for request in requests]  # only the turns count
+        for number, side in enumerate(sides):
+            if side.result is not None:
+                sides[number] = replace(side, result=replace(side.result, **self.figures))
         ratio = TurnRatio(math.log(speeds[0] / speeds[1]), 0.01, 40)
         return PairOutcome(sides[0], sides[1], ratio, None)
 

@@ -32,6 +32,7 @@ from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count, signed_percent
 from gpurun.measure.fingerprint import fingerprint
+from gpurun.pairs.estimate import is_loose
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.bisection import BisectedCommit, BisectedPair, BisectionReport
 from gpurun.records.bench.metrics import Metric
@@ -192,7 +193,8 @@ class BisectRunner:
         records = (self._kept(wanted.against, taken.first), self._kept(wanted.commit, taken.second))
         error = None if taken.ratio is None else taken.ratio.error
         names = (wanted.commit, wanted.against)
-        pair = BisectedPair(*names, wanted.against_first, now, before, error, records)
+        loose = is_loose(taken.first.result, taken.second.result)
+        pair = BisectedPair(*names, wanted.against_first, now, before, error, records, loose)
         pairs = (*self.found.pairs, pair)
         change = signed_percent(now / before - 1)
         told = f"{short(pair.against)} {before:.4g}, {short(pair.commit)} {now:.4g} steps/s"

@@ -112,7 +112,8 @@ def next_action(found: BisectionReport, plan: SearchPlan) -> Standing:
         both = (commits[place], commits[against])
         own = [pair for pair in found.pairs if (pair.commit, pair.against) == both]
         figures = [(pair.throughput_of_against, pair.throughput_of_commit) for pair in own]
-        answer = judge([Gated(SPEED, figures, threshold, [pair.error for pair in own])], gate)
+        turns = [pair.error for pair in own], [pair.loose for pair in own]
+        answer = judge([Gated(SPEED, figures, threshold, *turns)], gate)
         more = None
         if answer.verdict is Verdict.MORE and len(found.pairs) < plan.max_pairs:
             more = Measure(*both, len(own) % 2 == 0)

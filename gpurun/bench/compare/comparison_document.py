@@ -11,7 +11,7 @@ from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import AGAIN, Unfinished
 from gpurun.errors import ExitCode
-from gpurun.pairs.estimate import assumed_sd
+from gpurun.pairs.estimate import assumed_sd, is_loose
 from gpurun.pairs.gain import NOTHING, Look
 from gpurun.pairs.gate import MetricResult, Verdict
 from gpurun.records.bench.benchmark import BenchmarkRecord
@@ -141,7 +141,9 @@ def _method(findings: Findings, speed: MetricResult) -> PairMethod | None:
         return None
     live = all(pair.ratio is not None for pair in findings.pairs)
     why = next((pair.in_turn for pair in findings.pairs if pair.in_turn), None)
-    return PairMethod(live, why, assumed_sd(Metric.THROUGHPUT, live=live), speed.pair_sd)
+    loose = any(is_loose(pair.first.result, pair.second.result) for pair in findings.pairs)
+    prior_sd = assumed_sd(Metric.THROUGHPUT, live=live, loose=loose)
+    return PairMethod(live, why, prior_sd, speed.pair_sd)
 
 
 def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> str:

@@ -22,6 +22,7 @@ from gpurun.formatting.number_text import count, signed_percent
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.pairs import gain
 from gpurun.pairs.engine import NotLive, Pair, ToldOnce
+from gpurun.pairs.estimate import is_loose
 from gpurun.pairs.gate import Gated, GatePlan, GateResult, Verdict, judge
 from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.records.bench.metrics import Metric
@@ -98,7 +99,8 @@ class Findings:
     def _gated(self, metric: Metric) -> Gated:
         errors = [None if pair.ratio is None else pair.ratio.error for pair in self.pairs]
         turned = errors if metric in BY_TURNS else ()
-        return Gated(metric, self.figures(metric), self.gated[metric], turned)
+        loose = [is_loose(pair.first.result, pair.second.result) for pair in self.pairs]
+        return Gated(metric, self.figures(metric), self.gated[metric], turned, loose)
 
     def figures(self, metric: Metric) -> list[tuple[float, float]]:
         """(baseline, current) of each pair; NaN, which the gate refuses, where nothing was.

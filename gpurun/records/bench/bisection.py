@@ -29,7 +29,8 @@ class BisectedPair:
     The throughputs are in samples/s (steps/s where samples cannot be counted). In a live pair, the
     throughput of `commit` is that of `against` times the ratio by turns, and `error` is the
     standard error of the ratio's logarithm; None for launches in turn. `records`: the ids in the
-    store, of `against` and of `commit`; None where the store had no room for one.
+    store, of `against` and of `commit`; None where the store had no room for one. `loose`: host or
+    loader held up a GPU, and launches are assumed to differ by more.
     """
 
     commit: str
@@ -39,6 +40,7 @@ class BisectedPair:
     throughput_of_against: float
     error: float | None
     records: tuple[str | None, str | None]
+    loose: bool = False
 
 
 @record

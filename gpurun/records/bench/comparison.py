@@ -63,8 +63,9 @@ class PairMethod:
     `live`: both sides of a pair took turns of a few steps, one frozen while the other trained. Else
     they were launched one after the other, and `why_in_turn` gives the reason. `prior_sd`: the
     assumed standard deviation of ln(ratio of speeds) between pairs of equal launches
-    (`gpurun/pairs/estimate.py`), which counts as one pair. `pair_sd`: the same as this comparison's
-    own pairs updated it; None before the first look.
+    (`gpurun/pairs/estimate.py`), which counts as one pair; the largest of all pairs. `pair_sd`: of
+    an average pair, by what is assumed, the errors of the turns and the scatter of this
+    comparison's own pairs; None before the first look.
     """
 
     live: bool

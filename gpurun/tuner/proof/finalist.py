@@ -23,9 +23,9 @@ class Finalist:
     """One side of the proof: settings that the search found, or the script as it is.
 
     `pairs`: scores of the script as it is and of these settings. `errors`: the standard error of ln
-    of the gain within each pair, None where it was not live. `failure` says why it is out. `guard`:
-    None until it is judged. `metric`: that of the tuning's objective. `against`: the other side of
-    its pairs.
+    of the gain within each pair, None where it was not live. `loose`: of each pair, as `is_loose`;
+    empty: none is. `failure` says why it is out. `guard`: None until it is judged. `metric`: that
+    of the tuning's objective. `against`: the other side of its pairs.
     """
 
     name: str
@@ -36,6 +36,7 @@ class Finalist:
     pairs: list[tuple[float, float]] = field(default_factory=list)
     failure: str | None = None
     errors: list[float | None] = field(default_factory=list)
+    loose: list[bool] = field(default_factory=list)
     metric: Metric = Metric.THROUGHPUT
     guard: GuardVerdict | None = None
     against: Finalist | None = None
@@ -65,8 +66,8 @@ class Finalist:
 
     def _readings(self) -> list[Reading]:
         logs = [math.log(theirs / ours) for ours, theirs in self.pairs]
-        errors = self.errors or [None] * len(logs)
-        return [reading(self.metric, *pair) for pair in zip(logs, errors, strict=True)]
+        errors, loose = self.errors or [None] * len(logs), self.loose or [False] * len(logs)
+        return [reading(self.metric, *pair) for pair in zip(logs, errors, loose, strict=True)]
 
     @property
     def done(self) -> bool:
@@ -107,12 +108,15 @@ class Finalist:
             self.shown.append(trial.evidence)
         return True
 
-    def paired(self, baseline: float, gain: float | None, error: float | None) -> None:
+    def paired(
+        self, baseline: float, gain: float | None, error: float | None, loose: bool = False
+    ) -> None:
         """Take in a pair. `baseline`: the score of the script as it is. `gain`: how many times
-        better this side's is, None where a side has none; `error`: as in `errors`."""
+        better this side's is, None where a side has none; `error`, `loose`: as the fields."""
         if gain is not None:
             self.pairs.append((baseline, gain * baseline))
             self.errors.append(error)
+            self.loose.append(loose)
 
 
 def told(finalist: Finalist) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from gpurun.arguments.options import Objective
 from gpurun.pairs.engine import NotLive, Pair, PairEngine, PairOutcome
+from gpurun.pairs.estimate import is_loose
 from gpurun.pairs.gain import MOST_PAIRS
 from gpurun.pairs.obstacle import MemoryPeaks, live_pair_obstacle
 from gpurun.records.bench.metrics import Metric
@@ -111,7 +112,8 @@ class ProofLaunches:
         ours, theirs = baseline.launched(pair.first), finalist.launched(pair.second)
         if ours and theirs:
             error = None if pair.ratio is None else pair.ratio.error
-            finalist.paired(baseline.rates[-1], gain_of(pair), error)
+            loose = is_loose(pair.first.result, pair.second.result)
+            finalist.paired(baseline.rates[-1], gain_of(pair), error, loose)
             self.view.proof_update(told(finalist))
         if finalist.look().proven:
             self.findings.proof_seconds = self.findings.proof_seconds or self.phases.spent
