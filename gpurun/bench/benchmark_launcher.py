@@ -160,21 +160,20 @@ class Launcher:
         self,
         rule: StopRule,
         note: Callable[[str], None],
-        refuse: Callable[[Launch], None],
         late: Callable[[], bool] = lambda: False,
     ) -> BenchEngine:
-        """The pair engine of one comparison or search. `rule`: of launches in turn.
+        """The pair engine of one comparison or search, whose trees have been warmed up.
 
-        `note` hears what disturbed pairs; `late`: whether there is no time to measure one again.
-        `refuse` is given each launch that ended alone, and may raise: then no other one follows.
+        `rule`: of launches in turn. `note` hears what disturbed pairs; `late`: whether there is no
+        time to measure one again.
         """
-
-        def alone(start: Side) -> Launch:
-            launch = self.run(start, rule)
-            refuse(launch)
-            return launch
-
-        return PairEngine(lambda *both: self.run_pair(both, rule), alone, note, late)
+        return PairEngine(
+            lambda *both: self.run_pair(both, rule),
+            lambda start: self.run(start, rule),
+            note,
+            late,
+            both_run=True,
+        )
 
     def obstacle(self, first: Sequence[Launch]) -> str:
         """Why launches like these cannot be live pairs, "" if they can."""
@@ -219,12 +218,14 @@ class Launcher:
 def launch_of(start: Side, outcome: Outcome, args: Sequence[str]) -> Launch:
     """The launch of a benchmark that came of a request. `args`: those of its script."""
     log, failure = outcome.log, outcome.failure
+    if failure is not None:
+        failure = replace(failure, text=masked_text(failure.text, args))
     roots = () if log is None else log.roots
     clock = None if log is None else step_clock(log)
     return Launch(
         start=start,
         result=replace(outcome.result, status=outcome.status),
-        error="" if failure is None else masked_text(failure.text, args),
+        error="" if failure is None else failure.text,
         folder=outcome.run_dir,
         seconds=outcome.seconds,
         parameters=roots[0].parameters if roots else None,

@@ -107,7 +107,8 @@ class PairEngine(Generic[Request, Side]):
 
     `beside` launches two as a live pair, `alone` one. `in_turn`: why all pairs are launched in
     turn, "" while they are live; `obstacle`: why two requests are. `late`: whether there is no time
-    to measure a pair again. `note` hears what disturbed pairs. `seconds`: what the last pair took.
+    to measure a pair again. `both_run`: the second of a pair is known to run, too. `note` hears
+    what disturbed pairs. `seconds`: what the last pair took.
     """
 
     beside: Callable[[Request, Request], PairOutcome[Side]]
@@ -116,6 +117,7 @@ class PairEngine(Generic[Request, Side]):
     late: Callable[[], bool] = lambda: False
     in_turn: str = ""
     obstacle: Callable[[Request, Request], str] = lambda first, second: ""
+    both_run: bool = False
     seconds: float = 0.0
     _has_live: bool = False
     _again: int = 0
@@ -164,16 +166,19 @@ class PairEngine(Generic[Request, Side]):
             in_turn = why_in_turn(both)
         if possible and self.late():
             raise NotLive(in_turn)
-        one, other = (self._alone(request, known=request is first) for request in order)
+        one, other = (self._alone(request, request is first) for request in order)
         if possible and one.failure is None and other.failure is None:
             self.in_turn = in_turn
         pair = Pair(one, other, in_turn=in_turn)
         return pair.turned if turned else pair
 
-    def _alone(self, request: Request, *, known: bool) -> Side:
-        """A launch; once more if it fails and is `known` to run."""
+    def _alone(self, request: Request, is_first: bool) -> Side:
+        """A launch; once more if it fails and is known to run: that may be chance."""
         launch = self.alone(request)
-        return self.alone(request) if known and launch.failure is not None else launch
+        if launch.failure is None or not (is_first or self.both_run):
+            return launch
+        self.note(f"a {launch.name} launch failed, and is launched again: {launch.failure.text}")
+        return self.alone(request)
 
 
 def _measured(both: PairOutcome[Side]) -> Pair[Side] | None:

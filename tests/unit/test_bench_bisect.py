@@ -58,13 +58,19 @@ class Machine(Launcher):
         super().__init__(BENCHMARK, folder, Mode.IN_PLACE, print)
         self.odd = odd
         self.turns: list[str] = []
+        self.crashes: list[str] = []
+        """Launches that fail by chance, once each."""
 
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         number = int(start.name[:2])
         self.turns.append(f"{number}{'*' if first else ''}")
         wobble = 1 + 0.01 * ((len(self.turns) * 7) % 5 - 2) / 2
         rate = (900.0 if number >= CULPRIT else 1000.0) * wobble
-        made = launch(start.name, **{"rate": rate, **self.odd.get(number, {})})
+        changes = {"rate": rate, **self.odd.get(number, {})}
+        if self.turns[-1] in self.crashes:
+            self.crashes.remove(self.turns[-1])
+            changes |= {"error": "OSError: no route to host", "status": "failed"}
+        made = launch(start.name, **changes)
         return replace(made, start=start)
 
 
@@ -236,6 +242,15 @@ def test_a_disturbed_pair_is_measured_again(tmp_path: Path) -> None:
                     "only (thermal)"]  # fmt: skip
     launched = [turn for turn in course.machine.turns if "*" not in turn]
     assert len(launched) == 2 * (len(found.pairs) + MOST_AGAIN)
+
+
+def test_a_launch_that_fails_by_chance_skips_no_commit_and_ends_no_search(tmp_path: Path) -> None:
+    course = HistoryCourse(tmp_path)
+    course.machine.crashes = ["0", str(CULPRIT)]
+    found = course.run()
+    assert (found.culprit, found.skipped) == (name(CULPRIT), ())
+    assert not course.machine.crashes
+    assert sum(" is launched again: OSError" in line for line in course.lines) == 2
 
 
 def test_a_pair_is_in_the_file_before_it_is_told(tmp_path: Path) -> None:

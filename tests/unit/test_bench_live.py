@@ -266,11 +266,12 @@ def test_launches_that_fail_alone_too_fail_the_benchmark(tmp_path: Path) -> None
 
     def run(start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         done = alone(start, rule, first=first)
-        return done if first else replace(done, error="ValueError: no")
+        return done if first else replace(done, error="ValueError: no", failure=launcher.fails)
 
     launcher.run = run  # type: ignore[method-assign]
-    with pytest.raises(Exception, match=r"failed on the baseline side in pair 1: ValueError: no"):
+    with pytest.raises(Exception, match=r"failed on both sides in pair 1: ValueError: no"):
         one.run()
+    assert launcher.turns == "bc(bc)bbcc", "each alone, and once more"
 
 
 HUGE = HostUse(None, None, 1 << 60, None)
@@ -326,7 +327,7 @@ def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn(tmp_path: Pa
     over = Failure(FailureKind.TOO_FEW_STEPS, "current ended with exit code 0")
     launcher.run_pair = lambda *_: PairOutcome(ended, ended, None, over)  # type: ignore[method-assign]
     start = Side(BASELINE, "", Tree(tmp_path), tmp_path, Path("/usr/bin/python"), {})
-    engine = launcher.engine(first_rule(12), print, lambda launch: None)
+    engine = launcher.engine(first_rule(12), print)
     taken = engine.take(start, replace(start, name=CURRENT), 1, turned=False)
     assert (launcher.turns, taken.ratio) == ("bc", None)
     assert engine.in_turn == "the script is over before a live pair is measured"

@@ -176,6 +176,16 @@ def test_the_first_side_is_known_to_run_and_is_launched_once_more(
     assert machine.launched == launched
 
 
+def test_a_second_side_that_is_known_to_run_is_launched_once_more_too() -> None:
+    crashed = launch("b", 1.0, error=PORT.text)
+    machine = Machine(alone=[launch("a", 1000.0), crashed, launch("b", 1000.0)])
+    machine.engine.obstacle = lambda first, second: "asked for"
+    machine.engine.both_run = True
+    assert machine.engine.take("a", "b", 1, turned=False).second.failure is None
+    assert machine.launched == "abb"
+    assert machine.notes == [f"a b launch failed, and is launched again: {PORT.text}"]
+
+
 def test_an_obstacle_of_one_pair_is_none_of_the_next() -> None:
     machine = Machine()
     machine.engine.obstacle = lambda first, second: "too large" if second == "c" else ""

@@ -115,7 +115,7 @@ class CommitLauncher:
         self._check(launch)
         if self._rule is None:
             self._rule, self._work = later_rule(steps, [launch.result]), Work.of(launch)
-            self._engine = self.launcher.engine(self._rule, self.remember, self._check)
+            self._engine = self.launcher.engine(self._rule, self.remember)
         if self._engine is not None and not self._engine.in_turn:
             self._engine.in_turn = self.launcher.obstacle((launch, launch))
 

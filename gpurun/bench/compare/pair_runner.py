@@ -145,9 +145,7 @@ class PairRunner:
         findings.first = self._warmed_up()
         rule = later_rule(self.benchmark.steps, [launch.result for launch in findings.first])
         self._choose_figures()
-        engine = self.launcher.engine(
-            rule, self._remember, self._refuse_alone, lambda: self._late(engine)
-        )
+        engine = self.launcher.engine(rule, self._remember, lambda: self._late(engine))
         engine.in_turn = self.launcher.obstacle(findings.first)
         self._tell_in_turn(engine)
         while findings.undecided or self._training_unknown():
@@ -235,7 +233,7 @@ class PairRunner:
         findings = self.findings
         number = len(findings.pairs) + 1
         pair = engine.take(*self._both, number, turned=number % 2 == 0)
-        self._edited.refuse()
+        self._refuse_failed((pair.first, pair.second), f" in pair {number}")
         self._tell_in_turn(engine)
         self._check((pair.first, pair.second), lambda line: None)
         findings.pairs.append(pair)
@@ -246,9 +244,6 @@ class PairRunner:
             change = signed_percent(here / then - 1)
             told += f": baseline {then:.4g}, current {here:.4g} {unit} ({change})"
         self.tell(told)
-
-    def _refuse_alone(self, launch: Launch) -> None:
-        self._refuse_failed([launch], f" in pair {len(self.findings.pairs) + 1}")
 
     def _refuse_failed(self, launches: Sequence[Launch], when: str = "") -> None:
         self._edited.refuse()
