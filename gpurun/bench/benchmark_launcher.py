@@ -160,18 +160,21 @@ class Launcher:
         self,
         rule: StopRule,
         note: Callable[[str], None],
-        late: Callable[[], bool] = lambda: False,
+        left: Callable[[], float],
+        warmed_up: Callable[[Side], Launch],
     ) -> BenchEngine:
-        """The pair engine of one comparison or search, whose trees have been warmed up.
+        """The pair engine of one comparison or search. `rule`: of launches in turn.
 
-        `rule`: of launches in turn. `note` hears what disturbed pairs; `late`: whether there is no
-        time to measure one again.
+        `note` hears what disturbed pairs; `left`: seconds until no further pair may begin.
+        `warmed_up`: the first launch of a tree.
         """
         return PairEngine(
             lambda *both: self.run_pair(both, rule),
             lambda start: self.run(start, rule),
             note,
-            late,
+            left,
+            obstacle=lambda *both: self.obstacle([warmed_up(start) for start in both]),
+            key=lambda start: start.name,
             both_run=True,
         )
 

@@ -327,10 +327,12 @@ def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn(tmp_path: Pa
     over = Failure(FailureKind.TOO_FEW_STEPS, "current ended with exit code 0")
     launcher.run_pair = lambda *_: PairOutcome(ended, ended, None, over)  # type: ignore[method-assign]
     start = Side(BASELINE, "", Tree(tmp_path), tmp_path, Path("/usr/bin/python"), {})
-    engine = launcher.engine(first_rule(12), print)
+    engine = launcher.engine(
+        first_rule(12), print, lambda: math.inf, lambda side: launch(side.name, 1000.0)
+    )
     taken = engine.take(start, replace(start, name=CURRENT), 1, turned=False)
     assert (launcher.turns, taken.ratio) == ("bc", None)
-    assert engine.in_turn == "the script is over before a live pair is measured"
+    assert taken.in_turn == "the script is over before a live pair is measured"
 
 
 def test_the_losses_of_first_launches_count_with_live_pairs(tmp_path: Path) -> None:

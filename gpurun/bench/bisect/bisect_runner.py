@@ -32,6 +32,7 @@ from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count, signed_percent
 from gpurun.measure.fingerprint import fingerprint
+from gpurun.pairs.engine import NotLive
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.bisection import BisectedCommit, BisectedPair, BisectionReport
 from gpurun.records.bench.metrics import Metric
@@ -153,7 +154,9 @@ class BisectRunner:
 
         good = self.found.line[0].commit
         launcher = Launcher(benchmark, folder, mode, asked.tell)
-        measuring = CommitLauncher(good, launcher, make, self.interruption, asked.tell)
+        measuring = CommitLauncher(
+            good, launcher, make, self.interruption, asked.tell, asked.deadline
+        )
         try:
             self.take_pairs(measuring, path)
         finally:
@@ -176,6 +179,9 @@ class BisectRunner:
                 self.found, told = self._pair(wanted, measuring)
             except Unmeasurable as error:
                 self.found, told = self._skipped(error, measuring)
+            except NotLive as failed:
+                self.asked.tell(f"the budget ended after a pair that failed: {failed}")
+                return
             self.interruption.hold()
             self.found = replace(self.found, seconds=time.monotonic() - began)
             write_json(path, to_json(self.found))
