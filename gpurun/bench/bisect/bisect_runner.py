@@ -38,7 +38,7 @@ from gpurun.records.bench.bisection import BisectedCommit, BisectedPair, Bisecti
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.script_arguments import masked
-from gpurun.rundir import new_run, own_folder, read_json, write_json
+from gpurun.rundir import kept_run, own_folder, read_json, write_json
 from gpurun.trials.signal_guard import SignalGuard
 
 FOLDER = "bisections"
@@ -117,7 +117,8 @@ class BisectRunner:
         self.asked.tell(f"{ends}: {count(len(commits), 'commit')} along first parents")
         path = self.state(repository)
         if next_action(self.found, self.plan).more is not None:
-            self._launch(repository, path)
+            with kept_run(self.asked.home) as folder:
+                self._launch(repository, path, folder)
 
     def document(self, unfinished: Unfinished | None) -> BisectionReport:
         """The document; `unfinished` where something else than the search ended it."""
@@ -143,9 +144,9 @@ class BisectRunner:
             self.asked.tell(f"continuing after {pairs} (--fresh starts again)")
         return path
 
-    def _launch(self, repository: Repository, path: Path) -> None:
+    def _launch(self, repository: Repository, path: Path, folder: Path) -> None:
         """Everything that is launched; at its end nothing may cut the cleaning short."""
-        asked, benchmark, folder = self.asked, self.benchmark, new_run(self.asked.home)
+        asked, benchmark = self.asked, self.benchmark
         mode = isolation(benchmark.folder, asked.in_place, asked.tell)
 
         def make(commit: str) -> AbstractContextManager[Sides]:
