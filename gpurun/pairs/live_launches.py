@@ -211,7 +211,7 @@ class LiveLaunches:
         reference = self._reference
         if reference is None:
             return self._launcher.run(request), None
-        draws = random.Random(self._launcher.launched)
+        draws = random.Random(str(request.run_dir))
         turns = BesideReference(reference, self._side(request), draws)
         outcome = self._launcher.run(request, turns=turns)
         if reference.lost:
@@ -229,7 +229,7 @@ class LiveLaunches:
             return PairOutcome(None, None, None, Failure(FailureKind.NOT_LIVE, in_turn))
         requests, launcher = (first, second), self._launcher
         began = time.monotonic()
-        draws = random.Random(launcher.launched)
+        draws = random.Random(str(first.run_dir))
         try:
             sides = (self._side(first), self._side(second))
             started = partial(self._start_beside_pair, second)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -193,6 +194,24 @@ def test_the_sides_of_the_next_pair_start_beside_those_of_this_one_where_cores_a
     second = replace(request(tmp_path, "two"), following=coming)
     LiveLaunches(launcher).run_pair(request(tmp_path, "one"), second)
     assert waiting.told == told
+
+
+def test_each_comparison_draws_the_order_of_its_turns_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[float] = []
+
+    def run_live(sides: Any, started: Any, ready: Any, draws: Random, *_: object) -> PairEnd:
+        drawn.append(draws.random())
+        return PairEnd(RATIO, (0, 0), 9.0, "")
+
+    monkeypatch.setattr(live_launches, "run_live_pair", run_live)
+    for run in ("20260101-000000-abcdef", "20260101-000000-fedcba"):
+        for name in ("one", "two"):
+            (tmp_path / run / name).mkdir(parents=True)
+        both = (request(tmp_path / run, name) for name in ("one", "two"))
+        LiveLaunches(TrialLauncher(tmp_path / run, Mode.OVERLAY)).run_pair(*both)
+    assert drawn[0] != drawn[1]
 
 
 def _kind(failure: Failure | None) -> FailureKind | None:
