@@ -115,6 +115,8 @@ class BesideReference:
         except SideEnded as ended:
             if ended.exit_code is None:
                 return Failure(FailureKind.HUNG, str(ended))
+        except PairFailed as failed:
+            return Failure(FailureKind.NOT_LIVE, str(failed))
         finally:
             self.seconds = time.monotonic() - began
         return None
@@ -126,7 +128,7 @@ class BesideReference:
     def _turns(self) -> list[Round]:
         """Its rounds with the reference, after a stretch alone; none if the reference fails.
 
-        `SideEnded` if it fails itself.
+        `PairFailed` if it fails itself.
         """
         side, partner = self._side, self._reference.side
         try:
@@ -146,7 +148,7 @@ class BesideReference:
                 self._reference.lost = f"{NAME} came to its end"
             return rounds
         except PairFailed as failed:
-            if isinstance(failed, SideEnded) and failed.name != NAME:
+            if failed.name != NAME:
                 raise
             self._reference.lost = str(failed)
             return []

@@ -64,8 +64,9 @@ class LiveReference:
         """One trial, with its gain where it took turns with the reference.
 
         A trial that fails beside the reference is repeated alone before it is believed: always if
-        it ran out of memory, else as long as no trial has worked beside it. If it fails alone as
-        well, the reference was not why. A reference that came to its end is launched again.
+        it ran out of memory or could not take turns, else as long as no trial has worked beside it.
+        If it fails alone as well, or could not take turns, a further reference is launched. So it
+        is where one came to its end.
         """
         trial = self._run(request)
         if trial.gain is not None or request.purpose is TrialPurpose.RUNG:
@@ -81,8 +82,10 @@ class LiveReference:
             again = self._request
             self.end()
             alone = self.launch(request)
-            if alone.failure is not None and alone.failure.kind is trial.failure.kind:
-                self._request, self._worked, self._of_use = again, True, True
+            same = alone.failure is not None and alone.failure.kind is trial.failure.kind
+            self._worked |= same
+            if same or trial.failure.kind is FailureKind.NOT_LIVE:
+                self._request, self._of_use = again, True
             return alone
         if trial.gain is None and not self.series.has_reference:
             self.note(ENDED)
@@ -109,4 +112,5 @@ class LiveReference:
 
     def _doubtful(self, kind: FailureKind) -> bool:
         """True if the reference may be why a trial failed beside it."""
-        return kind is FailureKind.OUT_OF_MEMORY or (kind in NOT_BESIDE and not self._worked)
+        always = kind in (FailureKind.OUT_OF_MEMORY, FailureKind.NOT_LIVE)
+        return always or (kind in NOT_BESIDE and not self._worked)
