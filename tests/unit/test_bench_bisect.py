@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher
+from gpurun.bench.benchmark_launcher import Launch, Launcher, warm_up_rule
 from gpurun.bench.bisect import bisect_runner
 from gpurun.bench.bisect.bisect_runner import BisectRequest, BisectRunner
 from gpurun.bench.bisect.commit_launches import CommitLauncher
@@ -61,12 +61,14 @@ class Machine(Launcher):
         super().__init__(BENCHMARK, folder, Mode.IN_PLACE, print)
         self.odd = odd
         self.turns: list[str] = []
+        self.rules: list[StopRule] = []
         self.crashes: list[str] = []
         """Launches that fail by chance, once each."""
 
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         number = int(start.name[:2])
         self.turns.append(f"{number}{'*' if first else ''}")
+        self.rules.append(rule)
         wobble = 1 + 0.01 * ((len(self.turns) * 7) % 5 - 2) / 2
         rate = (900.0 if number >= CULPRIT else 1000.0) * wobble
         changes = {"rate": rate, **self.odd.get(number, {})}
@@ -155,6 +157,13 @@ def test_few_trees_are_there_at_once_and_each_is_warmed_up_first(tmp_path: Path)
     assert turns[:3] == ["0*", "16*", "0"]
     for number in {turn for turn in turns if "*" not in turn}:
         assert turns.index(f"{number}*") < turns.index(number)
+
+
+def test_a_tree_is_warmed_up_as_long_as_in_a_comparison(tmp_path: Path) -> None:
+    course = HistoryCourse(tmp_path, max_pairs=1)
+    course.machine.benchmark = replace(BENCHMARK, steps=None)
+    course.run()
+    assert course.machine.rules[:2] == [warm_up_rule(None)] * 2
 
 
 def test_a_tree_that_the_next_pair_wants_again_is_not_made_again(tmp_path: Path) -> None:

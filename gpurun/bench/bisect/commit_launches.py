@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
-from gpurun.bench.benchmark_launcher import BenchEngine, Launch, Launcher, Tell
+from gpurun.bench.benchmark_launcher import BenchEngine, Launch, Launcher, Tell, warm_up_rule
 from gpurun.bench.bisect.culprit_search import Measure
 from gpurun.bench.trees.git import short
 from gpurun.bench.trees.module_origins import check_origins
@@ -22,7 +22,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.pairs.engine import Pair, ToldOnce
 from gpurun.records.spec import StopRule
 from gpurun.trials.signal_guard import SignalGuard
-from gpurun.trials.stop_rules import WHOLE, first_rule, later_rule
+from gpurun.trials.stop_rules import WHOLE, later_rule
 
 SAME_WORK = (
     "name the same value for all commits, as in args of [bench], or search on one side of the "
@@ -115,7 +115,7 @@ class CommitLauncher:
             self.remember(f"{short(commit)}: {note}")
         self.tell(f"first launch of {short(commit)}, to warm it up")
         steps = self.launcher.benchmark.steps
-        launch = self.launcher.run(sides.current, first_rule(steps), first=True)
+        launch = self.launcher.run(sides.current, warm_up_rule(steps), first=True)
         self._check(launch)
         if self._rule is None:
             self._rule, self._work = later_rule(steps, [launch.result]), Work.of(launch)
