@@ -69,7 +69,6 @@ ENDS = {
     Verdict.INCONCLUSIVE: Outcome.UNDECIDED,
 }
 CONFIRMED = {**ENDS, Verdict.PASS: Outcome.NOT_CONFIRMED, Verdict.REGRESSION: Outcome.FOUND}
-WORST_FIRST = ("interrupted", "failed", "found", "narrowed", "inconclusive", "no_drop")
 MERGE = (
     "it is a merge; gpurun bench bisect $(git merge-base {last}^1 {last}^2)..{last}^2 searches the "
     "merged branch"
@@ -160,11 +159,6 @@ def answered(found: BisectionReport, plan: SearchPlan) -> BisectionReport:
         range_slowdown_interval=standing.lost.interval,
         recommendation=_todo(found, standing),
     )
-
-
-def severity(found: BisectionReport) -> int:
-    """The place of a document among several: the least is the worst."""
-    return WORST_FIRST.index(found.verdict)
 
 
 def _todo(found: BisectionReport, standing: Standing) -> str:
