@@ -55,16 +55,13 @@ Started = TypeVar("Started")
 
 @dataclass(frozen=True)
 class PairOutcome(Generic[Started]):
-    """Both sides of a live pair, and the ratio of their step times, second over first.
-
-    `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
-    launched.
-    """
+    """Both sides of a live pair, None where nothing was launched, and the ratio of their step
+    times, second over first. `failure`: why there is no ratio, "" where there is one."""
 
     first: Started | None
     second: Started | None
     ratio: TurnRatio | None
-    failure: Failure | None
+    failure: str = ""
 
 
 class ToldOnce:
@@ -204,8 +201,7 @@ def why_in_turn(both: PairOutcome[Side]) -> str:
         return "the script is over before a live pair is measured"
     failures = [launch.failure for launch in sides if launch.failure is not None]
     own = [x.text for x in failures if x.kind is not FailureKind.PARTNER_ENDED]
-    what = "" if both.failure is None else both.failure.text
-    return f"a live pair failed: {own[0] if own else what}"
+    return f"a live pair failed: {own[0] if own else both.failure}"
 
 
 def disturbance(results: Sequence[RunResult], names: Sequence[str], *, live: bool) -> str | None:

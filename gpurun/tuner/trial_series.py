@@ -107,8 +107,7 @@ class TrialSeries:
             first, second = (self._request(number + n, r) for n, r in enumerate(requests))
             again = tuple(self._request(number + 2 + n, r) for n, r in enumerate(requests[::-1]))
         except KnobRaised as raised:
-            failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
-            return PairOutcome(None, None, None, failure)
+            return PairOutcome(None, None, None, str(raised))
         pair = self._live.run_pair(first, replace(second, following=again))
         if pair.first is None or pair.second is None:
             return PairOutcome(None, None, None, pair.failure)

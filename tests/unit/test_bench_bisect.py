@@ -288,9 +288,9 @@ class LiveMachine(Machine):
         rates = [one.steps_per_second or math.nan for one in (first, second)]
         if {int(start.name[:2]) for start in starts} & {*self.apart}:
             port = Failure(FailureKind.EXCEPTION, "OSError: address in use")
-            return PairOutcome(first, replace(second, failure=port), None, port)
+            return PairOutcome(first, replace(second, failure=port), None, port.text)
         ratio = TurnRatio(math.log(rates[0] / rates[1]), 0.003, 40)
-        return PairOutcome(first, second, ratio, None)
+        return PairOutcome(first, second, ratio)
 
 
 def test_a_commit_that_cannot_be_live_takes_live_pairs_from_no_other(tmp_path: Path) -> None:

@@ -67,12 +67,10 @@ class Live(Launcher):
         drifted = replace(sides[1], result=replace(sides[1].result, samples_per_second=700.0))
         if self.fails is not None:
             ended = replace(drifted, error=self.fails.text, failure=self.fails)
-            return PairOutcome(sides[0], ended, None, self.fails)
+            return PairOutcome(sides[0], ended, None, self.fails.text)
         log = self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
         ratio = TurnRatio(log, self.error, 40)
-        return PairOutcome(
-            sides[0], drifted, ratio.turned if starts[0].name == CURRENT else ratio, None
-        )
+        return PairOutcome(sides[0], drifted, ratio.turned if starts[0].name == CURRENT else ratio)
 
     def _side(self, start: Side) -> Launch:
         curve = curve_of(self.losses[start.name])
@@ -324,7 +322,7 @@ def test_two_models_that_do_not_fit_on_one_gpu_are_launched_in_turn(tmp_path: Pa
 def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn(tmp_path: Path) -> None:
     launcher = Live(tmp_path, [0.0])
     ended = launch(CURRENT, 1000.0, status="completed")
-    over = Failure(FailureKind.TOO_FEW_STEPS, "current ended with exit code 0")
+    over = "current ended with exit code 0"
     launcher.run_pair = lambda *_: PairOutcome(ended, ended, None, over)  # type: ignore[method-assign]
     start = Side(BASELINE, "", Tree(tmp_path), tmp_path, Path("/usr/bin/python"), {})
     engine = launcher.engine(

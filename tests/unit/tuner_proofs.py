@@ -12,7 +12,6 @@ from gpurun.arguments.options import Objective
 from gpurun.pairs.engine import PairOutcome, ToldOnce
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.facts import Facts
-from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.tuning import TrialRecord
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.finalist import Finalist
@@ -25,7 +24,7 @@ from tests.unit.knob_facts import facts
 from tests.unit.tuner_trials import trial
 
 A: Mapping[str, Any] = {"a": 1}
-PORT = Failure(FailureKind.EXCEPTION, "a port is taken")
+PORT = "a port is taken"
 FAILED = "it fell over"
 IN_TURN = "trials work on the real files"
 
@@ -63,7 +62,7 @@ class StandIn:
         speeds = [self._gain_of(request) if request.settings else 1.0 for request in requests]
         sides = [trial(10.0, request.settings) for request in requests]  # only the turns count
         ratio = TurnRatio(math.log(speeds[0] / speeds[1]), 0.01, 40)
-        return PairOutcome(sides[0], sides[1], ratio, None)
+        return PairOutcome(sides[0], sides[1], ratio)
 
     def launch(self, request: TrialRequest) -> Trial:
         self.launched.append(request)
