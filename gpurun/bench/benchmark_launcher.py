@@ -132,14 +132,15 @@ class Launcher:
 
         `first`: the launch that warms up its tree.
         """
-        done = self._launch(start, rule, first)
+        outcome = self.trials.run(self.request(start, rule, first=first))
+        done = launch_of(start, outcome, self.benchmark.args)
         if done.error and not first and self.trials.has_layer(start.name):
             self._note(
                 f"a launch failed on top of the first launch's files ({done.error}): "
                 "from now on each launch starts from the original folder"
             )
             self.trials.drop_layer(start.name)
-            done = self._launch(start, rule, first)
+            return self.run(start, rule)
         return done
 
     def run_pair(self, starts: tuple[Side, Side], rule: StopRule) -> PairOutcome[Launch]:
@@ -212,10 +213,6 @@ class Launcher:
             shared=start.name,
             keep_layer=first,
         )
-
-    def _launch(self, start: Side, rule: StopRule, first: bool) -> Launch:
-        outcome = self.trials.run(self.request(start, rule, first=first))
-        return launch_of(start, outcome, self.benchmark.args)
 
 
 def launch_of(start: Side, outcome: Outcome, args: Sequence[str]) -> Launch:
