@@ -28,6 +28,8 @@ from gpurun.records.result import HostUse, StepTime
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison_text import comparison_lines
 from gpurun.stats.loss_curve_points import curve_of
+from gpurun.trials.launch_request import LaunchRequest
+from gpurun.trials.outcome import Outcome
 from gpurun.trials.stop_rules import first_rule
 from scripts.gate_runs import IN_TURN
 from tests.repositories import commit, new_repository
@@ -331,6 +333,29 @@ def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn(tmp_path: Pa
     taken = engine.take(start, replace(start, name=CURRENT), 1, turned=False)
     assert (launcher.turns, taken.ratio) == ("bc", None)
     assert taken.in_turn == "the script is over before a live pair is measured"
+
+
+def test_what_fails_on_the_files_of_the_first_launch_starts_from_the_original_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so do later launches; one that fails without these files fails once."""
+    told: list[str] = []
+    made = Launcher(BENCHMARK, tmp_path, Mode.OVERLAY, told.append)
+    start = Side(BASELINE, "", Tree(tmp_path), tmp_path, Path("/usr/bin/python"), {})
+    layers, ran = {BASELINE}, []
+
+    def run(request: LaunchRequest) -> Outcome:
+        ran.append(request.run_dir.name)
+        failure = Failure(FailureKind.EXCEPTION, "OSError: exists") if len(ran) != 2 else None
+        return Outcome(request, launch(BASELINE, 1.0).result, (), 1, 1.0, failure)
+
+    monkeypatch.setattr(made.trials, "run", run)
+    monkeypatch.setattr(made.trials, "has_layer", layers.__contains__)
+    monkeypatch.setattr(made.trials, "drop_layer", layers.remove)
+    rule = first_rule(12)
+    errors = [made.run(start, rule).error for _ in range(2)]
+    assert (errors, layers, len(ran)) == (["", "OSError: exists"], set(), 3)
+    assert [line.startswith("a launch failed on top of the first") for line in told] == [True]
 
 
 def test_the_losses_of_first_launches_count_with_live_pairs(tmp_path: Path) -> None:
