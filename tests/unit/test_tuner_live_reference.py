@@ -23,6 +23,7 @@ class Series:
     """Stands for the trials of a tuning: a reference that starts, or does not."""
 
     def __init__(self) -> None:
+        self.live = self
         self.has_reference = False
         self.started = 0
         self.refuses = ""

@@ -74,7 +74,7 @@ class LiveReference:
         return trial
 
     def _run(self, request: TrialRequest) -> Trial:
-        if request.purpose not in BESIDE or not (self.series.has_reference or self._again()):
+        if request.purpose not in BESIDE or not (self.series.live.has_reference or self._again()):
             return self.launch(request)
         trial = self.launch(replace(request, in_turns=True))
         if trial.failure is not None and self._doubtful(trial.failure.kind):
@@ -87,7 +87,7 @@ class LiveReference:
             if same or trial.failure.kind is FailureKind.NOT_LIVE:
                 self._request, self._of_use = again, True
             return alone
-        if trial.gain is None and not self.series.has_reference:
+        if trial.gain is None and not self.series.live.has_reference:
             self.note(ENDED)
         if trial.gain is not None:
             self._worked = self._of_use = True
@@ -96,7 +96,7 @@ class LiveReference:
     def end(self) -> None:
         """End it for good."""
         self._request = None
-        self.series.end_reference()
+        self.series.live.end_reference()
 
     def _again(self) -> bool:
         """Launch it once more if it came to its end and was of use; true if it was."""
