@@ -132,14 +132,15 @@ class Launcher:
 
         `first`: the launch that warms up its tree.
         """
-        done = self._launch(start, rule, first)
+        outcome = self.trials.run(self.request(start, rule, first=first))
+        done = launch_of(start, outcome, self.benchmark.args)
         if done.error and not first and self.trials.has_layer(start.name):
             self._note(
                 f"a launch failed on top of the first launch's files ({done.error}): "
                 "from now on each launch starts from the original folder"
             )
             self.trials.drop_layer(start.name)
-            done = self._launch(start, rule, first)
+            return self.run(start, rule)
         return done
 
     def run_pair(self, starts: tuple[Side, Side], rule: StopRule) -> PairOutcome[Launch]:
@@ -160,21 +161,23 @@ class Launcher:
         self,
         rule: StopRule,
         note: Callable[[str], None],
-        refuse: Callable[[Launch], None],
-        late: Callable[[], bool] = lambda: False,
+        left: Callable[[], float],
+        warmed_up: Callable[[Side], Launch],
     ) -> BenchEngine:
         """The pair engine of one comparison or search. `rule`: of launches in turn.
 
-        `note` hears what disturbed pairs; `late`: whether there is no time to measure one again.
-        `refuse` is given each launch that ended alone, and may raise: then no other one follows.
+        `note` hears what disturbed pairs; `left`: seconds until no further pair may begin.
+        `warmed_up`: the first launch of a tree.
         """
-
-        def alone(start: Side) -> Launch:
-            launch = self.run(start, rule)
-            refuse(launch)
-            return launch
-
-        return PairEngine(lambda *both: self.run_pair(both, rule), alone, note, late)
+        return PairEngine(
+            lambda *both: self.run_pair(both, rule),
+            lambda start: self.run(start, rule),
+            note,
+            left,
+            obstacle=lambda *both: self.obstacle([warmed_up(start) for start in both]),
+            key=lambda start: start.name,
+            both_run=True,
+        )
 
     def obstacle(self, first: Sequence[Launch]) -> str:
         """Why launches like these cannot be live pairs, "" if they can."""
@@ -211,20 +214,18 @@ class Launcher:
             keep_layer=first,
         )
 
-    def _launch(self, start: Side, rule: StopRule, first: bool) -> Launch:
-        outcome = self.trials.run(self.request(start, rule, first=first))
-        return launch_of(start, outcome, self.benchmark.args)
-
 
 def launch_of(start: Side, outcome: Outcome, args: Sequence[str]) -> Launch:
     """The launch of a benchmark that came of a request. `args`: those of its script."""
     log, failure = outcome.log, outcome.failure
+    if failure is not None:
+        failure = replace(failure, text=masked_text(failure.text, args))
     roots = () if log is None else log.roots
     clock = None if log is None else step_clock(log)
     return Launch(
         start=start,
         result=replace(outcome.result, status=outcome.status),
-        error="" if failure is None else masked_text(failure.text, args),
+        error="" if failure is None else failure.text,
         folder=outcome.run_dir,
         seconds=outcome.seconds,
         parameters=roots[0].parameters if roots else None,

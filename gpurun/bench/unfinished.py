@@ -3,7 +3,7 @@ several."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -13,6 +13,12 @@ from gpurun.records.bench.comparison import Comparison, Selftest
 
 Document = TypeVar("Document", Comparison, BisectionReport, Selftest)
 
+WORST_FIRST = (
+    "interrupted", "wrong", ExitCode.BENCHMARK_FAILED, "regression", "training_differs",
+    ExitCode.INTERNAL, ExitCode.USAGE, ExitCode.NO_BASELINE, "found", "narrowed", "inconclusive",
+    "no_drop", "pass",
+)  # fmt: skip
+"""Verdicts of all documents; of one that failed, its exit code."""
 AGAIN = "run it again"
 ANSWERS = (ExitCode.BENCHMARK_FAILED, ExitCode.NO_BASELINE)
 """Exit codes that a document tells. Other errors are gpurun's own or of the command line."""
@@ -56,12 +62,11 @@ def ended_by(
     raise error
 
 
-def worst_with_others(
-    documents: Sequence[Document], severity: Callable[[Document], int]
-) -> Document:
-    """Several benchmarks as one document: that of the worst, which holds the others.
-
-    `severity`: the place of a document; the least is the worst.
-    """
-    worst = min(documents, key=severity)
+def worst_with_others(documents: Sequence[Document]) -> Document:
+    """Several benchmarks as one document: that of the worst, which holds the others."""
+    places = [
+        WORST_FIRST.index(ExitCode(one.exit_code) if one.verdict == "failed" else one.verdict)
+        for one in documents
+    ]
+    worst = documents[places.index(min(places))]
     return replace(worst, others=tuple(one for one in documents if one is not worst))

@@ -8,9 +8,10 @@ dropped for their figures would bias the verdict.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from gpurun.measure.machine import CROWDED, crowd_out
@@ -54,16 +55,13 @@ Started = TypeVar("Started")
 
 @dataclass(frozen=True)
 class PairOutcome(Generic[Started]):
-    """Both sides of a live pair, and the ratio of their step times, second over first.
-
-    `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
-    launched.
-    """
+    """Both sides of a live pair, None where nothing was launched, and the ratio of their step
+    times, second over first. `failure`: why there is no ratio, "" where there is one."""
 
     first: Started | None
     second: Started | None
     ratio: TurnRatio | None
-    failure: Failure | None
+    failure: str = ""
 
 
 class ToldOnce:
@@ -105,20 +103,29 @@ class Pair(Generic[Side]):
 class PairEngine(Generic[Request, Side]):
     """Takes the pairs of one comparison, proof or search.
 
-    `beside` launches two as a live pair, `alone` one. `in_turn`: why all pairs are launched in
-    turn, "" while they are live; `obstacle`: why two requests are. `late`: whether there is no time
-    to measure a pair again. `note` hears what disturbed pairs. `seconds`: what the last pair took.
+    `beside` launches two as a live pair, `alone` one. `obstacle`: why two requests cannot be live,
+    "" if they can. A live pair that fails, and then runs in turn, is the obstacle of all later
+    pairs of these two; `key` is what a request has in common with a later one of the same launch.
+    `left`: seconds until no further pair may begin. `both_run`: the second of a pair is known to
+    run, too. `note` hears what disturbed pairs. `seconds`: what the last pair took.
     """
 
     beside: Callable[[Request, Request], PairOutcome[Side]]
     alone: Callable[[Request], Side]
     note: Callable[[str], None]
-    late: Callable[[], bool] = lambda: False
-    in_turn: str = ""
+    left: Callable[[], float] = lambda: math.inf
     obstacle: Callable[[Request, Request], str] = lambda first, second: ""
+    key: Callable[[Request], object] = lambda request: request
+    both_run: bool = False
     seconds: float = 0.0
+    _in_turn: dict[tuple[object, object], str] = field(default_factory=dict)
     _has_live: bool = False
     _again: int = 0
+
+    @property
+    def late(self) -> bool:
+        """True if there is no time for a pair that takes as long as the last one."""
+        return self.left() < self.seconds
 
     def take(self, first: Request, second: Request, number: int, *, turned: bool) -> Pair[Side]:
         """The pair of this number, measured again where something befell one half of it; or
@@ -137,7 +144,7 @@ class PairEngine(Generic[Request, Side]):
                 return pair
             names, live = (pair.first.name, pair.second.name), pair.ratio is not None
             cause = disturbance(results, names, live=live)
-            again = cause is not None and self._again < MOST_AGAIN and not self.late()
+            again = cause is not None and self._again < MOST_AGAIN and not self.late
             if cause is not None:
                 what = "is measured again" if again else "counts all the same"
                 self.note(f"pair {number} {what}: {cause}")
@@ -152,28 +159,32 @@ class PairEngine(Generic[Request, Side]):
         """Live if it can be. A live pair that fails after one that was measured is launched once
         more: its failure may be chance."""
         order = (second, first) if turned else (first, second)
-        in_turn = self.in_turn or self.obstacle(first, second)
+        names = (self.key(first), self.key(second))
+        in_turn = self._in_turn.get(names) or self.obstacle(first, second)
         possible = not in_turn
         for number in range(1 + self._has_live if possible else 0):
-            if number and self.late():
+            if number and self.late:
                 break
             both = self.beside(*order)
             if (pair := _measured(both)) is not None:
                 self._has_live = True
                 return pair.turned if turned else pair
             in_turn = why_in_turn(both)
-        if possible and self.late():
+        if possible and self.late:
             raise NotLive(in_turn)
-        one, other = (self._alone(request, known=request is first) for request in order)
+        one, other = (self._alone(request, request is first) for request in order)
         if possible and one.failure is None and other.failure is None:
-            self.in_turn = in_turn
+            self._in_turn[names] = in_turn
         pair = Pair(one, other, in_turn=in_turn)
         return pair.turned if turned else pair
 
-    def _alone(self, request: Request, *, known: bool) -> Side:
-        """A launch; once more if it fails and is `known` to run."""
+    def _alone(self, request: Request, is_first: bool) -> Side:
+        """A launch; once more if it fails and is known to run: that may be chance."""
         launch = self.alone(request)
-        return self.alone(request) if known and launch.failure is not None else launch
+        if launch.failure is None or not (is_first or self.both_run):
+            return launch
+        self.note(f"a {launch.name} launch failed, and is launched again: {launch.failure.text}")
+        return self.alone(request)
 
 
 def _measured(both: PairOutcome[Side]) -> Pair[Side] | None:
@@ -190,8 +201,7 @@ def why_in_turn(both: PairOutcome[Side]) -> str:
         return "the script is over before a live pair is measured"
     failures = [launch.failure for launch in sides if launch.failure is not None]
     own = [x.text for x in failures if x.kind is not FailureKind.PARTNER_ENDED]
-    what = "" if both.failure is None else both.failure.text
-    return f"a live pair failed: {own[0] if own else what}"
+    return f"a live pair failed: {own[0] if own else both.failure}"
 
 
 def disturbance(results: Sequence[RunResult], names: Sequence[str], *, live: bool) -> str | None:

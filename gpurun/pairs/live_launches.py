@@ -21,7 +21,7 @@ from gpurun.measure.sampler import RunSampler
 from gpurun.pairs.engine import PairOutcome
 from gpurun.pairs.live_pair import STRETCH_SECONDS, PairEnd, PairSide, live_side, run_live_pair
 from gpurun.pairs.obstacle import sharing_obstacle
-from gpurun.pairs.side import PairFailed, SideEnded
+from gpurun.pairs.side import PairFailed, SideEnded, SideLate
 from gpurun.pairs.turn_ratio import Round, TurnRatio, turn_ratio
 from gpurun.pairs.turn_taking import MOST_TURN_SECONDS, TurnLimits, take_turns
 from gpurun.records.failure import Failure, FailureKind
@@ -35,6 +35,7 @@ LIMITS = TurnLimits(seconds=4.0, most_seconds=4.0, epoch_seconds=8.0, error=0.01
 """Turns of a candidate: it is screened, not proven."""
 NAME = "the reference"
 """Messages call it so, and no other launch."""
+TOO_FEW = "the turns of both sides were too few"
 
 
 class Reference:
@@ -115,6 +116,8 @@ class BesideReference:
         except SideEnded as ended:
             if ended.exit_code is None:
                 return Failure(FailureKind.HUNG, str(ended))
+        except PairFailed as failed:
+            return Failure(FailureKind.NOT_LIVE, str(failed))
         finally:
             self.seconds = time.monotonic() - began
         return None
@@ -126,7 +129,7 @@ class BesideReference:
     def _turns(self) -> list[Round]:
         """Its rounds with the reference, after a stretch alone; none if the reference fails.
 
-        `SideEnded` if it fails itself.
+        `PairFailed` if it fails itself.
         """
         side, partner = self._side, self._reference.side
         try:
@@ -146,7 +149,7 @@ class BesideReference:
                 self._reference.lost = f"{NAME} came to its end"
             return rounds
         except PairFailed as failed:
-            if isinstance(failed, SideEnded) and failed.name != NAME:
+            if failed.name != NAME:
                 raise
             self._reference.lost = str(failed)
             return []
@@ -211,7 +214,7 @@ class LiveLaunches:
         reference = self._reference
         if reference is None:
             return self._launcher.run(request), None
-        draws = random.Random(self._launcher.launched)
+        draws = random.Random(str(request.run_dir))
         turns = BesideReference(reference, self._side(request), draws)
         outcome = self._launcher.run(request, turns=turns)
         if reference.lost:
@@ -226,10 +229,10 @@ class LiveLaunches:
         It is over by the limits of the first; with few turns by then it is a failure.
         """
         if in_turn := self.in_turn_reason(ranks=bool(first.ranks or second.ranks)):
-            return PairOutcome(None, None, None, Failure(FailureKind.NOT_LIVE, in_turn))
+            return PairOutcome(None, None, None, in_turn)
         requests, launcher = (first, second), self._launcher
         began = time.monotonic()
-        draws = random.Random(launcher.launched)
+        draws = random.Random(str(first.run_dir))
         try:
             sides = (self._side(first), self._side(second))
             started = partial(self._start_beside_pair, second)
@@ -237,8 +240,7 @@ class LiveLaunches:
             deadline = min(first.deadline, began + first.limit_seconds)
             end = run_live_pair(sides, started, ready, draws, deadline, first.hurry_at)
         except GpurunError as error:
-            failed = Failure(FailureKind.NOT_STARTED, error.what)
-            return PairOutcome(None, None, None, failed)
+            return PairOutcome(None, None, None, error.what)
         finally:
             launcher.prestarted.go_on()
         outcomes = [
@@ -247,7 +249,7 @@ class LiveLaunches:
                 zip(requests, end.exit_codes, end.peaks, strict=True)
             )
         ]
-        failure = _pair_failure(end, outcomes)
+        failure = "" if end.ratio is not None else str(end.failed or TOO_FEW)
         return PairOutcome(outcomes[0], outcomes[1], end.ratio, failure)
 
     def _side(self, request: LaunchRequest) -> PairSide:
@@ -270,21 +272,8 @@ class LiveLaunches:
 
 def _given_up(end: PairEnd, side: int) -> Failure | None:
     """Reason why a side of a failed pair was ended, None for one that ended by itself."""
-    if not end.failure or end.exit_codes[side] is not None:
+    if end.failed is None or end.exit_codes[side] is not None:
         return None
-    if end.late:
-        return Failure(FailureKind.OUT_OF_TIME, end.failure)
-    partner_ended = end.exit_codes[1 - side] is not None
-    return Failure(FailureKind.PARTNER_ENDED if partner_ended else FailureKind.HUNG, end.failure)
-
-
-def _pair_failure(end: PairEnd, outcomes: list[Outcome]) -> Failure | None:
-    """Reason why there is no ratio: what befell the side that failed first."""
-    if end.failure:
-        failures = [x.failure for x in outcomes if x.failure is not None]
-        own = [x for x in failures if x.kind is not FailureKind.PARTNER_ENDED]
-        kind = own[0].kind if own else FailureKind.TOO_FEW_STEPS
-        return Failure(kind, end.failure)
-    if end.ratio is None:
-        return Failure(FailureKind.TOO_FEW_STEPS, "the turns of both sides were too few")
-    return None
+    kind = FailureKind.HUNG if end.exit_codes[1 - side] is None else FailureKind.PARTNER_ENDED
+    late = isinstance(end.failed, SideLate)
+    return Failure(FailureKind.OUT_OF_TIME if late else kind, str(end.failed))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpurun.isolation.sandbox import Sandbox
 from gpurun.measure.sampler import RunSampler
-from gpurun.pairs.side import PairFailed, Side, SideLate, await_both
+from gpurun.pairs.side import PairFailed, Side, await_both
 from gpurun.pairs.turn_ratio import Round, TurnRatio, turn_ratio
 from gpurun.pairs.turn_taking import TurnLimits, take_turns
 from gpurun.records.messages.turns import Turn
@@ -56,16 +56,15 @@ class PairSide:
 class PairEnd:
     """The end of a live pair. `ratio`: step time of the second over the first side's, by turns.
 
-    `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
-    `peaks`: as `peaks_at_same_step`. `late`: the time was over before both sides had warmed up.
+    `exit_codes` and `seconds`: of both sides. `failed`: why they took no turns, None if they did.
+    `peaks`: as `peaks_at_same_step`.
     """
 
     ratio: TurnRatio | None
     exit_codes: tuple[int | None, int | None]
     seconds: float
-    failure: str
+    failed: PairFailed | None = None
     peaks: tuple[int | None, int | None] = (None, None)
-    late: bool = False
 
 
 def run_live_pair(
@@ -89,7 +88,7 @@ def run_live_pair(
     began = time.monotonic()
     rounds: list[Round] = []
     stretches: tuple[Turn, Turn] | None = None
-    failure, late = "", False
+    failed: PairFailed | None = None
     with ExitStack() as stack:
         sandboxes: list[Sandbox] = []
         live: list[Side] = []
@@ -114,14 +113,14 @@ def run_live_pair(
             for side_of_pair in pair:
                 side_of_pair.end()
             codes = [_exit_code(sandbox) for sandbox in sandboxes]
-        except PairFailed as failed:
-            failure, late = str(failed), isinstance(failed, SideLate)
+        except PairFailed as error:
+            failed = error
             codes = [sandbox.poll() for sandbox in sandboxes]
     ratio = turn_ratio(rounds)
     seconds = time.monotonic() - began
     both = [] if stretches is None else [stretches, *(r.turns for r in rounds)]
     peaks = peaks_at_same_step(([first for first, _ in both], [second for _, second in both]))
-    return PairEnd(ratio, (codes[0], codes[1]), seconds, failure, peaks, late)
+    return PairEnd(ratio, (codes[0], codes[1]), seconds, failed, peaks)
 
 
 def peaks_at_same_step(

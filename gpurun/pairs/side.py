@@ -24,23 +24,28 @@ WORKING_SHARE = 0.05
 
 
 class PairFailed(Exception):
-    """Two sides could not take turns until they were measured; the text says why."""
+    """Two sides could not take turns until they were measured, by the one of this name; the text
+    says why."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        super().__init__(text)
 
 
 class SideEnded(PairFailed):
     """A side came to its end or answered no more. `exit_code` is None where it was silent."""
 
     def __init__(self, name: str, exit_code: int | None) -> None:
-        self.name, self.exit_code = name, exit_code
+        self.exit_code = exit_code
         how = "gave no sign of life" if exit_code is None else f"ended with exit code {exit_code}"
-        super().__init__(f"{name} {how} before the pair was measured")
+        super().__init__(name, f"{name} {how} before the pair was measured")
 
 
 class SideLate(PairFailed):
     """A side had not warmed up when the time for both was over."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"{name} had not warmed up when the time for it was over")
+        super().__init__(name, f"{name} had not warmed up when the time for it was over")
 
 
 class Side:
@@ -128,7 +133,8 @@ class Side:
             return turn
         partner.freeze()
         if self._held_up:
-            raise PairFailed(f"{self.name} stood still, twice, while {partner.name} was frozen")
+            text = f"{self.name} stood still, twice, while {partner.name} was frozen"
+            raise PairFailed(self.name, text)
         self._held_up = True
         return self.take(nanoseconds, partner, least_steps)
 
@@ -167,7 +173,7 @@ class Side:
             if ready != (min(turn.steps, turn.nanoseconds) > 0):
                 return turn
         # ranks that the script spawned answer beside one another
-        raise PairFailed(f"several processes of {self.name} train")
+        raise PairFailed(self.name, f"several processes of {self.name} train")
 
 
 def await_both(

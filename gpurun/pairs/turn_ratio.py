@@ -70,7 +70,7 @@ class TurnRatio:
 def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     """The ratio and its error; None for too few rounds."""
     sides = [[r.turns[number] for r in rounds] for number in (0, 1)]
-    few = [number for number in (0, 1) if not _holds_many_ends(sides[number])]
+    few = [n for n in (0, 1) if _ends(sides[n]) < max(LEAST_EPOCHS, MANY_ENDS * len(rounds))]
     steady = [r for r in rounds if not any(r.turns[number].epoch_starts for number in few)]
     if not steady or len(steady) < _least_rounds(steady):
         return None
@@ -89,10 +89,6 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
 def _ends(turns: Sequence[Turn]) -> int:
     """How many turns hold the end of an epoch."""
     return sum(turn.epoch_starts > 0 for turn in turns)
-
-
-def _holds_many_ends(turns: Sequence[Turn]) -> bool:
-    return _ends(turns) >= max(LEAST_EPOCHS, MANY_ENDS * len(turns))
 
 
 def _least_rounds(rounds: Sequence[Round]) -> int:

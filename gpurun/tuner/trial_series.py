@@ -53,7 +53,7 @@ class TrialSeries:
     """Launches the trials of one tuning, one at a time, below `folder`.
 
     `training_loaders`: see `RunSpec`. `prestarted`: processes of coming trials, which import
-    meanwhile. `close` removes what the trials shared.
+    meanwhile. `live`: the reference. `close` removes what the trials shared.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TrialSeries:
         tell = (lambda line: None) if options.quiet else say
         self.launcher = TrialLauncher(folder, mode, on_progress, tell)
         self.prestarted = self.launcher.prestarted
-        self._live = LiveLaunches(self.launcher)
+        self.live = LiveLaunches(self.launcher)
         self._environment, self._shared_gpus = dict(environment), 0
         if options.ddp:
             _, ranks = hidden_flags(options.torchrun, None)
@@ -93,7 +93,7 @@ class TrialSeries:
             return self._skip(number, request, raised)
         wanted = replace(wanted, following=self._following(number + 1, request))
         if request.in_turns:
-            return self._keep(number, request, *self._live.run_beside(wanted))
+            return self._keep(number, request, *self.live.run_beside(wanted))
         return self._keep(number, request, self.launcher.run(wanted))
 
     def folder_of(self, record: TrialRecord) -> Path:
@@ -107,9 +107,8 @@ class TrialSeries:
             first, second = (self._request(number + n, r) for n, r in enumerate(requests))
             again = tuple(self._request(number + 2 + n, r) for n, r in enumerate(requests[::-1]))
         except KnobRaised as raised:
-            failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
-            return PairOutcome(None, None, None, failure)
-        pair = self._live.run_pair(first, replace(second, following=again))
+            return PairOutcome(None, None, None, str(raised))
+        pair = self.live.run_pair(first, replace(second, following=again))
         if pair.first is None or pair.second is None:
             return PairOutcome(None, None, None, pair.failure)
         one = self._keep(number, requests[0], pair.first)
@@ -125,25 +124,16 @@ class TrialSeries:
         self._reference_samples = samples_a_step
         wanted = self._request(len(self.trials) + 1, request)
         folder = self.folder / "references" / f"{self._references:02d}"
-        return self._live.start_reference(replace(wanted, run_dir=folder))
-
-    @property
-    def has_reference(self) -> bool:
-        """True if one waits for trials to take turns with."""
-        return self._live.has_reference
-
-    def end_reference(self) -> None:
-        """End the reference, if there is one."""
-        self._live.end_reference()
+        return self.live.start_reference(replace(wanted, run_dir=folder))
 
     @property
     def in_turn_only(self) -> str:
         """Reason why trials of this tuning cannot be live pairs, "" if they can."""
-        return self._live.in_turn_reason(ranks=self._ranks(self.folder) is not None)
+        return self.live.in_turn_reason(ranks=self._ranks(self.folder) is not None)
 
     def close(self) -> None:
         """End waiting processes, and remove the files that only trials needed."""
-        self._live.end_reference()
+        self.live.end_reference()
         self.launcher.close()
 
     # -- from settings to a request ------------------------------------------------------------

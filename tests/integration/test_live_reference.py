@@ -184,8 +184,9 @@ def test_neither_a_reference_nor_a_pair_is_waited_for_beyond_its_limit(launches:
     assert not launches.live.has_reference
     pair = launches.live.run_pair(never_warm(), never_warm())
     assert time.monotonic() - began < 20.0, "its patience is 120 s"
-    assert pair.failure is not None
-    assert pair.failure.kind is FailureKind.OUT_OF_TIME
+    assert pair.first is not None
+    assert pair.first.failure is not None
+    assert pair.first.failure.kind is FailureKind.OUT_OF_TIME
 
 
 @pytest.mark.slow  # quick twin: the launcher that is killed, of test_live_pair.py

@@ -11,6 +11,7 @@ from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.records.events import OriginsEvent
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import DeviceUse, RunResult, StepTime
 from tests.repositories import new_repository
 
@@ -66,8 +67,11 @@ def launch(
 ) -> Launch:
     """A launch of a side, "baseline" or "current"."""
     start = Side(side, "", Tree(Path("/project")), Path("/project"), Path("/usr/bin/python"), {})
-    made = result(rate, **changes)
-    return Launch(start, made, error, Path("/runs/1"), 5.0, parameters, (OWN_TREE,))
+    made, failure = result(rate, **changes), None
+    if error:
+        failure = Failure(FailureKind.EXCEPTION, error)
+    folder, origins = Path("/runs/1"), (OWN_TREE,)
+    return Launch(start, made, error, folder, 5.0, parameters, origins, failure=failure)
 
 
 def device(*reasons: str, foreign: int | None = None) -> DeviceUse:

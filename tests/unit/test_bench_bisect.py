@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher
+from gpurun.bench.benchmark_launcher import Launch, Launcher, warm_up_rule
 from gpurun.bench.bisect import bisect_runner
 from gpurun.bench.bisect.bisect_runner import BisectRequest, BisectRunner
 from gpurun.bench.bisect.commit_launches import CommitLauncher
@@ -22,10 +22,13 @@ from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.pairs.engine import MOST_AGAIN
+from gpurun.pairs.engine import MOST_AGAIN, PairOutcome
+from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.bisection import BisectedCommit, BisectionReport
 from gpurun.records.codec import from_json, to_json
+from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.result import HostUse
 from gpurun.records.spec import StopRule
 from gpurun.report.bench_text import bisection_lines, bisection_markdown
 from gpurun.trials.signal_guard import SignalGuard
@@ -58,13 +61,21 @@ class Machine(Launcher):
         super().__init__(BENCHMARK, folder, Mode.IN_PLACE, print)
         self.odd = odd
         self.turns: list[str] = []
+        self.rules: list[StopRule] = []
+        self.crashes: list[str] = []
+        """Launches that fail by chance, once each."""
 
     def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         number = int(start.name[:2])
         self.turns.append(f"{number}{'*' if first else ''}")
+        self.rules.append(rule)
         wobble = 1 + 0.01 * ((len(self.turns) * 7) % 5 - 2) / 2
         rate = (900.0 if number >= CULPRIT else 1000.0) * wobble
-        made = launch(start.name, **{"rate": rate, **self.odd.get(number, {})})
+        changes = {"rate": rate, **self.odd.get(number, {})}
+        if self.turns[-1] in self.crashes:
+            self.crashes.remove(self.turns[-1])
+            changes |= {"error": "OSError: no route to host", "status": "failed"}
+        made = launch(start.name, **changes)
         return replace(made, start=start)
 
 
@@ -87,6 +98,7 @@ class HistoryCourse:
         found: BisectionReport | None = None,
         deadline: float = math.inf,
         max_pairs: int | None = None,
+        machine: type[Machine] = Machine,
     ) -> None:
         self.alive: list[str] = []
         self.most_alive = 0
@@ -94,7 +106,7 @@ class HistoryCourse:
         self.lines: list[str] = []
         self.records: list[BenchmarkRecord] = []
         self.path = folder / "state.json"
-        self.machine = Machine(folder, odd or {})
+        self.machine = machine(folder, odd or {})
         guard, tell = SignalGuard(), self.lines.append
         asked = request(folder, deadline=deadline, max_pairs=max_pairs)
         asked = replace(asked, keep=self.records.append, tell=tell)
@@ -145,6 +157,13 @@ def test_few_trees_are_there_at_once_and_each_is_warmed_up_first(tmp_path: Path)
     assert turns[:3] == ["0*", "16*", "0"]
     for number in {turn for turn in turns if "*" not in turn}:
         assert turns.index(f"{number}*") < turns.index(number)
+
+
+def test_a_tree_is_warmed_up_as_long_as_in_a_comparison(tmp_path: Path) -> None:
+    course = HistoryCourse(tmp_path, max_pairs=1)
+    course.machine.benchmark = replace(BENCHMARK, steps=None)
+    course.run()
+    assert course.machine.rules[:2] == [warm_up_rule(None)] * 2
 
 
 def test_a_tree_that_the_next_pair_wants_again_is_not_made_again(tmp_path: Path) -> None:
@@ -244,6 +263,96 @@ def test_a_pair_in_the_file_says_whether_a_gpu_was_held_up(tmp_path: Path) -> No
     loose = [pair.loose for pair in found.pairs]
     assert loose == [name(CULPRIT) in (pair.commit, pair.against) for pair in found.pairs]
     assert any(loose)
+
+
+def test_no_disturbed_pair_is_measured_again_after_the_deadline(tmp_path: Path) -> None:
+    course = HistoryCourse(tmp_path, odd={16: {"devices": (device("thermal"),)}})
+    launches = course.machine.run
+
+    def run(*words: Any, **named: Any) -> Launch:
+        if course.machine.turns == ["0*", "16*", "0"]:
+            course.measuring.deadline = time.monotonic()
+        return launches(*words, **named)
+
+    course.machine.run = run  # type: ignore[method-assign]
+    course.runner.plan = replace(course.runner.plan, max_pairs=1)
+    assert len(course.run().pairs) == 1
+    assert course.machine.turns == ["0*", "16*", "0", "16"]
+
+
+class LiveMachine(Machine):
+    """Live pairs of which those with a commit in `apart` fail; alone all launches end well."""
+
+    apart: tuple[int, ...] = ()
+    pairs = 0
+
+    def __init__(self, folder: Path, odd: dict[int, dict[str, Any]]) -> None:
+        super().__init__(folder, odd)
+        self.mode = self.trials.mode = Mode.OVERLAY
+
+    def run_pair(self, starts: tuple[Side, Side], rule: StopRule) -> PairOutcome[Launch]:
+        self.pairs += 1
+        first, second = (self.run(start, rule) for start in starts)
+        rates = [one.steps_per_second or math.nan for one in (first, second)]
+        if {int(start.name[:2]) for start in starts} & {*self.apart}:
+            port = Failure(FailureKind.EXCEPTION, "OSError: address in use")
+            return PairOutcome(first, replace(second, failure=port), None, port.text)
+        ratio = TurnRatio(math.log(rates[0] / rates[1]), 0.003, 40)
+        return PairOutcome(first, second, ratio)
+
+
+def test_a_commit_that_cannot_be_live_takes_live_pairs_from_no_other(tmp_path: Path) -> None:
+    course = HistoryCourse(tmp_path, machine=LiveMachine)
+    machine = course.machine
+    assert isinstance(machine, LiveMachine)
+    machine.apart = (16,)
+    found = course.run()
+    assert found.culprit == name(CULPRIT)
+    assert {pair.commit for pair in found.pairs if pair.error is None} == {name(16)}
+    assert machine.pairs == 1 + sum(pair.error is not None for pair in found.pairs)
+    why = (
+        "launches one after the other, not live pairs: a live pair failed: OSError: address in use"
+    )
+    assert course.measuring.remember.lines == [why]
+
+
+def test_both_sides_of_a_pair_must_fit_in_memory_together_and_not_one_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpurun.pairs.obstacle.available_memory", lambda: 10 << 30)
+    hosts = {number: HostUse(None, None, 3 << 30, None) for number in range(COMMITS + 1)}
+    hosts[16] = replace(hosts[16], peak_rss_bytes=5 << 30)
+    odd = {number: {"host": host} for number, host in hosts.items()}
+    found = HistoryCourse(tmp_path, odd=odd, machine=LiveMachine).run()
+    assert found.pairs
+    assert None not in [pair.error for pair in found.pairs]
+
+
+def test_a_live_pair_that_fails_when_the_time_is_up_ends_the_search_for_now(tmp_path: Path) -> None:
+    course = HistoryCourse(tmp_path, machine=LiveMachine)
+    machine = course.machine
+    assert isinstance(machine, LiveMachine)
+    machine.apart = (16,)
+    course.measuring.deadline = time.monotonic()
+    found = course.run()
+    assert (found.verdict, found.exit_code, found.pairs, found.skipped) == (
+        "inconclusive",
+        3,
+        (),
+        (),
+    )
+    assert machine.turns == ["0*", "16*", "0", "16"], "none in turn"
+    why = "the budget ended after a pair that failed: a live pair failed: OSError: address in use"
+    assert course.lines[-1] == why
+
+
+def test_a_launch_that_fails_by_chance_skips_no_commit_and_ends_no_search(tmp_path: Path) -> None:
+    course = HistoryCourse(tmp_path)
+    course.machine.crashes = ["0", str(CULPRIT)]
+    found = course.run()
+    assert (found.culprit, found.skipped) == (name(CULPRIT), ())
+    assert not course.machine.crashes
+    assert sum(" is launched again: OSError" in line for line in course.lines) == 2
 
 
 def test_a_pair_is_in_the_file_before_it_is_told(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +12,17 @@ import pytest
 from gpurun import main
 from gpurun.arguments.bench_subcommand_flags import BisectOptions, parse_bisect
 from gpurun.arguments.flag_table import flags_of
+from gpurun.bench.bisect import bisect_runner
 from gpurun.bench.bisect.bisect_runner import commit_range
 from gpurun.bench.bisect.culprit_search import SearchPlan, answered
 from gpurun.bench.trees.git import open_repository
-from gpurun.errors import GpurunError
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.bench.bisection import BisectedPair, BisectionReport
+from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import commit, git, new_repository
+from tests.unit.bench_launches import BENCHMARK
+from tests.unit.test_bench_bisect import request
 
 
 @pytest.mark.parametrize(
@@ -150,3 +156,21 @@ def test_a_shallow_clone_says_that_it_ends_too_early(
     assert main(["bench", "bisect", "v1..main", "train.py"]) == 4
     lines = capsys.readouterr().err.splitlines()
     assert "fetch --unshallow" in lines[1]
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_a_search_that_launches_nothing_leaves_no_run_folder(
+    refuses: bool, branched: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Launches cannot be isolated here, or an earlier benchmark took all of the budget."""
+
+    def refuse(*_: object) -> Mode:
+        raise GpurunError("no isolation here", "--in-place", ExitCode.BENCHMARK_FAILED)
+
+    if refuses:
+        monkeypatch.setattr(bisect_runner, "isolation", refuse)
+    benchmark = replace(BENCHMARK, folder=branched)
+    spent = request(tmp_path, good="v1", bad="main", deadline=time.monotonic(), in_place=True)
+    found = bisect_runner.bisect(benchmark, spent, SignalGuard())
+    assert (found.verdict, found.pairs) == ("failed" if refuses else "inconclusive", ())
+    assert list((tmp_path / "runs").iterdir()) == []

@@ -169,6 +169,19 @@ def test_a_side_that_fails_in_a_pair_is_named_with_it(tmp_path: Path) -> None:
     assert len(findings.launches(BASELINE)) == 1
 
 
+def test_a_launch_that_fails_by_chance_is_launched_again_and_told(tmp_path: Path) -> None:
+    crashed = launch(CURRENT, 1.0, error="OSError: no route to host", status="failed")
+    fine = launch(CURRENT, 1000.0)
+    one, launcher, findings = comparing(
+        tmp_path, [launch(BASELINE, 1000.0)], [fine, fine, crashed, fine]
+    )
+    one.run()
+    assert findings.verdict is Verdict.PASS
+    assert launcher.turns.startswith("bcbcccb")
+    told = "a current launch failed, and is launched again: OSError: no route to host"
+    assert told in findings.notes
+
+
 def test_memory_that_nobody_measured_is_not_gated_unless_it_was_asked_for(tmp_path: Path) -> None:
     bare = [launch(side, 1000.0, peak_memory_bytes=None) for side in (BASELINE, CURRENT)]
     one, _, findings = comparing(tmp_path, bare[:1], bare[1:])

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from gpurun.bench.compare.comparison_document import Compared, comparison, severity
+from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.record_of_launches import Version, record_of, scaling_efficiency
 from gpurun.bench.unfinished import Unfinished, worst_with_others
@@ -143,7 +143,7 @@ def test_a_crash_is_no_regression_whatever_was_measured_before() -> None:
 
 def test_of_several_benchmarks_the_worst_holds_the_others() -> None:
     passed, slower = document(found([1000.0] * 4)), document(found([800.0] * 4))
-    assert worst_with_others([passed, slower], severity) == replace(slower, others=(passed,))
+    assert worst_with_others([passed, slower]) == replace(slower, others=(passed,))
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ from gpurun.records.result import HostUse, StepTime
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison_text import comparison_lines
 from gpurun.stats.loss_curve_points import curve_of
+from gpurun.trials.launch_request import LaunchRequest
+from gpurun.trials.outcome import Outcome
 from gpurun.trials.stop_rules import first_rule
 from scripts.gate_runs import IN_TURN
 from tests.repositories import commit, new_repository
@@ -68,12 +70,10 @@ class Live(Launcher):
         drifted = replace(sides[1], result=replace(sides[1].result, samples_per_second=700.0))
         if self.fails is not None:
             ended = replace(drifted, error=self.fails.text, failure=self.fails)
-            return PairOutcome(sides[0], ended, None, self.fails)
+            return PairOutcome(sides[0], ended, None, self.fails.text)
         log = self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
         ratio = TurnRatio(log, self.error, 40)
-        return PairOutcome(
-            sides[0], drifted, ratio.turned if starts[0].name == CURRENT else ratio, None
-        )
+        return PairOutcome(sides[0], drifted, ratio.turned if starts[0].name == CURRENT else ratio)
 
     def _side(self, start: Side) -> Launch:
         curve = curve_of(self.losses[start.name])
@@ -267,11 +267,12 @@ def test_launches_that_fail_alone_too_fail_the_benchmark(tmp_path: Path) -> None
 
     def run(start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         done = alone(start, rule, first=first)
-        return done if first else replace(done, error="ValueError: no")
+        return done if first else replace(done, error="ValueError: no", failure=launcher.fails)
 
     launcher.run = run  # type: ignore[method-assign]
-    with pytest.raises(Exception, match=r"failed on the baseline side in pair 1: ValueError: no"):
+    with pytest.raises(Exception, match=r"failed on both sides in pair 1: ValueError: no"):
         one.run()
+    assert launcher.turns == "bc(bc)bbcc", "each alone, and once more"
 
 
 HUGE = HostUse(None, None, 1 << 60, None)
@@ -324,13 +325,38 @@ def test_two_models_that_do_not_fit_on_one_gpu_are_launched_in_turn(tmp_path: Pa
 def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn(tmp_path: Path) -> None:
     launcher = Live(tmp_path, [0.0])
     ended = launch(CURRENT, 1000.0, status="completed")
-    over = Failure(FailureKind.TOO_FEW_STEPS, "current ended with exit code 0")
+    over = "current ended with exit code 0"
     launcher.run_pair = lambda *_: PairOutcome(ended, ended, None, over)  # type: ignore[method-assign]
     start = Side(BASELINE, "", Tree(tmp_path), tmp_path, Path("/usr/bin/python"), {})
-    engine = launcher.engine(first_rule(12), print, lambda launch: None)
+    engine = launcher.engine(
+        first_rule(12), print, lambda: math.inf, lambda side: launch(side.name, 1000.0)
+    )
     taken = engine.take(start, replace(start, name=CURRENT), 1, turned=False)
     assert (launcher.turns, taken.ratio) == ("bc", None)
-    assert engine.in_turn == "the script is over before a live pair is measured"
+    assert taken.in_turn == "the script is over before a live pair is measured"
+
+
+def test_what_fails_on_the_files_of_the_first_launch_starts_from_the_original_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so do later launches; one that fails without these files fails once."""
+    told: list[str] = []
+    made = Launcher(BENCHMARK, tmp_path, Mode.OVERLAY, told.append)
+    start = Side(BASELINE, "", Tree(tmp_path), tmp_path, Path("/usr/bin/python"), {})
+    layers, ran = {BASELINE}, []
+
+    def run(request: LaunchRequest) -> Outcome:
+        ran.append(request.run_dir.name)
+        failure = Failure(FailureKind.EXCEPTION, "OSError: exists") if len(ran) != 2 else None
+        return Outcome(request, launch(BASELINE, 1.0).result, (), 1, 1.0, failure)
+
+    monkeypatch.setattr(made.trials, "run", run)
+    monkeypatch.setattr(made.trials, "has_layer", layers.__contains__)
+    monkeypatch.setattr(made.trials, "drop_layer", layers.remove)
+    rule = first_rule(12)
+    errors = [made.run(start, rule).error for _ in range(2)]
+    assert (errors, layers, len(ran)) == (["", "OSError: exists"], set(), 3)
+    assert [line.startswith("a launch failed on top of the first") for line in told] == [True]
 
 
 def test_the_losses_of_first_launches_count_with_live_pairs(tmp_path: Path) -> None:

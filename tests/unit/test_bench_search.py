@@ -137,8 +137,20 @@ def test_the_report_of_an_unconfirmed_suspect_says_where_to_search_on() -> None:
         found = with_pair(found, wanted, 0.0 if fast else 0.1)
     told = answered(found, PLAN)
     assert (told.verdict, told.exit_code, told.culprit) == ("inconclusive", 3, None)
-    assert told.recommendation.startswith("3 does not lose half of the drop against its parent")
+    assert told.recommendation.startswith("3 does not lose half of the drop against 2:")
     assert told.recommendation.endswith("search for the rest of the drop in 0..2 and 3..4")
+
+
+def test_an_unconfirmed_suspect_is_told_with_the_commit_that_ran_before_it() -> None:
+    found = begun(4)
+    left_out = replace(found.commits[1], skipped="does not build")
+    found = replace(found, commits=(found.commits[0], left_out, *found.commits[2:]))
+    while (wanted := next_action(found, PLAN).more) is not None:
+        fast = (wanted.commit, wanted.against) in (("1", "0"), ("3", "1"))
+        found = with_pair(found, wanted, 0.0 if fast else 0.1)
+    told = answered(found, PLAN).recommendation
+    assert told.startswith("3 does not lose half of the drop against 1:")
+    assert told.endswith("search for the rest of the drop in 0..1 and 3..4")
 
 
 def test_many_small_losses_have_no_culprit() -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gpurun.arguments.bench_flags import EXPORT_KINDS
-from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.unfinished import worst_with_others
 from gpurun.commands.bench.bench_outputs import emit_exports
 from gpurun.report.tracker_formats import (
@@ -95,7 +94,7 @@ def test_of_a_comparison_the_current_side_is_tracked_and_its_slowdown() -> None:
         document(found([800.0] * 4)),
         replace(document(found([1000.0] * 4)), benchmark="b"),
     )
-    runs = tracked(worst_with_others([same, slower], severity))
+    runs = tracked(worst_with_others([same, slower]))
     made = bencher(runs)
     assert list(made) == ["train|er", "b"]
     assert made["train|er"]["throughput"]["value"] == 800.0

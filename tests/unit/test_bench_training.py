@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.unfinished import Unfinished, worst_with_others
 from gpurun.pairs.engine import Pair
@@ -254,9 +253,7 @@ def test_of_several_benchmarks_the_code_is_the_worst_one() -> None:
     other = document(found(EQUAL, 2.0), fail_on_training_change=True)
     worst_first = [crashed, slower, other, missing, undecided, document(found(EQUAL, 1.0))]
     for number, one in enumerate(worst_first):
-        assert (
-            worst_with_others([*worst_first[:number:-1], one], severity).exit_code == one.exit_code
-        )
+        assert worst_with_others([*worst_first[:number:-1], one]).exit_code == one.exit_code
 
 
 def test_a_loss_that_is_not_finite_is_said_plainly() -> None:

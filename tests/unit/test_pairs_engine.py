@@ -3,6 +3,7 @@ half was disturbed."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from gpurun.records.failure import Failure, FailureKind
 from tests.unit.bench_launches import device, launch
 
 PORT = Failure(FailureKind.EXCEPTION, "OSError: address in use", 1)
-OVER = Failure(FailureKind.TOO_FEW_STEPS, "b ended with exit code 0")
+OVER = "b ended with exit code 0"
 HOT = device("thermal")
 Ends = Callable[[str, str], PairOutcome[Launch]]
 
@@ -24,12 +25,12 @@ Ends = Callable[[str, str], PairOutcome[Launch]]
 def live(first: str, second: str) -> PairOutcome[Launch]:
     """What is launched second takes 10 % longer, by turns."""
     ratio = TurnRatio(0.1, 0.01, 40)
-    return PairOutcome(launch(first, 1000.0), launch(second, 1000.0), ratio, None)
+    return PairOutcome(launch(first, 1000.0), launch(second, 1000.0), ratio)
 
 
 def failing(first: str, second: str) -> PairOutcome[Launch]:
     crashed = replace(launch(second, 1.0, error=PORT.text, status="failed"), failure=PORT)
-    return PairOutcome(launch(first, 1000.0), crashed, None, PORT)
+    return PairOutcome(launch(first, 1000.0), crashed, None, PORT.text)
 
 
 @dataclass
@@ -44,7 +45,10 @@ class Machine:
 
     def __post_init__(self) -> None:
         self.engine: PairEngine[str, Launch] = PairEngine(
-            self._beside, self._alone, ToldOnce(self.notes.append), lambda: self.late
+            self._beside,
+            self._alone,
+            ToldOnce(self.notes.append),
+            lambda: -1.0 if self.late else math.inf,
         )
 
     def _beside(self, first: str, second: str) -> PairOutcome[Launch]:
@@ -72,16 +76,17 @@ def test_where_the_first_live_pair_fails_all_are_launched_in_turn_and_it_says_wh
     assert machine.launched == "(ba)ba"
     assert pair.ratio is None
     assert (pair.first.name, pair.second.name) == ("a", "b")
-    assert machine.engine.in_turn == f"a live pair failed: {PORT.text}"
-    machine.engine.take("a", "b", 2, turned=False)
+    assert pair.in_turn == f"a live pair failed: {PORT.text}"
+    assert machine.engine.take("a", "b", 2, turned=False).in_turn == pair.in_turn
     assert machine.launched == "(ba)baab"
 
 
 def test_a_live_pair_that_fails_after_one_that_was_measured_is_launched_once_more() -> None:
     machine = Machine([live, failing])
     machine.engine.take("a", "b", 1, turned=False)
-    assert machine.engine.take("a", "b", 2, turned=False).ratio is not None
-    assert (machine.launched, machine.engine.in_turn) == ("(ab)(ab)(ab)", "")
+    again = machine.engine.take("a", "b", 2, turned=False)
+    assert again.ratio is not None
+    assert (machine.launched, again.in_turn) == ("(ab)(ab)(ab)", "")
 
     machine = Machine([live, failing, failing])
     machine.engine.take("a", "b", 1, turned=False)
@@ -96,15 +101,16 @@ def test_where_it_is_late_a_live_pair_that_fails_starts_no_launches_in_turn_and_
     with pytest.raises(NotLive, match=re.escape(f"a live pair failed: {PORT.text}")):
         machine.engine.take("a", "b", 2, turned=False)
     assert machine.launched == "(ab)(ab)", "neither again nor alone"
-    assert machine.engine.in_turn == "", "live pairs may be tried again"
-    assert machine.engine.take("a", "b", 2, turned=True).ratio is not None
+    pair = machine.engine.take("a", "b", 2, turned=True)
+    assert pair.in_turn == "", "live pairs may be tried again"
+    assert pair.ratio is not None
 
 
 def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn() -> None:
     ended = launch("b", 1000.0, status="completed")
     machine = Machine([lambda *_: PairOutcome(launch("a", 1000.0), ended, None, OVER)])
-    machine.engine.take("a", "b", 1, turned=False)
-    assert machine.engine.in_turn == "the script is over before a live pair is measured"
+    pair = machine.engine.take("a", "b", 1, turned=False)
+    assert pair.in_turn == "the script is over before a live pair is measured"
 
 
 def test_the_side_that_failed_by_itself_is_the_reason_and_not_its_partner() -> None:
@@ -112,14 +118,13 @@ def test_the_side_that_failed_by_itself_is_the_reason_and_not_its_partner() -> N
 
     def both(first: str, second: str) -> PairOutcome[Launch]:
         one = replace(launch(first, 1.0, status="failed"), failure=left)
-        return PairOutcome(one, failing(first, second).second, None, left)
+        return PairOutcome(one, failing(first, second).second, None, left.text)
 
-    machine = Machine([both, lambda *_: PairOutcome(None, None, None, left)])
-    machine.engine.take("a", "b", 1, turned=False)
-    assert machine.engine.in_turn == f"a live pair failed: {PORT.text}"
-    machine.engine.in_turn = ""
-    machine.engine.take("a", "b", 2, turned=False)
-    assert machine.engine.in_turn == f"a live pair failed: {left.text}"
+    machine = Machine([both, lambda *_: PairOutcome(None, None, None, left.text)])
+    pair = machine.engine.take("a", "b", 1, turned=False)
+    assert pair.in_turn == f"a live pair failed: {PORT.text}"
+    pair = machine.engine.take("a", "c", 2, turned=False)
+    assert pair.in_turn == f"a live pair failed: {left.text}"
 
 
 def test_a_pair_of_which_one_half_was_disturbed_is_measured_again_and_told() -> None:
@@ -137,7 +142,7 @@ def test_a_pair_of_which_one_half_was_disturbed_is_measured_again_and_told() -> 
 @pytest.mark.parametrize("late", [True, False])
 def test_a_disturbed_pair_counts_where_it_always_is_so_or_the_time_is_up(late: bool) -> None:
     machine = Machine(late=late, alone=[launch("b", 500.0, devices=(HOT,)), launch("a", 1.0)] * 99)
-    machine.engine.in_turn = "asked for"
+    machine.engine.obstacle = lambda first, second: "asked for"
     machine.engine.take("a", "b", 1, turned=True)
     assert machine.launched == "ba" * (1 if late else 1 + MOST_AGAIN)
     assert machine.notes[-1].startswith("pair 1 counts")
@@ -148,7 +153,7 @@ def test_a_disturbed_pair_counts_where_it_always_is_so_or_the_time_is_up(late: b
 
 def test_what_befell_both_halves_is_told_once_and_the_pair_counts() -> None:
     machine = Machine(alone=[launch(side, 1000.0, devices=(HOT,)) for side in "abab"])
-    machine.engine.in_turn = "asked for"
+    machine.engine.obstacle = lambda first, second: "asked for"
     for number in (1, 2):
         machine.engine.take("a", "b", number, turned=False)
     assert machine.launched == "abab"
@@ -158,7 +163,7 @@ def test_what_befell_both_halves_is_told_once_and_the_pair_counts() -> None:
 def test_a_second_side_that_failed_alone_is_given_back_with_its_pair() -> None:
     crashed = replace(launch("b", 1.0, error="no", devices=(HOT,)), failure=PORT)
     machine = Machine(alone=[launch("a", 1.0), crashed])
-    machine.engine.in_turn = "asked for"
+    machine.engine.obstacle = lambda first, second: "asked for"
     pair = machine.engine.take("a", "b", 1, turned=False)
     assert pair.second is crashed
     assert (machine.launched, machine.notes) == ("ab", []), "nobody measures that again"
@@ -171,9 +176,19 @@ def test_the_first_side_is_known_to_run_and_is_launched_once_more(
     crashed = replace(launch("a", 1.0, error="no"), failure=PORT)
     alone = [crashed, launch("a", 1000.0)]
     machine = Machine(alone=[launch("b", 1000.0), *alone] if turned else alone)
-    machine.engine.in_turn = "asked for"
+    machine.engine.obstacle = lambda first, second: "asked for"
     assert machine.engine.take("a", "b", 1, turned=turned).first.failure is None
     assert machine.launched == launched
+
+
+def test_a_second_side_that_is_known_to_run_is_launched_once_more_too() -> None:
+    crashed = launch("b", 1.0, error=PORT.text)
+    machine = Machine(alone=[launch("a", 1000.0), crashed, launch("b", 1000.0)])
+    machine.engine.obstacle = lambda first, second: "asked for"
+    machine.engine.both_run = True
+    assert machine.engine.take("a", "b", 1, turned=False).second.failure is None
+    assert machine.launched == "abb"
+    assert machine.notes == [f"a b launch failed, and is launched again: {PORT.text}"]
 
 
 def test_an_obstacle_of_one_pair_is_none_of_the_next() -> None:
@@ -182,4 +197,11 @@ def test_an_obstacle_of_one_pair_is_none_of_the_next() -> None:
     assert machine.engine.take("a", "c", 1, turned=False).in_turn == "too large"
     assert machine.engine.take("a", "b", 2, turned=False).in_turn == ""
     assert machine.launched == "ac(ab)"
-    assert machine.engine.in_turn == ""
+
+
+def test_a_live_pair_that_fails_takes_none_from_other_requests() -> None:
+    machine = Machine([failing])
+    assert machine.engine.take("a", "c", 1, turned=False).in_turn
+    assert machine.engine.take("a", "b", 2, turned=False).in_turn == ""
+    assert machine.engine.take("a", "c", 3, turned=True).in_turn
+    assert machine.launched == "(ac)ac(ab)ca"

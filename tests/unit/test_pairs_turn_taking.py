@@ -23,6 +23,7 @@ from gpurun.pairs.turn_taking import (
     take_turns,
     turn_nanoseconds,
 )
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.messages.turns import Turn
 
 MILLISECOND = 1_000_000
@@ -272,6 +273,7 @@ def beside(reference: SimpleNamespace, candidate: Any) -> BesideReference:
     found._side = cast(Side, candidate)
     found._reference = cast(Reference, reference)
     found._draws = random.Random(0)
+    found.begun, found.ratio = False, None
     return found
 
 
@@ -309,16 +311,28 @@ def test_a_reference_that_ends_too_soon_is_lost_and_the_candidate_goes_on() -> N
     assert reference.lost == f"{NAME} ended with exit code 0 before the pair was measured"
 
 
-def test_a_candidate_that_waits_for_its_reference_goes_on_without_it() -> None:
+def test_a_candidate_that_cannot_take_turns_is_given_up_and_the_reference_is_not_lost() -> None:
     class Blocked(PlayedSide):
         def take(self, nanoseconds: int, partner: object, least_steps: int = LEAST_STEPS) -> Turn:
             if len(self.taken) == 3:
-                raise PairFailed("candidate stood still")
+                raise PairFailed(self.name, "candidate stood still")
             return super().take(nanoseconds, partner, least_steps)
 
-    reference = waiting(PlayedSide())
-    assert beside(reference, Blocked())._turns() == []
-    assert "candidate stood still" in reference.lost
+    reference, blocked = waiting(PlayedSide()), Blocked()
+    blocked.answered = True
+    turns = beside(reference, blocked)
+    assert turns.look() == Failure(FailureKind.NOT_LIVE, "candidate stood still")
+    assert (turns.ratio, reference.lost) == (None, "")
+
+
+def test_a_reference_that_waits_for_its_candidate_is_lost_and_the_candidate_goes_on() -> None:
+    class Blocked(PlayedSide):
+        def take(self, nanoseconds: int, partner: object, least_steps: int = LEAST_STEPS) -> Turn:
+            raise PairFailed(NAME, "the reference stood still")
+
+    reference = waiting(Blocked())
+    assert beside(reference, PlayedSide())._turns() == []
+    assert "the reference stood still" in reference.lost
 
 
 def test_a_candidate_that_fails_leaves_the_reference_for_the_next() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.unfinished import Unfinished, worst_with_others
 from gpurun.report.comparison_text import MARKER, comparison_markdown
@@ -50,7 +49,7 @@ def test_a_failure_shows_no_figures_that_would_read_like_a_regression() -> None:
 
 def test_several_benchmarks_are_one_comment_with_the_worst_first() -> None:
     passed = replace(document(found([999.0, 1001.0, 998.0, 1000.0])), benchmark="other")
-    text = comparison_markdown(worst_with_others([passed, document(found([800.0] * 4))], severity))
+    text = comparison_markdown(worst_with_others([passed, document(found([800.0] * 4))]))
     marker, heading, *rest = text.splitlines()
     assert marker == MARKER
     assert heading.startswith("### gpurun bench: REGRESSION train")

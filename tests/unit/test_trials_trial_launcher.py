@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ import pytest
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.pairs import live_launches
-from gpurun.pairs.live_launches import LiveLaunches
+from gpurun.pairs.live_launches import TOO_FEW, LiveLaunches
 from gpurun.pairs.live_pair import PairEnd
+from gpurun.pairs.side import SideEnded, SideLate
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import TrialSpec
@@ -133,19 +135,24 @@ RATIO = TurnRatio(0.1, 0.01, 20)
 @pytest.mark.parametrize(
     ("end", "pair", "sides"),
     [
-        (PairEnd(RATIO, (0, 0), 9.0, ""), None, [None, None]),
-        (PairEnd(None, (0, 0), 9.0, ""), FailureKind.TOO_FEW_STEPS, [None, None]),
-        (PairEnd(None, (None, 7), 9.0, "two ended with exit code 7"),
-         FailureKind.EXIT_CODE, [FailureKind.PARTNER_ENDED, FailureKind.EXIT_CODE]),
-        (PairEnd(None, (None, None), 9.0, "one gave no sign of life"),
-         FailureKind.HUNG, [FailureKind.HUNG, FailureKind.HUNG]),
+        (PairEnd(RATIO, (0, 0), 9.0), "", [None, None]),
+        (PairEnd(None, (0, 0), 9.0), TOO_FEW, [None, None]),
+        (PairEnd(None, (None, 7), 9.0, SideEnded("two", 7)),
+         "two ended with exit code 7 before the pair was measured",
+         [FailureKind.PARTNER_ENDED, FailureKind.EXIT_CODE]),
+        (PairEnd(None, (None, None), 9.0, SideEnded("one", None)),
+         "one gave no sign of life before the pair was measured",
+         [FailureKind.HUNG, FailureKind.HUNG]),
+        (PairEnd(None, (None, None), 9.0, SideLate("one")),
+         "one had not warmed up when the time for it was over",
+         [FailureKind.OUT_OF_TIME, FailureKind.OUT_OF_TIME]),
     ],
 )  # fmt: skip
 def test_a_pair_says_what_befell_it_and_is_measured_while_others_stand_still(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     end: PairEnd,
-    pair: FailureKind | None,
+    pair: str,
     sides: list[FailureKind | None],
 ) -> None:
     def run_live(sides: Any, started: Any, ready: Any, *_: object) -> PairEnd:
@@ -161,7 +168,7 @@ def test_a_pair_says_what_befell_it_and_is_measured_while_others_stand_still(
         (tmp_path / name).mkdir()
     found = LiveLaunches(launcher).run_pair(request(tmp_path, "one"), request(tmp_path, "two"))
     assert waiting.told == ["stop", "go on"]
-    assert _kind(found.failure) is pair
+    assert found.failure == pair
     assert found.first is not None
     assert found.second is not None
     kinds = [_kind(side.failure) for side in (found.first, found.second)]
@@ -179,7 +186,7 @@ def test_the_sides_of_the_next_pair_start_beside_those_of_this_one_where_cores_a
     def run_live(sides: Any, started: Any, ready: Any, *_: object) -> PairEnd:
         started()
         ready()
-        return PairEnd(RATIO, (0, 0), 9.0, "")
+        return PairEnd(RATIO, (0, 0), 9.0)
 
     monkeypatch.setattr(live_launches, "run_live_pair", run_live)
     monkeypatch.setattr(prestart, "available_cores", lambda: float(cores))
@@ -193,6 +200,24 @@ def test_the_sides_of_the_next_pair_start_beside_those_of_this_one_where_cores_a
     second = replace(request(tmp_path, "two"), following=coming)
     LiveLaunches(launcher).run_pair(request(tmp_path, "one"), second)
     assert waiting.told == told
+
+
+def test_each_comparison_draws_the_order_of_its_turns_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[float] = []
+
+    def run_live(sides: Any, started: Any, ready: Any, draws: Random, *_: object) -> PairEnd:
+        drawn.append(draws.random())
+        return PairEnd(RATIO, (0, 0), 9.0)
+
+    monkeypatch.setattr(live_launches, "run_live_pair", run_live)
+    for run in ("20260101-000000-abcdef", "20260101-000000-fedcba"):
+        for name in ("one", "two"):
+            (tmp_path / run / name).mkdir(parents=True)
+        both = (request(tmp_path / run, name) for name in ("one", "two"))
+        LiveLaunches(TrialLauncher(tmp_path / run, Mode.OVERLAY)).run_pair(*both)
+    assert drawn[0] != drawn[1]
 
 
 def _kind(failure: Failure | None) -> FailureKind | None:

@@ -23,6 +23,7 @@ class Series:
     """Stands for the trials of a tuning: a reference that starts, or does not."""
 
     def __init__(self) -> None:
+        self.live = self
         self.has_reference = False
         self.started = 0
         self.refuses = ""
@@ -113,6 +114,16 @@ def test_what_fails_alone_as_well_is_no_reason_to_go_on_without_a_reference() ->
     assert gain_over(reference.run(SCREEN), BASE) == pytest.approx(1.5)
     assert reference.run(SCREEN).failure is not None
     assert (series.started, launches.in_turns) == (2, [True, False, True, True])
+
+
+def test_a_trial_that_cannot_take_turns_is_launched_alone_and_later_ones_beside_it() -> None:
+    """It trains in several processes, or waits for what the frozen reference holds."""
+    series = Series()
+    launches = Launches(failed(FailureKind.NOT_LIVE), finished(120.0), beside(1.5))
+    reference, _ = started(series, launches)
+    assert reference.run(SCREEN).failure is None
+    assert gain_over(reference.run(SCREEN), BASE) == pytest.approx(1.5)
+    assert (series.started, launches.in_turns) == (2, [True, False, True])
 
 
 def test_after_a_trial_that_fails_alone_as_well_a_hang_costs_its_patience_once() -> None:

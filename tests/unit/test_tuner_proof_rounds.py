@@ -220,9 +220,7 @@ def test_where_no_live_pair_works_launches_take_turns_at_once() -> None:
     series, one = StandIn(), chosen()
     series.fails = lambda number: True
     _, decided, _ = proven(launches(series), one)
-    assert decided == [
-        f"launches one after the other, not live pairs: a live pair failed: {PORT.text}"
-    ]
+    assert decided == [f"launches one after the other, not live pairs: a live pair failed: {PORT}"]
     assert len(series.pairs) == 1
     assert not one.live
     assert one.look().significant

@@ -12,7 +12,6 @@ from gpurun.arguments.options import Objective
 from gpurun.pairs.engine import PairOutcome, ToldOnce
 from gpurun.pairs.turn_ratio import TurnRatio
 from gpurun.records.facts import Facts
-from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.tuning import TrialRecord
 from gpurun.tuner.phases import Phases
 from gpurun.tuner.proof.finalist import Finalist
@@ -25,7 +24,7 @@ from tests.unit.knob_facts import facts
 from tests.unit.tuner_trials import trial
 
 A: Mapping[str, Any] = {"a": 1}
-PORT = Failure(FailureKind.EXCEPTION, "a port is taken")
+PORT = "a port is taken"
 FAILED = "it fell over"
 IN_TURN = "trials work on the real files"
 
@@ -67,7 +66,7 @@ class StandIn:
             if side.result is not None:
                 sides[number] = replace(side, result=replace(side.result, **self.figures))
         ratio = TurnRatio(math.log(speeds[0] / speeds[1]), 0.01, 40)
-        return PairOutcome(sides[0], sides[1], ratio, None)
+        return PairOutcome(sides[0], sides[1], ratio)
 
     def launch(self, request: TrialRequest) -> Trial:
         self.launched.append(request)

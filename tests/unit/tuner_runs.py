@@ -38,7 +38,7 @@ class StandIn:
         self.requests: list[TrialRequest] = []
         self.folder = Path()
         self.layered = False
-        self.launcher = self
+        self.launcher = self.live = self
         self.training_loaders: tuple[str, ...] = ()
         self.prestarted = SimpleNamespace(modules=())
 

@@ -32,13 +32,14 @@ from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.formatting.number_text import count, signed_percent
 from gpurun.measure.fingerprint import fingerprint
+from gpurun.pairs.engine import NotLive
 from gpurun.pairs.estimate import is_loose
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.bisection import BisectedCommit, BisectedPair, BisectionReport
 from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.script_arguments import masked
-from gpurun.rundir import new_run, own_folder, read_json, write_json
+from gpurun.rundir import kept_run, own_folder, read_json, write_json
 from gpurun.trials.signal_guard import SignalGuard
 
 FOLDER = "bisections"
@@ -117,7 +118,8 @@ class BisectRunner:
         self.asked.tell(f"{ends}: {count(len(commits), 'commit')} along first parents")
         path = self.state(repository)
         if next_action(self.found, self.plan).more is not None:
-            self._launch(repository, path)
+            with kept_run(self.asked.home) as folder:
+                self._launch(repository, path, folder)
 
     def document(self, unfinished: Unfinished | None) -> BisectionReport:
         """The document; `unfinished` where something else than the search ended it."""
@@ -143,9 +145,9 @@ class BisectRunner:
             self.asked.tell(f"continuing after {pairs} (--fresh starts again)")
         return path
 
-    def _launch(self, repository: Repository, path: Path) -> None:
+    def _launch(self, repository: Repository, path: Path, folder: Path) -> None:
         """Everything that is launched; at its end nothing may cut the cleaning short."""
-        asked, benchmark, folder = self.asked, self.benchmark, new_run(self.asked.home)
+        asked, benchmark = self.asked, self.benchmark
         mode = isolation(benchmark.folder, asked.in_place, asked.tell)
 
         def make(commit: str) -> AbstractContextManager[Sides]:
@@ -154,7 +156,9 @@ class BisectRunner:
 
         good = self.found.line[0].commit
         launcher = Launcher(benchmark, folder, mode, asked.tell)
-        measuring = CommitLauncher(good, launcher, make, self.interruption, asked.tell)
+        measuring = CommitLauncher(
+            good, launcher, make, self.interruption, asked.tell, asked.deadline
+        )
         try:
             self.take_pairs(measuring, path)
         finally:
@@ -177,6 +181,9 @@ class BisectRunner:
                 self.found, told = self._pair(wanted, measuring)
             except Unmeasurable as error:
                 self.found, told = self._skipped(error, measuring)
+            except NotLive as failed:
+                self.asked.tell(f"the budget ended after a pair that failed: {failed}")
+                return
             self.interruption.hold()
             self.found = replace(self.found, seconds=time.monotonic() - began)
             write_json(path, to_json(self.found))

@@ -6,11 +6,13 @@ own tree to the end, in as many steps as GOOD takes, and did the work that GOOD 
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
-from gpurun.bench.benchmark_launcher import BenchEngine, Launch, Launcher, Tell
+from gpurun.bench.benchmark_launcher import BenchEngine, Launch, Launcher, Tell, warm_up_rule
 from gpurun.bench.bisect.culprit_search import Measure
 from gpurun.bench.trees.git import short
 from gpurun.bench.trees.module_origins import check_origins
@@ -20,7 +22,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.pairs.engine import Pair, ToldOnce
 from gpurun.records.spec import StopRule
 from gpurun.trials.signal_guard import SignalGuard
-from gpurun.trials.stop_rules import WHOLE, first_rule, later_rule
+from gpurun.trials.stop_rules import WHOLE, later_rule
 
 SAME_WORK = (
     "name the same value for all commits, as in args of [bench], or search on one side of the "
@@ -40,7 +42,8 @@ class Unmeasurable(Exception):
 class CommitLauncher:
     """Launches commits; GOOD and the two that are compared have a tree. `make` opens that of one.
 
-    `good`: the commit whose first launch sets the steps and the work of all others.
+    `good`: the commit whose first launch sets the steps and the work of all others. `deadline`: of
+    `time.monotonic`; from then on no pair is measured again.
     """
 
     good: str
@@ -48,9 +51,11 @@ class CommitLauncher:
     make: Callable[[str], AbstractContextManager[Sides]]
     interruption: SignalGuard
     tell: Tell
+    deadline: float = math.inf
     _rule: StopRule | None = field(init=False, default=None)
     _work: Work | None = field(init=False, default=None)
     _trees: dict[str, tuple[Sides, ExitStack]] = field(init=False, default_factory=dict)
+    _first_launches: dict[str, Launch] = field(init=False, default_factory=dict)
     _engine: BenchEngine | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -64,7 +69,7 @@ class CommitLauncher:
         return pair + len(missing) * self.launcher.trials.longest
 
     def pair(self, wanted: Measure, number: int) -> Pair[Launch]:
-        """The pair of this number, `against` first; or `Unmeasurable`."""
+        """The pair of this number, `against` first; or `Unmeasurable`, or `NotLive`."""
         both = (wanted.against, wanted.commit)
         self.interruption.hold()
         for commit in self._trees.keys() - {self.good, *both}:
@@ -74,11 +79,10 @@ class CommitLauncher:
             if commit not in self._trees:
                 self._first(commit)
         against, of = (self._trees[commit][0].current for commit in both)
-        engine = self._engine
-        assert engine is not None
-        taken = engine.take(against, of, number, turned=not wanted.against_first)
-        if engine.in_turn:
-            self.remember(f"launches one after the other, not live pairs: {engine.in_turn}")
+        assert self._engine is not None
+        taken = self._engine.take(against, of, number, turned=not wanted.against_first)
+        if taken.in_turn:
+            self.remember(f"launches one after the other, not live pairs: {taken.in_turn}")
         self._check(taken.first)
         self._check(taken.second)
         return taken
@@ -111,13 +115,17 @@ class CommitLauncher:
             self.remember(f"{short(commit)}: {note}")
         self.tell(f"first launch of {short(commit)}, to warm it up")
         steps = self.launcher.benchmark.steps
-        launch = self.launcher.run(sides.current, first_rule(steps), first=True)
+        launch = self.launcher.run(sides.current, warm_up_rule(steps), first=True)
         self._check(launch)
         if self._rule is None:
             self._rule, self._work = later_rule(steps, [launch.result]), Work.of(launch)
-            self._engine = self.launcher.engine(self._rule, self.remember, self._check)
-        if self._engine is not None and not self._engine.in_turn:
-            self._engine.in_turn = self.launcher.obstacle((launch, launch))
+            self._engine = self.launcher.engine(
+                self._rule,
+                self.remember,
+                lambda: self.deadline - time.monotonic(),
+                lambda side: self._first_launches[side.name],
+            )
+        self._first_launches[sides.current.name] = launch
 
     def _check(self, launch: Launch) -> None:
         """`Unmeasurable` where a launch failed, ran another tree, or did other work than GOOD."""

@@ -4,8 +4,8 @@ The search halves, as `git bisect` does, and the gate of `bench --compare` answe
 pairs of launches.
 
 1. BAD against GOOD: a regression gives the drop; its half is the border of all later answers.
-2. The middle of the commits that are left, against GOOD: surely below the border is fast, surely
-   above is slow. A commit that stays undecided is left out, and its neighbour is asked.
+2. The middle of the commits that are left, against GOOD: fast if it is more likely than not below
+   the border, slow if above. An undecided commit is left out, and its neighbour is asked.
 3. The commit that is left, against its parent: only a regression by these pairs names a culprit.
 
 A halving may err more than the gate does: true losses lie half a drop from the border, and a wrong
@@ -56,7 +56,7 @@ class Outcome(enum.Enum):
     NO_DROP = ("no_drop", "look for other changes: data, driver, packages, the machine")
     NOT_CONFIRMED = (
         "inconclusive",
-        "{last} does not lose half of the drop against its parent: the drop came in several steps, "
+        "{last} does not lose half of the drop against {before}: the drop came in several steps, "
         "or an answer was wrong",
     )
     UNDECIDED = ("inconclusive", "a quieter machine or more steps (--steps) may decide it")
@@ -69,7 +69,6 @@ ENDS = {
     Verdict.INCONCLUSIVE: Outcome.UNDECIDED,
 }
 CONFIRMED = {**ENDS, Verdict.PASS: Outcome.NOT_CONFIRMED, Verdict.REGRESSION: Outcome.FOUND}
-WORST_FIRST = ("interrupted", "failed", "found", "narrowed", "inconclusive", "no_drop")
 MERGE = (
     "it is a merge; gpurun bench bisect $(git merge-base {last}^1 {last}^2)..{last}^2 searches the "
     "merged branch"
@@ -163,21 +162,18 @@ def answered(found: BisectionReport, plan: SearchPlan) -> BisectionReport:
     )
 
 
-def severity(found: BisectionReport) -> int:
-    """The place of a document among several: the least is the worst."""
-    return WORST_FIRST.index(found.verdict)
-
-
 def _todo(found: BisectionReport, standing: Standing) -> str:
     commits = [one.commit for one in found.line]
-    last = commits.index(standing.suspects[-1]) if standing.suspects else 0
-    text = standing.outcome.value[1].format(last=short(commits[last]))
+    suspects = standing.suspects or commits[1:2]
+    before, last = commits.index(suspects[0]) - 1, commits.index(suspects[-1])
+    names = {"before": short(commits[before]), "last": short(commits[last])}
+    text = standing.outcome.value[1].format(**names)
     if standing.more is not None:
         return "the budget ended: the same command with more --budget continues from here"
     if standing.outcome is Outcome.FOUND and found.line[last].merge:
-        text = MERGE.format(last=short(commits[last]))
+        text = MERGE.format(**names)
     if standing.outcome is Outcome.NOT_CONFIRMED:
-        parts = ((commits[0], commits[last - 1]), (commits[last], commits[-1]))
+        parts = ((commits[0], commits[before]), (commits[last], commits[-1]))
         ranges = [f"{short(good)}..{short(bad)}" for good, bad in parts if good != bad]
         text += bool(ranges) * f"; search for the rest of the drop in {' and '.join(ranges)}"
     return text

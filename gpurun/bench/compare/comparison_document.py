@@ -31,13 +31,7 @@ EXIT_CODES = {
     "regression": ExitCode.REGRESSION,
     "inconclusive": ExitCode.INCONCLUSIVE,
     "training_differs": ExitCode.TRAINING_DIFFERS,
-    "interrupted": ExitCode.INTERRUPTED,
 }
-WORST_FIRST = (
-    ExitCode.BENCHMARK_FAILED, ExitCode.REGRESSION, ExitCode.TRAINING_DIFFERS, ExitCode.INTERNAL,
-    ExitCode.USAGE, ExitCode.NO_BASELINE, ExitCode.INCONCLUSIVE, ExitCode.OK,
-)  # fmt: skip
-"""The exit code of several benchmarks: the first of these. A signal comes before all of them."""
 
 
 @dataclass(frozen=True)
@@ -153,11 +147,6 @@ def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> 
     if training.differs and fail_on_change and speed != Verdict.REGRESSION.value:
         return "training_differs"
     return speed
-
-
-def severity(found: Comparison) -> int:
-    """The place of a document among several: the least is the worst."""
-    return -1 if found.verdict == "interrupted" else WORST_FIRST.index(ExitCode(found.exit_code))
 
 
 def _metric(result: MetricResult, findings: Findings) -> MetricComparison:

@@ -156,13 +156,15 @@ class PairRunner:
         findings.first = self._warmed_up()
         rule = later_rule(self.benchmark.steps, [launch.result for launch in findings.first])
         self._choose_figures()
+        first = {launch.name: launch for launch in findings.first}
         engine = self.launcher.engine(
-            rule, self._remember, self._refuse_alone, lambda: self._late(engine)
+            rule,
+            self._remember,
+            lambda: self.deadline - time.monotonic(),
+            lambda side: first[side.name],
         )
-        engine.in_turn = self.launcher.obstacle(findings.first)
-        self._tell_in_turn(engine)
         while findings.undecided or self._training_unknown() or self._gain_unknown():
-            if self._late(engine):
+            if engine.late:
                 findings.ended = f"the budget ended after {count(len(findings.pairs), 'pair')}"
                 return
             try:
@@ -184,14 +186,6 @@ class PairRunner:
         findings = self.findings
         asked = self.fail_on_training_change and len(findings.pairs) < FEW_SIDES
         return asked and findings.training().differs is None
-
-    def _tell_in_turn(self, engine: BenchEngine) -> None:
-        if engine.in_turn:
-            self._once(f"launches one after the other, not live pairs: {engine.in_turn}")
-
-    def _late(self, engine: BenchEngine) -> bool:
-        """True if a pair that takes as long as the last one would end after the deadline."""
-        return time.monotonic() + engine.seconds > self.deadline
 
     def _warmed_up(self) -> list[Launch]:
         """A first launch of each side; both are tried, so that an error can say which fails."""
@@ -250,8 +244,9 @@ class PairRunner:
         findings = self.findings
         number = len(findings.pairs) + 1
         pair = engine.take(*self._both, number, turned=number % 2 == 0)
-        self._edited.refuse()
-        self._tell_in_turn(engine)
+        self._refuse_failed((pair.first, pair.second), f" in pair {number}")
+        if pair.in_turn:
+            self._once(f"launches one after the other, not live pairs: {pair.in_turn}")
         self._check((pair.first, pair.second), lambda line: None)
         findings.pairs.append(pair)
         then, here = findings.figures(Metric.THROUGHPUT)[-1]
@@ -261,9 +256,6 @@ class PairRunner:
             change = signed_percent(here / then - 1)
             told += f": baseline {then:.4g}, current {here:.4g} {unit} ({change})"
         self.tell(told)
-
-    def _refuse_alone(self, launch: Launch) -> None:
-        self._refuse_failed([launch], f" in pair {len(self.findings.pairs) + 1}")
 
     def _refuse_failed(self, launches: Sequence[Launch], when: str = "") -> None:
         self._edited.refuse()

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpurun.arguments.bench_flags import BenchOptions
-from gpurun.bench.compare.comparison_document import severity
 from gpurun.bench.unfinished import worst_with_others
 from gpurun.commands.written_outputs import attempt, emit_json, emit_text, print_verdict, say
 from gpurun.records.bench.comparison import Comparison
@@ -51,7 +50,7 @@ def _append(variable: str, text: str) -> None:
 
 def conclude(documents: Sequence[Comparison], options: BenchOptions) -> int:
     """Write what was asked for, and the closing line; the exit code."""
-    found = worst_with_others(documents, severity)
+    found = worst_with_others(documents)
     code = found.exit_code  # a signal after the last comparison changes nothing that is known
     emit_json(options.json, to_json(found))
     emit_markdown(options.markdown, comparison_markdown(found))

@@ -8,7 +8,7 @@ import time
 from gpurun.arguments.bench_subcommand_flags import BisectOptions, parse_bisect
 from gpurun.arguments.flag_table import flags_of
 from gpurun.bench.bisect.bisect_runner import BisectRequest, bisect, not_searched
-from gpurun.bench.bisect.culprit_search import SearchPlan, severity
+from gpurun.bench.bisect.culprit_search import SearchPlan
 from gpurun.bench.store import open_store
 from gpurun.bench.unfinished import worst_with_others
 from gpurun.commands.bench.bench_outputs import emit_markdown
@@ -63,7 +63,7 @@ def bisect_command(argv: list[str]) -> int:
             shown=lambda found: _shown(found, options),
             tell=search.tell,
         )
-        found = worst_with_others(documents, severity)
+        found = worst_with_others(documents)
         emit_json(options.json, to_json(found))
         emit_markdown(options.markdown, bisection_markdown(found))
         print_verdict(

@@ -19,8 +19,6 @@ from gpurun.records.codec import to_json
 from gpurun.report.bench_text import selftest_lines
 from gpurun.trials.signal_guard import SignalGuard
 
-WORST_FIRST = ("interrupted", "wrong", "failed", "inconclusive", "pass")
-"""The document of several benchmarks is the one with the first of these verdicts."""
 HELP = """\
 usage: gpurun bench selftest [flags] [script.py args...]
 
@@ -62,7 +60,7 @@ def run_selftest(argv: list[str]) -> int:
             shown=lambda found: _shown(found, options),
             tell=asked.tell,
         )
-        found = worst_with_others(documents, lambda one: WORST_FIRST.index(one.verdict))
+        found = worst_with_others(documents)
         emit_json(options.json, to_json(found))
         answers = {part.part: part.answer for part in found.parts}
         pairs = sum(part.comparison.pairs for part in found.parts)

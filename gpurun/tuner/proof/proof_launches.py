@@ -58,8 +58,9 @@ class ProofLaunches:
             self._beside,
             lambda request: self.launch(request),
             self.note,
-            late=lambda: self.phases.left < self._engine.seconds,
+            left=lambda: self.phases.left,
             obstacle=lambda _, second: self.obstacle(second.settings),
+            key=lambda request: repr(sorted(request.settings.items())),
         )
 
     def prove(self, finalist: Finalist, rungs: int = 0) -> Finalist:

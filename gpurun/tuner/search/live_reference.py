@@ -64,8 +64,9 @@ class LiveReference:
         """One trial, with its gain where it took turns with the reference.
 
         A trial that fails beside the reference is repeated alone before it is believed: always if
-        it ran out of memory, else as long as no trial has worked beside it. If it fails alone as
-        well, the reference was not why. A reference that came to its end is launched again.
+        it ran out of memory or could not take turns, else as long as no trial has worked beside it.
+        If it fails alone as well, or could not take turns, a further reference is launched. So it
+        is where one came to its end.
         """
         trial = self._run(request)
         if trial.gain is not None or request.purpose is TrialPurpose.RUNG:
@@ -73,7 +74,7 @@ class LiveReference:
         return trial
 
     def _run(self, request: TrialRequest) -> Trial:
-        if request.purpose not in BESIDE or not (self.series.has_reference or self._again()):
+        if request.purpose not in BESIDE or not (self.series.live.has_reference or self._again()):
             return self.launch(request)
         trial = self.launch(replace(request, in_turns=True))
         if trial.failure is not None and self._doubtful(trial.failure.kind):
@@ -81,10 +82,12 @@ class LiveReference:
             again = self._request
             self.end()
             alone = self.launch(request)
-            if alone.failure is not None and alone.failure.kind is trial.failure.kind:
-                self._request, self._worked, self._of_use = again, True, True
+            same = alone.failure is not None and alone.failure.kind is trial.failure.kind
+            self._worked |= same
+            if same or trial.failure.kind is FailureKind.NOT_LIVE:
+                self._request, self._of_use = again, True
             return alone
-        if trial.gain is None and not self.series.has_reference:
+        if trial.gain is None and not self.series.live.has_reference:
             self.note(ENDED)
         if trial.gain is not None:
             self._worked = self._of_use = True
@@ -93,7 +96,7 @@ class LiveReference:
     def end(self) -> None:
         """End it for good."""
         self._request = None
-        self.series.end_reference()
+        self.series.live.end_reference()
 
     def _again(self) -> bool:
         """Launch it once more if it came to its end and was of use; true if it was."""
@@ -109,4 +112,5 @@ class LiveReference:
 
     def _doubtful(self, kind: FailureKind) -> bool:
         """True if the reference may be why a trial failed beside it."""
-        return kind is FailureKind.OUT_OF_MEMORY or (kind in NOT_BESIDE and not self._worked)
+        always = kind in (FailureKind.OUT_OF_MEMORY, FailureKind.NOT_LIVE)
+        return always or (kind in NOT_BESIDE and not self._worked)
