@@ -30,11 +30,11 @@ def entry() -> None:
             signal.signal(number, signal.SIG_DFL)
     if sys.flags.inspect or code > SIGNALLED:
         os._exit(code)
-    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+    for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()
         except OSError:  # python would exit with 120 for what nobody can read
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     sys.exit(code)
 
 

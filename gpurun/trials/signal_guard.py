@@ -37,15 +37,15 @@ def deliver_again() -> None:
 
     def ignored(what: sys.UnraisableHookArgs) -> None:
         error = what.exc_value
-        number = next(iter(error.args), signal.SIGINT) if error else None
-        known = isinstance(error, KeyboardInterrupt) and number in SIGNALS
-        if not known or os.getpid() != ours:
-            sys.__unraisablehook__(what)
-            return
-        import threading  # takes its time
+        if isinstance(error, KeyboardInterrupt) and os.getpid() == ours:
+            number = next(iter(error.args), int(signal.SIGINT))
+            if number in SIGNALS:
+                import threading  # takes its time
 
-        _ignored.add(number)
-        threading.Timer(AGAIN_SECONDS, os.kill, (ours, number)).start()
+                _ignored.add(number)
+                threading.Timer(AGAIN_SECONDS, os.kill, (ours, number)).start()
+                return
+        sys.__unraisablehook__(what)
 
     sys.unraisablehook = ignored
 
