@@ -79,8 +79,10 @@ def test_a_planted_fault_is_the_first_finding_with_its_line(
 
 @pytest.mark.slow  # quick twin: unit/test_runtime_worker_samples.py
 def test_workers_that_sleep_are_named_with_their_line(tmp_path: Path, gpurun: Gpurun) -> None:
-    """Also of a script that is stopped, whose workers are killed."""
-    finding = findings_of(gpurun, tmp_path, "slow_storage", "--workers", "2")[0]
+    """Also of a script that is stopped, whose workers are killed. Its small model waits for them on
+    any machine."""
+    words = ("--workers", "2", "--width", "64")
+    finding = findings_of(gpurun, tmp_path, "slow_storage", *words)[0]
     assert finding["type"] == "data_loading"
     assert finding["description"].endswith("sleeps or waits in Records.fetch")
     source = (PLANTED / "slow_storage.py").read_text().splitlines()

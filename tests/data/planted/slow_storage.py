@@ -30,13 +30,18 @@ def main():
     parser.add_argument("--clean", action="store_true")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--width", type=int, default=3072)
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     data = Records(0 if args.clean else 0.002)
     loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=args.workers)
     model = nn.Sequential(
-        nn.Linear(256, 3072), nn.ReLU(), nn.Linear(3072, 3072), nn.ReLU(), nn.Linear(3072, 10)
+        nn.Linear(256, args.width),
+        nn.ReLU(),
+        nn.Linear(args.width, args.width),
+        nn.ReLU(),
+        nn.Linear(args.width, 10),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     step = 0
