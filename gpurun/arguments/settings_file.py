@@ -83,8 +83,7 @@ def read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedS
     try:
         text = read_regular(path).decode("utf-8-sig")
         toml = toml and not text.lstrip().startswith("{")  # --save-settings writes JSON
-        without_null(text)
-        document = _of_toml(text) if toml else parse_document(text)
+        document = _of_toml(text) if toml else _of_json(text)
         if _deeper(document, DEEPEST):
             raise ValueError(TOO_DEEP)
     except OSError as error:
@@ -109,6 +108,11 @@ def _deeper(value: Any, levels: int) -> bool:
     """True if objects and lists are nested in more levels than these."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels < 0 or any(_deeper(one, levels - 1) for one in inner)
+
+
+def _of_json(text: str) -> Any:
+    without_null(text)  # as `parse_toml` does
+    return parse_document(text)
 
 
 def _of_toml(text: str) -> Any:
